@@ -1,0 +1,40 @@
+# Two commands: `make demo` and `make test`. Each sets up everything it needs, once.
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+EXTRAS := app,text,lightning,hf,sorting-network,dev
+JOBS ?= 2
+
+.PHONY: demo test setup lint check speed clean
+
+demo: $(STAMP)  ## what the library does today, on bundled data
+	$(BIN)/metricgrad metrics
+	$(BIN)/python examples/binary_metrics.py
+
+test: $(STAMP)  ## all tests, doctests and the code in README and docs
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS)
+
+setup: $(STAMP)  ## the environment in .venv, with all extras
+
+$(STAMP): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "metricgrad needs Python 3.11 or newer; this is $$($(PYTHON) --version). Point PYTHON at one: make PYTHON=/path/to/python3.11 ..."; exit 1; }
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt torch
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[$(EXTRAS)]"
+	$(BIN)/python .ci/no_cuda.py
+	touch $@
+
+lint: $(STAMP)  ## ruff and basedpyright
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/basedpyright
+
+check: lint test  ## what CI runs
+
+speed: $(STAMP)  ## the speed benchmark: ratios within one run, one thread
+	$(BIN)/python -m benchmarks.speed
+
+clean:  ## removes the environment and everything generated
+	rm -rf $(VENV) .pytest_cache .ruff_cache .hypothesis build dist
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,15 @@
+"""Train on the metric you report.
+
+metricgrad turns evaluation metrics that have no useful gradient into losses for PyTorch. This release has the ground
+that the losses will stand on: metrics, each equal to a named reference, for many sets at once.
+"""
+
+from metricgrad import ops as ops
+from metricgrad.metrics import Metric as Metric
+from metricgrad.metrics import best_threshold as best_threshold
+from metricgrad.metrics import decode_spans as decode_spans
+from metricgrad.metrics import from_function as from_function
+from metricgrad.metrics import metric as metric
+from metricgrad.metrics import metric_names as metric_names
+
+__version__ = "0.1.0"

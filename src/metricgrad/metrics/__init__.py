@@ -1,0 +1,9 @@
+"""The truth: metrics, each equal to a named reference."""
+
+from metricgrad.metrics.base import Metric as Metric
+from metricgrad.metrics.function import from_function as from_function
+from metricgrad.metrics.registry import metric as metric
+from metricgrad.metrics.registry import metric_names as metric_names
+from metricgrad.metrics.registry import metric_options as metric_options
+from metricgrad.metrics.threshold import best_threshold as best_threshold
+from metricgrad.metrics.tokens import decode_spans as decode_spans

@@ -1,0 +1,278 @@
+"""Metrics of decisions with a multi-class form of their own: accuracy and its relatives, Matthews' correlation, kappa.
+
+Where F1 asks a question of every class and averages the answers, these ask one question of the whole confusion matrix:
+how many items are right, how evenly over the classes, how far beyond chance. `average` therefore speaks to them only
+when items have many labels; each label is then a binary question again.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from metricgrad import ops
+from metricgrad.metrics.confusion import ConfusionMetric, highest_counts
+from metricgrad.metrics.multiclass import Counts
+
+
+@dataclass(frozen=True, kw_only=True)
+class JointMetric(ConfusionMetric):
+    """A formula with a multi-class form of its own, which `average` does not touch."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.average is not None and not self.multilabel:
+            raise ValueError(
+                f"{self.name} has one multi-class form, without average; got average={self.average!r}. "
+                "Leave it out, or pass multilabel=True if the items have many labels"
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Accuracy(JointMetric):
+    """Share of items decided rightly: (tp + tn) / n, or the true class among the k highest scores.
+
+    Args:
+        k: a multi-class item is right if its class is among the k highest scores; of equal ones the lower index wins.
+        threshold: see `ConfusionMetric`.
+        average: for labels only; the mean over labels (macro) and the share of all decisions (micro) are the same.
+        multilabel: see `ConfusionMetric`.
+
+    Example:
+        >>> Accuracy()(torch.tensor([2.0, -1.0, 0.5]), torch.tensor([1, 0, 0]))
+        tensor(0.6667)
+        >>> Accuracy(k=2)(torch.tensor([[3.0, 2.0, 1.0], [3.0, 2.0, 1.0]]), torch.tensor([1, 2]))
+        tensor(0.5000)
+
+    Reference:
+        `sklearn.metrics.accuracy_score`, `top_k_accuracy_score`.
+    """
+
+    name = "accuracy"
+    reference = "sklearn accuracy_score, top_k_accuracy_score; labels: torchmetrics"
+
+    k: int = 1
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.k < 1:
+            raise ValueError(f"k must be 1 or more; got {self.k}")
+
+    def of_counts(self, counts: Counts) -> Tensor:
+        """(tp + tn) / n."""
+        if self.k > 1 and not self.multilabel:
+            raise ValueError(f"accuracy with k={self.k} needs scores [..., N, C] with more than {self.k} classes")
+        return ops.divide(counts.tp + counts.tn, sum(counts, torch.zeros_like(counts.tp)))
+
+    def multi_class(self, scores: Tensor, target: Tensor, where: Tensor | None) -> Tensor:
+        """Share of the items whose class has fewer than k classes before it."""
+        if self.k == 1:
+            return ops.masked_mean((scores.argmax(-1) == target).to(scores.dtype), where)
+        if self.k >= scores.shape[-1]:
+            raise ValueError(
+                f"accuracy with k={self.k} is always 1 on the {scores.shape[-1]} classes of scores "
+                f"{list(scores.shape)}; pass a k below the number of classes"
+            )
+        index = target.unsqueeze(-1)
+        own = scores.gather(-1, index)
+        earlier = torch.arange(scores.shape[-1], device=scores.device) < index
+        before = ((scores > own) | ((scores == own) & earlier)).sum(-1)
+        return ops.masked_mean((before < self.k).to(scores.dtype), where)
+
+
+@dataclass(frozen=True, kw_only=True)
+class WrongShare(JointMetric):
+    """Share of wrong decisions, (fp + fn) / n; of items or of labels."""
+
+    higher_is_better, best, worst = False, 0.0, 1.0
+
+    def of_counts(self, counts: Counts) -> Tensor:
+        """(fp + fn) / n."""
+        return ops.divide(counts.fp + counts.fn, sum(counts, torch.zeros_like(counts.tp)))
+
+    def multi_class(self, scores: Tensor, target: Tensor, where: Tensor | None) -> Tensor:
+        """Share of the items whose highest score is another class's."""
+        return ops.masked_mean((scores.argmax(-1) != target).to(scores.dtype), where)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ErrorRate(WrongShare):
+    """Share of items decided wrongly: (fp + fn) / n.
+
+    Example:
+        >>> ErrorRate()(torch.tensor([2.0, -1.0, 0.5]), torch.tensor([1, 0, 0]))
+        tensor(0.3333)
+
+    Reference:
+        `sklearn.metrics.zero_one_loss`.
+    """
+
+    name = "error_rate"
+    reference = "sklearn zero_one_loss; labels: hamming_loss"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Hamming(WrongShare):
+    """Share of wrong labels over all items and labels, for multi-label targets: Hamming loss.
+
+    Example:
+        >>> Hamming()(torch.tensor([[2.0, -1.0], [0.5, 1.0]]), torch.tensor([[1, 0], [0, 1]]))
+        tensor(0.2500)
+
+    Reference:
+        `sklearn.metrics.hamming_loss`.
+    """
+
+    name = "hamming"
+    families = ("multi-label",)
+    reference = "sklearn hamming_loss"
+
+    multilabel: bool = True
+
+
+@dataclass(frozen=True, kw_only=True)
+class BalancedAccuracy(JointMetric):
+    """Mean recall of the classes that occur in the target.
+
+    Example:
+        >>> BalancedAccuracy()(torch.tensor([2.0, -1.0, 0.5]), torch.tensor([1, 0, 0]))
+        tensor(0.7500)
+
+    Reference:
+        `sklearn.metrics.balanced_accuracy_score`.
+    """
+
+    name = "balanced_accuracy"
+    undefined = "0 for a set of no items; one class: its recall"
+    reference = "sklearn balanced_accuracy_score"
+
+    def of_counts(self, counts: Counts) -> Tensor:
+        """(tp / (tp + fn) + tn / (tn + fp)) / 2, or the one of the two whose class occurs."""
+        tp, fp, fn, tn = counts
+        return _mean_recall(torch.stack([tp, tn], -1), torch.stack([tp + fn, tn + fp], -1))
+
+    def multi_class(self, scores: Tensor, target: Tensor, where: Tensor | None) -> Tensor:
+        """Mean recall of the classes that occur."""
+        counts = highest_counts(scores, target, where)
+        return _mean_recall(counts.tp, counts.tp + counts.fn)
+
+
+@dataclass(frozen=True, kw_only=True)
+class GMean(JointMetric):
+    """Geometric mean of the recalls of the classes: sqrt(recall * specificity) for two.
+
+    Example:
+        >>> GMean()(torch.tensor([2.0, -1.0, 0.5]), torch.tensor([1, 0, 0]))
+        tensor(0.7071)
+
+    Reference:
+        The square root of the product of `sklearn.metrics.recall_score` for both classes.
+    """
+
+    name = "gmean"
+    undefined = "0 where a class has no item; many classes: those that occur"
+    reference = "product of sklearn recall_score"
+
+    def of_counts(self, counts: Counts) -> Tensor:
+        """sqrt(tp / (tp + fn) * tn / (tn + fp))."""
+        tp, fp, fn, tn = counts
+        return (ops.divide(tp, tp + fn) * ops.divide(tn, tn + fp)).sqrt()
+
+    def multi_class(self, scores: Tensor, target: Tensor, where: Tensor | None) -> Tensor:
+        """C-th root of the product of the recalls of the C classes that occur."""
+        counts = highest_counts(scores, target, where)
+        support = counts.tp + counts.fn
+        occurs = support > 0
+        logs = ops.masked_mean(ops.divide(counts.tp, support).log(), occurs)
+        return torch.where(occurs.any(-1), logs.exp(), 0.0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mcc(JointMetric):
+    """Matthews' correlation of target and decisions; for many classes Gorodkin's R_K.
+
+    With p_k decisions for and t_k items of class k, of n in all:
+    sum_k (tp_k tn_k - fp_k fn_k) / sqrt(sum_k p_k (n - p_k) * sum_k t_k (n - t_k)).
+
+    Example:
+        >>> Mcc()(torch.tensor([2.0, -1.0, 0.5]), torch.tensor([1, 0, 0]))
+        tensor(0.5000)
+
+    Reference:
+        `sklearn.metrics.matthews_corrcoef`.
+    """
+
+    name = "mcc"
+    worst = -1.0
+    undefined = "0 where target or decisions are all of one class"
+    reference = "sklearn matthews_corrcoef"
+
+    def of_counts(self, counts: Counts) -> Tensor:
+        """(tp tn - fp fn) / sqrt((tp + fp)(fn + tn)(tp + fn)(fp + tn))."""
+        tp, fp, fn, tn = counts
+        decided, given = (tp + fp) * (fn + tn), (tp + fn) * (fp + tn)
+        return ops.divide(tp * tn - fp * fn, decided.sqrt() * given.sqrt())
+
+    def multi_class(self, scores: Tensor, target: Tensor, where: Tensor | None) -> Tensor:
+        """The correlation of two class assignments; every sum is free of cancellation but the covariance itself."""
+        tp, fp, fn, tn = highest_counts(scores, target, where)
+        decided, given = ((tp + fp) * (fn + tn)).sum(-1), ((tp + fn) * (fp + tn)).sum(-1)
+        return ops.divide((tp * tn - fp * fn).sum(-1), decided.sqrt() * given.sqrt())
+
+
+@dataclass(frozen=True, kw_only=True)
+class Kappa(JointMetric):
+    """Cohen's kappa: agreement beyond chance, 1 - observed / expected disagreement.
+
+    Args:
+        weights: how much a confusion of classes i and j counts: 1 (None), |i - j| (linear) or (i - j)^2 (quadratic).
+        threshold: see `ConfusionMetric`.
+        average: for labels only.
+        multilabel: see `ConfusionMetric`.
+
+    Example:
+        >>> Kappa()(torch.tensor([2.0, -1.0, 0.5]), torch.tensor([1, 0, 0]))
+        tensor(0.4000)
+
+    Reference:
+        `sklearn.metrics.cohen_kappa_score` (with `labels=range(C)`).
+    """
+
+    name = "kappa"
+    worst = -1.0
+    undefined = "0 where no disagreement is expected by chance"
+    reference = "sklearn cohen_kappa_score"
+
+    weights: Literal["linear", "quadratic"] | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.weights not in (None, "linear", "quadratic"):
+            raise ValueError(f"weights must be None, 'linear' or 'quadratic'; got {self.weights!r}")
+
+    def of_counts(self, counts: Counts) -> Tensor:
+        """2 (tp tn - fp fn) / ((tp + fp)(fp + tn) + (tp + fn)(fn + tn))."""
+        tp, fp, fn, tn = counts
+        return ops.divide(2 * (tp * tn - fp * fn), (tp + fp) * (fp + tn) + (tp + fn) * (fn + tn))
+
+    def multi_class(self, scores: Tensor, target: Tensor, where: Tensor | None) -> Tensor:
+        """1 - (sum of the items' weights) / (the same sum expected from the marginal counts)."""
+        tp, fp, fn, tn = highest_counts(scores, target, where)
+        classes = torch.arange(scores.shape[-1], dtype=scores.dtype, device=scores.device)
+        distance = (classes.unsqueeze(-1) - classes).abs()
+        match self.weights:
+            case None:
+                weight = distance.sign()
+            case "linear":
+                weight = distance
+            case "quadratic":
+                weight = distance**2
+        observed = ops.masked_sum(weight[target, scores.argmax(-1)], where)
+        size = (tp + fp + fn + tn)[..., 0]
+        expected = ops.divide(torch.einsum("...i,ij,...j->...", tp + fn, weight, tp + fp), size)
+        return torch.where(expected > 0, 1 - ops.divide(observed, expected), 0.0)
+
+
+def _mean_recall(found: Tensor, support: Tensor) -> Tensor:
+    return ops.masked_mean(ops.divide(found, support), support > 0)

@@ -1,0 +1,114 @@
+"""What a metric is: the truth, one number per set, with no useful gradient.
+
+Shape letters, used in every docstring of the library:
+
+    ...   sets: any number of leading dimensions, one metric value each
+    N     items of a set              C     classes, or labels of a multi-label item
+    H, W  height and width of a map   K     joints of a pose
+    T     tokens of a sequence        V     vocabulary        R     references of an item
+
+A metric is called with `(scores, target)`: scores are raw model output (logits), target is the ground truth, `where`
+marks what counts. `check` brings the inputs into one form, so that `evaluate` holds the formula and nothing else.
+"""
+
+from abc import ABC, abstractmethod
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from metricgrad import ops
+from metricgrad.metrics.checks import shape, to_tensor
+
+
+class Inputs(NamedTuple):
+    """What `Metric.evaluate` may rely on: checked, on one footing, entries that do not count set to 0.
+
+    Attributes:
+        scores: float32 or float64 (int64 token ids for text), finite where they count.
+        target: bool (0 and 1), int64 (class indices, token ids) or float (grades, joints).
+        where: bool, in the shape of all that can be masked, or None where everything counts.
+    """
+
+    scores: Tensor
+    target: Tensor
+    where: Tensor | None
+
+
+class Metric(ABC):
+    """One number per set, decided by `(scores, target)`; enough for every surrogate but UniLoss.
+
+    Subclasses are frozen dataclasses whose fields are their options, and state these facts of themselves:
+
+    Attributes:
+        name: what `mg.metric` calls it.
+        families: the rows of the shape table in `docs/metrics.md` that it takes.
+        higher_is_better: the direction.
+        best: the value of an ideal model, with this instance's options.
+        worst: the value at the other end; infinite where there is none.
+        ties: what equal scores do to the value.
+        undefined: which sets have no value of their own, and what they get instead.
+        reference: the independent implementation that tests hold it to.
+    """
+
+    name: str
+    families: tuple[str, ...]
+    higher_is_better: bool = True
+    best: float = 1.0
+    worst: float = 0.0
+    ties: str
+    undefined: str
+    reference: str
+
+    @torch.no_grad()
+    def __call__(self, scores: Any, target: Any, *, where: Any = None, groups: Any = None) -> Tensor:
+        """The metric of every set.
+
+        Args:
+            scores: raw model output; tensor, array or nested lists, shaped as `docs/metrics.md` says.
+            target: ground truth.
+            where: True for what counts; one flag per item, or per entry of an item. None counts all.
+            groups: `[N]`, integer ids that cut one flat set into many, such as query ids; scores and target then have
+                no leading set dimensions, and the values come by ascending id.
+
+        Returns:
+            `[...]`, one value per set; float64 for float64 (or integer) scores, else float32. Always finite.
+        """
+        scores, target = to_tensor("scores", scores), to_tensor("target", target)
+        where = None if where is None else to_tensor("where", where)
+        if groups is not None:
+            scores, target, where = _split(scores, target, where, to_tensor("groups", groups))
+        return self.evaluate(*self.check(scores, target, where)).to(ops.float_dtype(scores))
+
+    @abstractmethod
+    def check(self, scores: Tensor, target: Tensor, where: Tensor | None) -> Inputs:
+        """The inputs in the form that `evaluate` relies on; TypeError or ValueError where they have none."""
+
+    @abstractmethod
+    def evaluate(self, scores: Tensor, target: Tensor, where: Tensor | None) -> Tensor:
+        """The metric of every set, `[...]`, from checked inputs."""
+
+
+def same_shape(metric: Metric, scores: Tensor, target: Tensor) -> None:
+    """Raises ValueError unless scores and target have one shape."""
+    if scores.shape != target.shape:
+        raise ValueError(
+            f"{metric.name} takes scores [..., N] and a target of the same shape; "
+            f"got scores {shape(scores)} and target {shape(target)}"
+        )
+
+
+def _split(scores: Tensor, target: Tensor, where: Tensor | None, groups: Tensor) -> Inputs:
+    """One padded set per group; the padding does not count."""
+    if groups.is_floating_point() or groups.dim() != 1:
+        raise ValueError(f"groups must be one integer id per item, [N]; got {groups.dtype} of shape {shape(groups)}")
+    if not len(groups) == len(scores) == len(target):
+        raise ValueError(
+            f"groups cuts one flat set into many, so scores and target begin with its {len(groups)} items and have "
+            f"no set dimensions; got scores {shape(scores)} and target {shape(target)}"
+        )
+    index, real = ops.pad_groups(groups)
+    if where is not None:
+        where = where.to(torch.bool)[index]
+        real = where & real.reshape(real.shape + (1,) * (where.dim() - real.dim()))
+    return Inputs(scores[index], target[index], real)

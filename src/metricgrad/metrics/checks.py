@@ -1,0 +1,183 @@
+"""Inputs, checked once at the border: every error repeats what was passed and says what to pass instead.
+
+Entries that do not count (`where` is False) are never looked at: padding may hold NaN, -100 or anything else. The
+checks take the cheap road first (one sum tells whether all scores are finite, one min and max whether a target is
+in range) and look for the culprits only when there are some.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from metricgrad import ops
+
+_SHOWN = 5
+
+
+def to_tensor(argument: str, value: Any) -> Tensor:
+    """A real-valued tensor from a tensor, an array or nested lists; TypeError for anything else.
+
+    Args:
+        argument: name of the argument, for the error.
+        value: what the user passed.
+
+    Returns:
+        The tensor, detached, on the device it was on.
+    """
+    tensor = value.detach() if isinstance(value, Tensor) else _from_array(argument, value)
+    if tensor.is_complex():
+        raise TypeError(f"{argument} must be real; got {tensor.dtype} of shape {shape(tensor)}")
+    if not tensor.dim():
+        raise ValueError(f"{argument} must have at least one dimension, the items of a set; got the number {tensor}")
+    return tensor
+
+
+def shape(tensor: Tensor) -> str:
+    """The tensor's shape as it is written in messages: `[3, 4]`."""
+    return str(list(tensor.shape))
+
+
+def expand_where(where: Tensor | None, full: Sequence[int], items: int) -> Tensor | None:
+    """`where` in the shape of everything it can mask, from that shape or from one flag per item.
+
+    Args:
+        where: `full`, or its first `items` dimensions; anything but bool is refused unless it holds 0 and 1.
+        full: the shape of all that can be masked, `[..., N]` or `[..., N, *rest]`.
+        items: number of dimensions up to and including N.
+
+    Returns:
+        bool of shape `full`, or None where everything counts.
+    """
+    if where is None:
+        return None
+    if list(where.shape) not in (list(full), list(full[:items])):
+        allowed = " or ".join(dict.fromkeys([str(list(full)), str(list(full[:items]))]))
+        raise ValueError(f"where must have shape {allowed} here; got {shape(where)}")
+    where = zero_one("where", where)
+    return where.reshape(where.shape + (1,) * (len(full) - where.dim())).expand(tuple(full))
+
+
+def real_scores(scores: Tensor, where: Tensor | None) -> Tensor:
+    """Scores in float32 or float64, finite where they count and 0 elsewhere; ValueError otherwise.
+
+    Args:
+        scores: `[...]`, any real dtype. Shorter floats become float32, integers float64: both keep the order.
+        where: broadcastable to scores.
+
+    Returns:
+        The scores.
+    """
+    scores = scores.to(ops.float_dtype(scores))
+    if where is not None:
+        scores = scores.masked_fill(~where, 0.0)
+    if scores.sum().isfinite():
+        return scores
+    bad = ~scores.isfinite()
+    count = int(bad.sum())
+    if count:
+        places = ", ".join(str(place) for place in bad.nonzero()[:_SHOWN].tolist())
+        raise ValueError(
+            f"scores has {count} NaN or infinite value{'s' * (count > 1)} of {scores.numel()} (shape {shape(scores)}), "
+            f"at {places}{', ...' * (count > _SHOWN)}; mend what made them, or mask them with where"
+        )
+    return scores
+
+
+def zero_one(argument: str, target: Tensor, where: Tensor | None = None, hint: str = "") -> Tensor:
+    """The tensor as bool; ValueError unless it holds only 0 and 1 where it counts.
+
+    Args:
+        argument: name of the argument, for the error.
+        target: `[...]`, bool, int or float.
+        where: same shape, True where an entry counts; None counts all.
+        hint: what to pass instead, for the error.
+
+    Returns:
+        `[...]`, bool.
+    """
+    truth = target != 0
+    if where is not None:
+        truth = truth & where
+    if target.dtype == torch.bool or not target.numel():
+        return truth
+    wrong = truth != target if where is None else (truth != target) & where
+    if wrong.any():
+        found = ", ".join(f"{value:g}" for value in target[wrong].unique()[:_SHOWN].tolist())
+        raise ValueError(
+            f"{argument} must hold only 0 and 1; got {found} among its values (shape {shape(target)})" + hint
+        )
+    return truth
+
+
+def class_indices(target: Tensor, classes: int, where: Tensor | None, ignore_index: int | None = None) -> Tensor:
+    """The target as int64 class indices, 0 where it does not count; ValueError outside 0 to classes - 1.
+
+    Args:
+        target: `[...]`, int or whole floats.
+        classes: number of classes C.
+        where: same shape, True where an entry counts; None counts all.
+        ignore_index: a value that is allowed although it is no class.
+
+    Returns:
+        `[...]`, int64.
+    """
+    indices = target.to(torch.int64)
+    if where is not None:
+        indices = indices.masked_fill(~where, 0)
+    if not target.numel():
+        return indices
+    wrong = (indices < 0) | (indices >= classes)
+    if ignore_index is not None:
+        wrong &= indices != ignore_index
+    if target.is_floating_point():
+        wrong |= (indices != target) if where is None else (indices != target) & where
+    if wrong.any():
+        found = ", ".join(f"{value:g}" for value in target[wrong].unique()[:_SHOWN].tolist())
+        raise ValueError(
+            f"target must hold class indices 0 to {classes - 1}, as scores has {classes} classes; "
+            f"got {found} among its values (shape {shape(target)})"
+        )
+    return indices
+
+
+def grades(target: Tensor, where: Tensor | None, dtype: torch.dtype) -> Tensor:
+    """The target as float grades, 0 where it does not count; ValueError for negative or infinite ones.
+
+    Args:
+        target: `[...]`, bool, int or float; a grade above 0 is relevant.
+        where: same shape, True where an entry counts; None counts all.
+        dtype: the float dtype to return.
+
+    Returns:
+        `[...]`, float.
+    """
+    grade = target.to(dtype)
+    if where is not None:
+        grade = grade.masked_fill(~where, 0.0)
+    wrong = ~((grade >= 0) & grade.isfinite())
+    if wrong.any():
+        found = ", ".join(f"{value:g}" for value in grade[wrong].unique()[:_SHOWN].tolist())
+        raise ValueError(f"target must hold finite grades of 0 or more; got {found} (shape {shape(target)})")
+    return grade
+
+
+def _from_array(argument: str, value: Any) -> Tensor:
+    try:
+        array = np.asarray(value)
+    except ValueError as error:
+        raise ValueError(f"{argument} must be a tensor, an array or lists of equal lengths; {error}") from None
+    match array.dtype.kind:
+        case "b":
+            dtype = np.bool_
+        case "i" | "u":
+            dtype = np.int64
+        case "f":
+            dtype = array.dtype.newbyteorder("=") if array.dtype.itemsize <= 8 else np.float64
+        case "c":
+            dtype = np.complex128
+        case _:
+            raise TypeError(f"{argument} must hold numbers; got {type(value).__name__} of {array.dtype}: {value!r:.80}")
+    return torch.from_numpy(array.astype(dtype, order="C"))

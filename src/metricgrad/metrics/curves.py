@@ -1,0 +1,312 @@
+"""Metrics of order: areas and points of the ROC and precision-recall curves.
+
+Sort a set by score, highest first. Walking down, each positive passed adds to tp and each negative to fp; the ROC curve
+is (fp / negatives, tp / positives), the precision-recall curve (tp / positives, tp / (tp + fp)). Items with equal
+scores are passed together, so the curves have a vertex only at the last of them. Every metric here is one expression
+over these vertices, in O(N log N) time and O(N) memory.
+
+Many classes are ranked one against the rest by the log-odds of their softmax, whose order is that of the probabilities
+and does not saturate; labels are ranked by their own scores.
+"""
+
+from abc import abstractmethod
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from metricgrad import ops
+from metricgrad.metrics.multiclass import ClassificationMetric, average_classes
+
+
+class Curve(NamedTuple):
+    """The counts on the way down from the highest score.
+
+    Attributes:
+        scores: `[..., N]`, from the highest to the lowest.
+        tp: `[..., N]`, int64, positives at or above the i-th highest score.
+        fp: `[..., N]`, negatives likewise.
+        tp_before: `[..., N]`, positives strictly above the i-th highest score: tp at the previous vertex.
+        fp_before: `[..., N]`, negatives likewise.
+        vertex: `[..., N]`, bool, True at the last of equal scores.
+        positives: `[..., 1]`, all positives.
+        negatives: `[..., 1]`, all negatives.
+    """
+
+    scores: Tensor
+    tp: Tensor
+    fp: Tensor
+    tp_before: Tensor
+    fp_before: Tensor
+    vertex: Tensor
+    positives: Tensor
+    negatives: Tensor
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The float dtype in which to answer."""
+        return self.scores.dtype
+
+    def ratio(self, numerator: Tensor, denominator: Tensor) -> Tensor:
+        """Quotient of two counts in the answer's dtype; 0 for 0 / 0."""
+        return ops.divide(numerator.to(self.dtype), denominator.to(self.dtype))
+
+    def sum(self, terms: Tensor) -> Tensor:
+        """Sum of terms `[..., N]` over the vertices, `[...]`."""
+        return ops.masked_sum(terms, self.vertex)
+
+    def precision(self) -> Tensor:
+        """tp / (tp + fp), `[..., N]`."""
+        return self.ratio(self.tp, self.tp + self.fp)
+
+
+def walk_down(scores: Tensor, positive: Tensor, where: Tensor | None) -> Curve:
+    """The curve of every set.
+
+    Args:
+        scores: `[..., N]`, finite.
+        positive: `[..., N]`, bool.
+        where: `[..., N]`, True where an item counts; None counts all.
+
+    Returns:
+        The curve; items that do not count stand last, without vertices.
+    """
+    size = scores.shape[-1]
+    ordered, order = (scores if where is None else scores.masked_fill(~where, -torch.inf)).sort(-1, descending=True)
+    hits = positive.gather(-1, order)
+    tp = hits.cumsum(-1)
+    starts = ops.tie_starts(ordered)
+    positions = torch.arange(1, size + 1, device=scores.device)
+    vertex = F.pad(starts[..., 1:] == positions[:-1], (0, 1), value=True)[..., :size]
+    counted = torch.full_like(tp[..., :0].sum(-1, keepdim=True), size) if where is None else where.sum(-1, keepdim=True)
+    if where is not None:
+        vertex = vertex & (positions <= counted)
+    tp_before = (tp - hits.to(tp.dtype)).gather(-1, starts)
+    positives = positive.sum(-1, keepdim=True)
+    return Curve(ordered, tp, positions - tp, tp_before, starts - tp_before, vertex, positives, counted - positives)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CurveMetric(ClassificationMetric):
+    """An expression over the vertices of a set's curve.
+
+    Args:
+        average: how the classes' values become one; None means macro.
+        multilabel: scores and target `[..., N, C]` are items with C labels, not sets of binary scores.
+    """
+
+    families = ("binary", "multi-class", "multi-label")
+    needs_negatives = False
+
+    @abstractmethod
+    def of_curve(self, curve: Curve) -> Tensor:
+        """The expression, `[...]`."""
+
+    def binary(self, scores: Tensor, target: Tensor, where: Tensor | None) -> Tensor:
+        """The expression over each set's curve."""
+        return self.of_curve(walk_down(scores, target, where))
+
+    def multi_class(self, scores: Tensor, target: Tensor, where: Tensor | None) -> Tensor:
+        """Every class ranked against the rest by the log-odds of its softmax probability."""
+        classes = torch.arange(scores.shape[-1], device=scores.device).unsqueeze(-1)
+        positive = target.unsqueeze(-2) == classes
+        if where is not None:
+            where = where.unsqueeze(-2).expand_as(positive)
+            positive = positive & where
+        return self._over_classes(ops.log_odds(scores).mT, positive, where)
+
+    def multi_label(self, scores: Tensor, target: Tensor, where: Tensor | None) -> Tensor:
+        """Every label ranked by its own scores."""
+        return self._over_classes(scores.mT, target.mT, None if where is None else where.mT)
+
+    def _over_classes(self, scores: Tensor, positive: Tensor, where: Tensor | None) -> Tensor:
+        """Value `[...]` of scores `[..., C, N]`; classes without a value of their own are left out."""
+        if self.average == "micro":
+            where = None if where is None else where.flatten(-2)
+            return self.of_curve(walk_down(scores.flatten(-2), positive.flatten(-2), where))
+        curve = walk_down(scores, positive, where)
+        defined = (curve.positives > 0) & ((curve.negatives > 0) | (not self.needs_negatives))
+        support = curve.positives.squeeze(-1).to(curve.dtype)
+        return average_classes(self.of_curve(curve), support, defined.squeeze(-1), self.average)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Auc(CurveMetric):
+    """Area under the ROC curve: the share of (positive, negative) pairs in the right order.
+
+    Example:
+        >>> Auc()(torch.tensor([3.0, 1.0, 2.0, 0.0]), torch.tensor([1, 1, 0, 0]))
+        tensor(0.7500)
+
+    Reference:
+        `sklearn.metrics.roc_auc_score` (multi-class: `multi_class="ovr"` on softmax probabilities).
+    """
+
+    name = "auc"
+    ties = "a tied pair counts half"
+    undefined = "0 where positives or negatives are missing; such classes are left out of averages"
+    reference = "sklearn roc_auc_score"
+    needs_negatives = True
+
+    def of_curve(self, curve: Curve) -> Tensor:
+        """Trapezoids between vertices, in whole numbers until the last division."""
+        doubled = curve.sum((curve.fp - curve.fp_before) * (curve.tp + curve.tp_before))
+        return curve.ratio(doubled, 2 * (curve.positives * curve.negatives).squeeze(-1))
+
+
+@dataclass(frozen=True, kw_only=True)
+class PartialAuc(CurveMetric):
+    """Area under the ROC curve up to a false-positive rate, standardised so that chance is 0.5 and the best is 1.
+
+    With A the area left of f = `max_fpr`: (1 + (A - f^2 / 2) / (f - f^2 / 2)) / 2, after McClish (1989).
+
+    Args:
+        max_fpr: the false-positive rate at which the curve is cut, above 0 and at most 1.
+        average: see `CurveMetric`.
+        multilabel: see `CurveMetric`.
+
+    Example:
+        >>> PartialAuc(max_fpr=0.5)(torch.tensor([3.0, 1.0, 2.0, 0.0]), torch.tensor([1, 1, 0, 0]))
+        tensor(0.6667)
+
+    Reference:
+        `sklearn.metrics.roc_auc_score(max_fpr=...)`.
+    """
+
+    name = "partial_auc"
+    ties = "equal scores make one straight segment"
+    undefined = "0 where positives or negatives are missing; such classes are left out of averages"
+    reference = "sklearn roc_auc_score(max_fpr)"
+    needs_negatives = True
+
+    max_fpr: float = 0.1
+    worst: float = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0 < self.max_fpr <= 1:
+            raise ValueError(f"max_fpr must be above 0 and at most 1; got {self.max_fpr}")
+        object.__setattr__(self, "worst", (1 - self.max_fpr) / (2 - self.max_fpr))
+
+    def of_curve(self, curve: Curve) -> Tensor:
+        """Trapezoids between vertices, the last one cut at max_fpr."""
+        left, right = curve.ratio(curve.fp_before, curve.negatives), curve.ratio(curve.fp, curve.negatives)
+        low, high = curve.ratio(curve.tp_before, curve.positives), curve.ratio(curve.tp, curve.positives)
+        width = (right.clamp(max=self.max_fpr) - left).clamp(min=0)
+        cut_high = low + (high - low) * ops.divide(width, right - left)
+        area = curve.sum(width * (low + cut_high) / 2)
+        smallest = self.max_fpr**2 / 2
+        standardised = (1 + (area - smallest) / (self.max_fpr - smallest)) / 2
+        return torch.where(((curve.positives > 0) & (curve.negatives > 0)).squeeze(-1), standardised, 0.0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class AveragePrecision(CurveMetric):
+    """Mean precision at the positives, the area under the precision-recall curve: sum of (R_i - R_{i-1}) P_i.
+
+    Args:
+        interpolated: replace every precision by the highest at its recall or above, the monotone envelope (VOC 2010),
+            which is what the UniLoss paper's code measures.
+        average: see `CurveMetric`.
+        multilabel: see `CurveMetric`.
+
+    Example:
+        >>> scores, target = torch.tensor([4.0, 3.0, 2.0, 1.0]), torch.tensor([0, 1, 1, 0])
+        >>> AveragePrecision()(scores, target), AveragePrecision(interpolated=True)(scores, target)
+        (tensor(0.5833), tensor(0.6667))
+
+    Reference:
+        `sklearn.metrics.average_precision_score`; interpolated: a loop over its precision-recall curve.
+    """
+
+    name = "average_precision"
+    ties = "equal scores are passed together, at the precision of the last"
+    undefined = "0 where positives are missing; such classes are left out of averages"
+    reference = "sklearn average_precision_score; classes, labels: torchmetrics"
+
+    interpolated: bool = False
+
+    def of_curve(self, curve: Curve) -> Tensor:
+        """The sum of precision over the steps of recall."""
+        precision = curve.precision()
+        if self.interpolated and precision.shape[-1]:
+            heights = precision.masked_fill(~curve.vertex, 0.0)
+            precision = heights.flip(-1).cummax(-1).values.flip(-1)
+        steps = (curve.tp - curve.tp_before).to(curve.dtype)
+        return ops.divide(curve.sum(steps * precision), curve.positives.squeeze(-1).to(curve.dtype))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Eer(CurveMetric):
+    """Equal error rate: where the ROC curve, straight between vertices, meets fpr = 1 - tpr.
+
+    Example:
+        >>> Eer()(torch.tensor([3.0, 1.0, 2.0, 0.0]), torch.tensor([1, 1, 0, 0]))
+        tensor(0.5000)
+
+    Reference:
+        The root of fpr + tpr - 1 along `sklearn.metrics.roc_curve`.
+    """
+
+    name = "eer"
+    higher_is_better, best, worst = False, 0.0, 1.0
+    ties = "equal scores make one straight segment"
+    undefined = "0 where positives or negatives are missing; such classes are left out of averages"
+    reference = "root on sklearn roc_curve"
+    needs_negatives = True
+
+    def of_curve(self, curve: Curve) -> Tensor:
+        """The first vertex with fpr + tpr >= 1, and the segment that leads to it."""
+        if not curve.tp.shape[-1]:
+            return curve.ratio(*torch.zeros_like(curve.positives.squeeze(-1)).expand(2, *curve.tp.shape[:-1]))
+        pairs = curve.positives * curve.negatives
+
+        def excess(fp: Tensor, tp: Tensor) -> Tensor:
+            return fp * curve.positives + tp * curve.negatives - pairs
+
+        after = excess(curve.fp, curve.tp)
+        crossing = (curve.vertex & (after >= 0)).to(torch.uint8).argmax(-1, keepdim=True)
+        before = excess(curve.fp_before, curve.tp_before).gather(-1, crossing)
+        way = curve.ratio(-before, after.gather(-1, crossing) - before)
+        start, end = curve.fp_before.gather(-1, crossing), curve.fp.gather(-1, crossing)
+        rate = curve.ratio(start + way * (end - start), curve.negatives)
+        return torch.where(pairs > 0, rate, 0.0).squeeze(-1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecallAtPrecision(CurveMetric):
+    """The highest recall that any threshold reaches with at least the given precision.
+
+    Args:
+        min_precision: the precision that must be kept, above 0 and at most 1.
+        average: see `CurveMetric`.
+        multilabel: see `CurveMetric`.
+
+    Example:
+        >>> RecallAtPrecision(min_precision=0.6)(torch.tensor([4.0, 3.0, 2.0, 1.0]), torch.tensor([0, 1, 1, 0]))
+        tensor(1.)
+
+    Reference:
+        `torchmetrics.functional.classification.binary_recall_at_fixed_precision`.
+    """
+
+    name = "recall_at_precision"
+    ties = "equal scores are passed together"
+    undefined = "0 where positives are missing; such classes are left out of averages"
+    reference = "torchmetrics recall_at_fixed_precision"
+
+    min_precision: float = 0.9
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0 < self.min_precision <= 1:
+            raise ValueError(f"min_precision must be above 0 and at most 1; got {self.min_precision}")
+
+    def of_curve(self, curve: Curve) -> Tensor:
+        """The largest tp of the vertices that are precise enough."""
+        enough = curve.vertex & (curve.precision() >= self.min_precision)
+        found = curve.tp.masked_fill(~enough, 0)
+        highest = found.amax(-1) if found.shape[-1] else found.sum(-1)
+        return curve.ratio(highest, curve.positives.squeeze(-1))

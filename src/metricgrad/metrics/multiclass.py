@@ -1,0 +1,198 @@
+"""Many classes as binary questions: which task the shapes ask for, one-against-rest counts, and how to average.
+
+Equal shapes are binary sets, or items with many labels if the metric says `multilabel=True`. A target with one
+dimension fewer holds class indices. Two classes without `average` are the binary question s1 - s0 > threshold. More
+classes are answered class by class, and the answers are averaged:
+
+    macro      mean over the classes          weighted   mean by the classes' number of positives
+    micro      all answers in one pot
+
+Classes that appear neither in the target nor in the predictions are left out of a multi-class average, as
+scikit-learn and torchmetrics do; labels of a multi-label target always take part.
+"""
+
+from abc import abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal, NamedTuple, get_args
+
+import torch
+from torch import Tensor
+
+from metricgrad import ops
+from metricgrad.metrics.base import Inputs, Metric
+from metricgrad.metrics.checks import class_indices, expand_where, real_scores, shape, zero_one
+
+Average = Literal["macro", "micro", "weighted"]
+Task = Literal["binary", "multiclass", "multilabel"]
+
+
+class Counts(NamedTuple):
+    """A two-by-two confusion matrix for each set, `[...]`, or for each class of each set, `[..., C]`."""
+
+    tp: Tensor
+    fp: Tensor
+    fn: Tensor
+    tn: Tensor
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClassificationMetric(Metric):
+    """A metric of binary, multi-class or multi-label scores; the shapes decide which.
+
+    Args:
+        average: how the classes' values become one; None means macro.
+        multilabel: scores and target `[..., N, C]` are items with C labels, not sets of binary scores.
+    """
+
+    average: Average | None = None
+    multilabel: bool = False
+
+    def __post_init__(self) -> None:
+        if self.average is not None and self.average not in get_args(Average):
+            raise ValueError(f"average must be one of {', '.join(get_args(Average))}; got {self.average!r}")
+
+    def check(self, scores: Tensor, target: Tensor, where: Tensor | None) -> Inputs:
+        """Scores `[..., N]` or `[..., N, C]`, target bool or class indices; a two-class model's scores as s1 - s0."""
+        match self.task(scores, target):
+            case "binary":
+                where = expand_where(where, scores.shape, scores.dim())
+                hint = "; class indices need scores [..., N, C] with a column per class"
+                return Inputs(real_scores(scores, where), zero_one("target", target, where, hint), where)
+            case "multilabel":
+                where = expand_where(where, scores.shape, scores.dim() - 1)
+                return Inputs(real_scores(scores, where), zero_one("target", target, where), where)
+            case "multiclass":
+                where = expand_where(where, target.shape, target.dim())
+                scores = real_scores(scores, None if where is None else where.unsqueeze(-1))
+                target = class_indices(target, scores.shape[-1], where)
+                if scores.shape[-1] == 2 and self.average is None:
+                    return Inputs(scores[..., 1] - scores[..., 0], target == 1, where)
+                return Inputs(scores, target, where)
+
+    def evaluate(self, scores: Tensor, target: Tensor, where: Tensor | None) -> Tensor:
+        """The metric of every set, by the task its shapes ask for."""
+        match self.task(scores, target):
+            case "binary":
+                return self.binary(scores, target, where)
+            case "multilabel":
+                return self.multi_label(scores, target, where)
+            case "multiclass":
+                return self.multi_class(scores, target, where)
+
+    def task(self, scores: Tensor, target: Tensor) -> Task:
+        """The task that the shapes ask for; ValueError where they fit none."""
+        if self.multilabel and scores.shape == target.shape and scores.dim() > 1:
+            return "multilabel"
+        if not self.multilabel and scores.shape == target.shape:
+            return "binary"
+        if not self.multilabel and scores.shape[:-1] == target.shape and scores.shape[-1] > 1:
+            return "multiclass"
+        wanted = (
+            "scores and target [..., N, C], as multilabel=True"
+            if self.multilabel
+            else "scores and target [..., N] (binary), or scores [..., N, C] with target [..., N] (2 or more classes)"
+        )
+        raise ValueError(f"{self.name} takes {wanted}; got scores {shape(scores)} and target {shape(target)}")
+
+    @abstractmethod
+    def binary(self, scores: Tensor, target: Tensor, where: Tensor | None) -> Tensor:
+        """Value `[...]` of scores `[..., N]` and a bool target of the same shape."""
+
+    @abstractmethod
+    def multi_class(self, scores: Tensor, target: Tensor, where: Tensor | None) -> Tensor:
+        """Value `[...]` of scores `[..., N, C]` and class indices `[..., N]`."""
+
+    @abstractmethod
+    def multi_label(self, scores: Tensor, target: Tensor, where: Tensor | None) -> Tensor:
+        """Value `[...]` of scores `[..., N, C]` and a bool target of the same shape."""
+
+
+def binary_counts(decisions: Tensor, target: Tensor, where: Tensor | None, dtype: torch.dtype) -> Counts:
+    """Confusion matrices of yes-or-no decisions.
+
+    Args:
+        decisions: `[..., N]`, bool.
+        target: `[..., N]`, bool.
+        where: `[..., N]`, True where an item counts; None counts all.
+        dtype: float dtype of the counts.
+
+    Returns:
+        Counts `[...]`.
+    """
+    if where is not None:
+        decisions, target = decisions & where, target & where
+    size = decisions.shape[-1] if where is None else where.sum(-1).to(dtype)
+    tp = (decisions & target).sum(-1).to(dtype)
+    fp = decisions.sum(-1).to(dtype) - tp
+    fn = target.sum(-1).to(dtype) - tp
+    return Counts(tp, fp, fn, size - tp - fp - fn)
+
+
+def class_counts(predicted: Tensor, target: Tensor, classes: int, where: Tensor | None, dtype: torch.dtype) -> Counts:
+    """One-against-rest confusion matrices of predicted classes, without building one-hot tensors.
+
+    Args:
+        predicted: `[..., N]`, int64 class indices.
+        target: `[..., N]`, int64 class indices.
+        classes: number of classes C.
+        where: `[..., N]`, True where an item counts; None counts all.
+        dtype: float dtype of the counts.
+
+    Returns:
+        Counts `[..., C]`.
+    """
+    lead, size = target.shape[:-1], target.shape[-1]
+    sets = lead.numel()
+    offsets = torch.arange(sets, device=target.device).unsqueeze(-1) * classes
+
+    def histogram(index: Tensor, counted: Tensor | None) -> Tensor:
+        cells = index.reshape(sets, size) + offsets
+        cells = cells.flatten() if counted is None else cells[counted.reshape(sets, size)]
+        return torch.bincount(cells, minlength=sets * classes).reshape(*lead, classes).to(dtype)
+
+    match = predicted == target
+    tp = histogram(target, match if where is None else match & where)
+    fp = histogram(predicted, where) - tp
+    support = histogram(target, where)
+    return Counts(tp, fp, support - tp, support.sum(-1, keepdim=True) - support - fp)
+
+
+def average_classes(values: Tensor, support: Tensor, takes_part: Tensor, average: Average | None) -> Tensor:
+    """Macro or weighted mean over classes.
+
+    Args:
+        values: `[..., C]`, one value per class.
+        support: `[..., C]`, number of positives of each class.
+        takes_part: `[..., C]`, bool; classes left out of the mean are False.
+        average: `"weighted"` weighs by support, anything else gives the plain mean.
+
+    Returns:
+        `[...]`; 0 where no class takes part.
+    """
+    weight = takes_part.to(values.dtype)
+    if average == "weighted":
+        weight = weight * support
+    return ops.divide((values * weight).sum(-1), weight.sum(-1))
+
+
+def average_counts(formula: Callable[[Counts], Tensor], counts: Counts, average: Average | None) -> Tensor:
+    """A formula of each class's counts, averaged over the classes that occur in target or predictions.
+
+    Args:
+        formula: from counts to values, element by element.
+        counts: `[..., C]`.
+        average: micro adds the counts up first; None means macro.
+
+    Returns:
+        `[...]`.
+    """
+    if average == "micro":
+        return formula(pooled(counts))
+    support = counts.tp + counts.fn
+    return average_classes(formula(counts), support, support + counts.fp > 0, average)
+
+
+def pooled(counts: Counts) -> Counts:
+    """The counts of all classes added up: `[...]` from `[..., C]`."""
+    return Counts(*(count.sum(-1) for count in counts))

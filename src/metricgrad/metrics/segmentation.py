@@ -1,0 +1,110 @@
+"""Metrics of label maps: the pixels of all images of a set in one pot, a confusion matrix, a mean over classes.
+
+A pixel is a multi-class item, so these are the macro averages of Jaccard and F1 over pixels (`confusion.py`). Classes
+that appear neither in the target nor in the predictions are left out of the mean.
+"""
+
+from abc import abstractmethod
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from metricgrad import ops
+from metricgrad.metrics.base import Inputs, Metric
+from metricgrad.metrics.checks import class_indices, expand_where, real_scores, shape
+from metricgrad.metrics.multiclass import Counts, average_classes, class_counts
+
+
+@dataclass(frozen=True, kw_only=True)
+class SegmentationMetric(Metric):
+    """A mean over the classes of label maps.
+
+    Args:
+        ignore_index: pixels with this target do not count, as in cross-entropy; if it is a class, the mean leaves
+            that class out too.
+    """
+
+    families = ("segmentation",)
+    ties = "equal classes: lowest index"
+    undefined = "0 where no class occurs"
+
+    ignore_index: int | None = None
+
+    @abstractmethod
+    def of_counts(self, counts: Counts) -> Tensor:
+        """The formula of each class, `[..., C]`."""
+
+    def check(self, scores: Tensor, target: Tensor, where: Tensor | None) -> Inputs:
+        """Scores `[..., N, C, H, W]` and class indices `[..., N, H, W]`; ignored pixels do not count."""
+        fits = scores.dim() >= 4 and scores.shape[:-3] + scores.shape[-2:] == target.shape
+        if not fits or scores.shape[-3] < 2:
+            raise ValueError(
+                f"{self.name} takes scores [..., N, C, H, W] with target [..., N, H, W] (C classes, 2 or more); "
+                f"got scores {shape(scores)} and target {shape(target)}"
+            )
+        where = expand_where(where, target.shape, target.dim() - 2)
+        if self.ignore_index is not None:
+            kept = target != self.ignore_index
+            where = kept if where is None else where & kept
+        scores = real_scores(scores, None if where is None else where.unsqueeze(-3))
+        return Inputs(scores, class_indices(target, scores.shape[-3], where), where)
+
+    def evaluate(self, scores: Tensor, target: Tensor, where: Tensor | None) -> Tensor:
+        """The mean over the classes that occur."""
+        predicted = scores.argmax(-3).flatten(-3)
+        where = None if where is None else where.flatten(-3)
+        counts = class_counts(predicted, target.flatten(-3), scores.shape[-3], where, scores.dtype)
+        support = counts.tp + counts.fn
+        occurs = support + counts.fp > 0
+        if self.ignore_index is not None:
+            occurs = occurs & (torch.arange(scores.shape[-3], device=scores.device) != self.ignore_index)
+        return average_classes(self.of_counts(counts), support, occurs, "macro")
+
+
+@dataclass(frozen=True, kw_only=True)
+class MeanIou(SegmentationMetric):
+    """Mean over the classes of intersection over union: tp / (tp + fp + fn).
+
+    Args:
+        ignore_index: see `SegmentationMetric`.
+
+    Example:
+        >>> scores = torch.tensor([[[[2.0, 0.0]], [[1.0, 1.0]]]])  # one image, two classes, 1 x 2 pixels
+        >>> MeanIou()(scores, torch.tensor([[[0, 0]]]))
+        tensor(0.2500)
+
+    Reference:
+        `sklearn.metrics.jaccard_score(average="macro")` over pixels.
+    """
+
+    name = "mean_iou"
+    reference = "sklearn jaccard_score over pixels"
+
+    def of_counts(self, counts: Counts) -> Tensor:
+        """tp / (tp + fp + fn)."""
+        return ops.divide(counts.tp, counts.tp + counts.fp + counts.fn)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Dice(SegmentationMetric):
+    """Mean over the classes of the Dice coefficient: 2 tp / (2 tp + fp + fn).
+
+    Args:
+        ignore_index: see `SegmentationMetric`.
+
+    Example:
+        >>> scores = torch.tensor([[[[2.0, 0.0]], [[1.0, 1.0]]]])  # one image, two classes, 1 x 2 pixels
+        >>> Dice()(scores, torch.tensor([[[0, 0]]]))
+        tensor(0.3333)
+
+    Reference:
+        `sklearn.metrics.f1_score(average="macro")` over pixels.
+    """
+
+    name = "dice"
+    reference = "sklearn f1_score over pixels"
+
+    def of_counts(self, counts: Counts) -> Tensor:
+        """2 tp / (2 tp + fp + fn)."""
+        return ops.divide(2 * counts.tp, 2 * counts.tp + counts.fp + counts.fn)

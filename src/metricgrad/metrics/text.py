@@ -1,0 +1,285 @@
+"""Metrics of text: what was written against what should have been, on token ids or on text made of them.
+
+Every metric says what an item contributes (matches, lengths, distances) and how the sums over a set become its value:
+BLEU and the word error rate are ratios of sums over the whole set (a corpus), the others means over the items.
+"""
+
+from abc import abstractmethod
+from dataclasses import dataclass, field
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from metricgrad import ops
+from metricgrad.metrics.decoding import TextMetric
+from metricgrad.metrics.tokens import common_subsequence, edit_distances, lengths, ngram_matches
+
+
+@dataclass(frozen=True, kw_only=True)
+class ItemMetric(TextMetric):
+    """Mean over the items of a value that the most favourable reference gives."""
+
+    @abstractmethod
+    def of_pairs(self, hypothesis: Tensor, references: Tensor) -> Tensor:
+        """Value `[B, R]` of each hypothesis with each reference; higher is better."""
+
+    def of_items(self, hypothesis: Tensor, references: Tensor) -> Tensor:
+        """The best value over the references that are there, `[B, 1]`."""
+        values = self.of_pairs(hypothesis, references).masked_fill(~_there(references), -torch.inf)
+        return values.amax(-1, keepdim=True)
+
+    def of_sums(self, sums: Tensor, items: Tensor) -> Tensor:
+        """The mean."""
+        return ops.divide(sums[..., 0], items)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExactMatch(ItemMetric):
+    """Share of the items that equal one of their references.
+
+    Args:
+        decode: see `TextMetric`.
+        detokenize: see `TextMetric`.
+        padding: see `TextMetric`.
+        end: see `TextMetric`.
+
+    Example:
+        >>> ExactMatch()(torch.tensor([[1, 2, -1], [3, 4, 5]]), torch.tensor([[1, 2, -1], [3, 4, 6]]))
+        tensor(0.5000, dtype=torch.float64)
+
+    Reference:
+        A loop over items; SQuAD's exact match without its normalisation of text.
+    """
+
+    name = "exact_match"
+    reference = "loop over items"
+
+    def of_pairs(self, hypothesis: Tensor, references: Tensor) -> Tensor:
+        """1 where no edit is needed."""
+        return (edit_distances(hypothesis, references) == 0).to(torch.float64)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SpanF1(ItemMetric):
+    """Mean over the items of the F1 of their tokens, as a bag: 2 |common| / (|hypothesis| + |reference|).
+
+    Two empty answers agree (1), one empty answer does not (0). For models that score the start and the end of an
+    answer, `decode=mg.decode_spans` compares positions instead of tokens.
+
+    Args:
+        decode: see `TextMetric`.
+        detokenize: see `TextMetric`.
+        padding: see `TextMetric`.
+        end: see `TextMetric`.
+
+    Example:
+        >>> SpanF1()(torch.tensor([[1, 2, -1]]), torch.tensor([[2, 3, 4]]))
+        tensor(0.4000, dtype=torch.float64)
+
+    Reference:
+        SQuAD's F1 without its normalisation of text; a loop over items.
+    """
+
+    name = "span_f1"
+    reference = "SQuAD's F1, loop over items"
+
+    def of_pairs(self, hypothesis: Tensor, references: Tensor) -> Tensor:
+        """2 |common| / (|hypothesis| + |reference|)."""
+        common = ngram_matches(hypothesis, references, 1, pool=False).squeeze(-1)
+        return _dice(common, hypothesis, references, both_empty=1.0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RougeL(ItemMetric):
+    """Mean over the items of the F1 of the longest common subsequence: 2 |lcs| / (|hypothesis| + |reference|).
+
+    Args:
+        decode: see `TextMetric`.
+        detokenize: see `TextMetric`.
+        padding: see `TextMetric`.
+        end: see `TextMetric`.
+
+    Example:
+        >>> RougeL()(torch.tensor([[1, 2, 3, 4]]), torch.tensor([[1, 3, 4, 5]]))
+        tensor(0.7500, dtype=torch.float64)
+
+    Reference:
+        `rouge_score.rouge_scorer.RougeScorer(["rougeL"])`.
+    """
+
+    name = "rouge_l"
+    reference = "rouge-score rougeL"
+
+    def of_pairs(self, hypothesis: Tensor, references: Tensor) -> Tensor:
+        """2 |lcs| / (|hypothesis| + |reference|)."""
+        return _dice(common_subsequence(hypothesis, references), hypothesis, references, both_empty=0.0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class EditDistance(TextMetric):
+    """Insertions, deletions and substitutions from the closest reference, summed over the set.
+
+    Args:
+        normalized: each item's distance over the longer of the two lengths, averaged over the items; 0 to 1.
+        decode: see `TextMetric`.
+        detokenize: see `TextMetric`; strings are compared character by character.
+        padding: see `TextMetric`.
+        end: see `TextMetric`.
+
+    Example:
+        >>> EditDistance()(torch.tensor([[1, 2, 3, 4]]), torch.tensor([[1, 3, 4, 5]]))
+        tensor(2., dtype=torch.float64)
+        >>> EditDistance(normalized=True)(torch.tensor([[1, 2, 3, 4]]), torch.tensor([[1, 3, 4, 5]]))
+        tensor(0.5000, dtype=torch.float64)
+
+    Reference:
+        `rapidfuzz.distance.Levenshtein`.
+    """
+
+    name = "edit_distance"
+    higher_is_better, best = False, 0.0
+    reference = "rapidfuzz Levenshtein"
+    splits_characters = True
+
+    normalized: bool = False
+    worst: float = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "worst", 1.0 if self.normalized else torch.inf)
+
+    def of_items(self, hypothesis: Tensor, references: Tensor) -> Tensor:
+        """The smallest distance, `[B, 1]`."""
+        distance = edit_distances(hypothesis, references).to(torch.float64)
+        if self.normalized:
+            longer = torch.maximum(lengths(hypothesis).unsqueeze(-1), lengths(references))
+            distance = ops.divide(distance, longer.to(torch.float64))
+        return distance.masked_fill(~_there(references), torch.inf).amin(-1, keepdim=True)
+
+    def of_sums(self, sums: Tensor, items: Tensor) -> Tensor:
+        """The total, or the mean of the normalised distances."""
+        return ops.divide(sums[..., 0], items) if self.normalized else sums[..., 0]
+
+
+@dataclass(frozen=True, kw_only=True)
+class WordErrorRate(TextMetric):
+    """Edits from the closest reference over its words, both summed over the set; above 1 if much was inserted.
+
+    Args:
+        decode: see `TextMetric`.
+        detokenize: see `TextMetric`; strings are compared word by word.
+        padding: see `TextMetric`.
+        end: see `TextMetric`.
+
+    Example:
+        >>> WordErrorRate()(torch.tensor([[1, 2, 3, 4]]), torch.tensor([[1, 3, 4, 5]]))
+        tensor(0.5000, dtype=torch.float64)
+
+    Reference:
+        `torchmetrics.functional.text.word_error_rate`; several references: a loop.
+    """
+
+    name = "word_error_rate"
+    higher_is_better, best, worst = False, 0.0, torch.inf
+    undefined = "0 where the references have no words"
+    reference = "torchmetrics word_error_rate"
+
+    def of_items(self, hypothesis: Tensor, references: Tensor) -> Tensor:
+        """Edits from, and words of, the closest reference (of equally close ones the first), `[B, 2]`."""
+        distance = edit_distances(hypothesis, references).to(torch.float64).masked_fill(~_there(references), torch.inf)
+        edits, closest = distance.min(-1, keepdim=True)
+        return torch.cat([edits, lengths(references).gather(-1, closest).to(torch.float64)], -1)
+
+    def of_sums(self, sums: Tensor, items: Tensor) -> Tensor:
+        """Edits / words."""
+        return ops.divide(sums[..., 0], sums[..., 1])
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bleu(TextMetric):
+    """Corpus BLEU of the set, 0 to 1: brevity penalty times the geometric mean of the n-gram precisions.
+
+    Matches are clipped to the reference that has an n-gram most often; the brevity penalty is exp(1 - r / h) for h < r,
+    r being the sum of the reference lengths closest to the hypotheses' (the shorter of equally close ones).
+
+    Args:
+        max_order: the longest n-gram.
+        smoothing: what stands in for a precision of 0, as sacrebleu's `smooth_method`: `"exp"` halves from one such
+            order to the next, `"floor"` puts 0.1 matches, `"add-k"` adds 1 to matches and totals above unigrams.
+        effective_order: only orders that the hypotheses are long enough for, as for single sentences.
+        decode: see `TextMetric`.
+        detokenize: see `TextMetric`; strings are compared word by word.
+        padding: see `TextMetric`.
+        end: see `TextMetric`.
+
+    Example:
+        >>> Bleu()(torch.tensor([[1, 2, 3, 4, 5]]), torch.tensor([[1, 2, 3, 4, 6]]))
+        tensor(0.6687, dtype=torch.float64)
+
+    Reference:
+        `sacrebleu.BLEU(tokenize="none")` on ids written as words, divided by 100.
+    """
+
+    name = "bleu"
+    undefined = "0 for no items, or if no token matches"
+    reference = "sacrebleu corpus_score / 100"
+
+    max_order: int = 4
+    smoothing: Literal["exp", "floor", "add-k", "none"] = "exp"
+    effective_order: bool = False
+
+    def __post_init__(self) -> None:
+        if self.max_order < 1:
+            raise ValueError(f"max_order must be 1 or more; got {self.max_order}")
+        if self.smoothing not in ("exp", "floor", "add-k", "none"):
+            raise ValueError(f"smoothing must be 'exp', 'floor', 'add-k' or 'none'; got {self.smoothing!r}")
+
+    def of_items(self, hypothesis: Tensor, references: Tensor) -> Tensor:
+        """Matches and n-grams of each order, hypothesis and reference length: `[B, 2 * max_order + 2]`."""
+        matches = ngram_matches(hypothesis, references, self.max_order, pool=True)
+        length = lengths(hypothesis).unsqueeze(-1)
+        totals = (length - torch.arange(self.max_order, device=length.device)).clamp(min=0)
+        candidates = lengths(references)
+        # Twice the difference, plus 1 for the longer side: the shorter of two equally close references wins.
+        difference = 2 * (candidates - length).abs() + (candidates > length)
+        closest = difference.masked_fill(~_there(references), torch.iinfo(torch.int64).max).argmin(-1, keepdim=True)
+        return torch.cat([matches, totals, length, candidates.gather(-1, closest)], -1).to(torch.float64)
+
+    def of_sums(self, sums: Tensor, items: Tensor) -> Tensor:
+        """The geometric mean of the smoothed precisions, times the brevity penalty."""
+        matches, totals, length, reference = sums.split([self.max_order, self.max_order, 1, 1], -1)
+        precisions, reached = self._smooth(matches, totals)
+        logs = torch.where(reached, precisions, 0.0).log()
+        if self.effective_order:
+            mean = ops.divide(logs.masked_fill(~reached, 0.0).sum(-1), reached.sum(-1).to(logs.dtype))
+        else:
+            mean = logs.mean(-1)
+        brevity = torch.exp((1 - ops.divide(reference, length)).clamp(max=0.0)).squeeze(-1)
+        return torch.where(matches.any(-1), brevity * mean.exp(), 0.0)
+
+    def _smooth(self, matches: Tensor, totals: Tensor) -> tuple[Tensor, Tensor]:
+        """Precisions `[..., max_order]`, and which orders have any n-grams."""
+        none = matches == 0
+        match self.smoothing:
+            case "exp":
+                halvings = (none & (totals > 0)).cumsum(-1).to(matches.dtype)
+                matches = torch.where(none, torch.exp2(-halvings), matches)
+            case "floor":
+                matches = torch.where(none, 0.1, matches)
+            case "add-k":
+                extra = (torch.arange(self.max_order, device=totals.device) > 0).to(totals.dtype)
+                matches, totals = matches + extra, totals + extra
+            case "none":
+                pass
+        return ops.divide(matches, totals), totals > 0
+
+
+def _there(references: Tensor) -> Tensor:
+    """Which references count, `[B, R]`: those with tokens, or all if none has any."""
+    filled = lengths(references) > 0
+    return filled | ~filled.any(-1, keepdim=True)
+
+
+def _dice(common: Tensor, hypothesis: Tensor, references: Tensor, both_empty: float) -> Tensor:
+    total = (lengths(hypothesis).unsqueeze(-1) + lengths(references)).to(torch.float64)
+    return torch.where(total > 0, ops.divide(2 * common.to(torch.float64), total), both_empty)

@@ -1,0 +1,120 @@
+"""Where to cut: the threshold at which a metric of decisions is best, found exactly.
+
+Only N + 1 thresholds differ in what they decide: one above all scores, one between each pair of neighbours, one below
+all. One walk down the sorted scores gives the counts for all of them (`curves.py`), and the metric's formula of counts
+their values, in O(N log N). Choose on validation scores, never on test scores.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from metricgrad.metrics.base import Metric
+from metricgrad.metrics.checks import shape, to_tensor
+from metricgrad.metrics.confusion import ConfusionMetric
+from metricgrad.metrics.curves import Curve, CurveMetric, walk_down
+from metricgrad.metrics.function import FunctionMetric
+from metricgrad.metrics.multiclass import Counts
+from metricgrad.metrics.registry import metric as to_metric
+
+
+@torch.no_grad()
+def best_threshold(scores: Any, target: Any, metric: Any, *, where: Any = None, candidates: int = 1024) -> Tensor:
+    """The threshold at which a metric is best: a score above it is a positive decision.
+
+    Args:
+        scores: `[..., N]`, or `[..., N, C]` for a metric with `multilabel=True`.
+        target: same shape, 0 and 1.
+        metric: a name, a `Metric` or a callable that decides at score > 0. Metrics of the confusion matrix are answered
+            exactly; others by trying thresholds between neighbouring scores.
+        where: same shape, True for what counts; None counts all.
+        candidates: thresholds tried for the other metrics; exact if there are no more than these.
+
+    Returns:
+        `[...]`, one threshold per set, half-way between two scores; of equally good ones the highest. For labels
+        `[..., C]`, one per label, or `[...]` if the average is micro.
+
+    Example:
+        >>> import metricgrad as mg
+        >>> scores, target = torch.tensor([4.0, 3.0, 2.0, 1.0]), torch.tensor([1, 1, 0, 0])
+        >>> mg.best_threshold(scores, target, "f1")
+        tensor(2.5000)
+        >>> mg.metric("f1", threshold=mg.best_threshold(scores, target, "f1"))(scores, target)
+        tensor(1.)
+    """
+    chosen = to_metric(metric)
+    scores, target = to_tensor("scores", scores), to_tensor("target", target)
+    where = None if where is None else to_tensor("where", where)
+    if isinstance(chosen, ConfusionMetric):
+        return _exact(chosen, scores, target, where)
+    if not isinstance(chosen, FunctionMetric):
+        why = (
+            "depends on the order of the scores alone"
+            if isinstance(chosen, CurveMetric)
+            else "does not decide at a threshold"
+        )
+        raise ValueError(f"{chosen.name} {why}, so it has no best threshold; pass a metric such as 'f1' or 'mcc'")
+    return _by_trying(chosen, scores, target, where, candidates)
+
+
+def _exact(metric: ConfusionMetric, scores: Tensor, target: Tensor, where: Tensor | None) -> Tensor:
+    scores, target, where = metric.check(scores, target, where)
+    if scores.dim() != target.dim():
+        raise ValueError(
+            f"{metric.name} of {scores.shape[-1]} classes takes the highest score, so there is no threshold to tune; "
+            f"got scores {shape(scores)} and target {shape(target)}"
+        )
+    if metric.multilabel:
+        scores, target, where = scores.mT, target.mT, None if where is None else where.mT
+        if metric.average == "micro":
+            scores, target, where = scores.flatten(-2), target.flatten(-2), None if where is None else where.flatten(-2)
+    curve = walk_down(scores, target, where)
+
+    def with_none(counts: Tensor) -> Tensor:
+        return torch.nn.functional.pad(counts, (1, 0)).to(scores.dtype)
+
+    tp, fp = with_none(curve.tp), with_none(curve.fp)
+    values = metric.of_counts(Counts(tp, fp, curve.positives - tp, curve.negatives - fp))
+    allowed = torch.nn.functional.pad(curve.vertex, (1, 0), value=True)
+    signed = (values if metric.higher_is_better else -values).masked_fill(~allowed, -torch.inf)
+    return cuts(curve).gather(-1, signed.argmax(-1, keepdim=True)).squeeze(-1)
+
+
+def cuts(curve: Curve) -> Tensor:
+    """Thresholds `[..., N + 1]`: above all scores, then below each; those that are not vertices mean nothing."""
+    ordered = curve.scores
+    if not ordered.shape[-1]:
+        return ordered.new_zeros(*ordered.shape[:-1], 1)
+    counted = curve.positives + curve.negatives
+    above, below = ordered[..., :1], ordered.gather(-1, (counted - 1).clamp(min=0))
+    outside = ordered.masked_fill(~ordered.isfinite(), 0.0)
+    middle = outside[..., 1:] + (outside[..., :-1] - outside[..., 1:]) / 2
+    # Neighbouring floats have nothing between them; the lower one itself then separates them.
+    middle = torch.where(middle < outside[..., :-1], middle, outside[..., 1:])
+    last = torch.minimum(below - 1, torch.nextafter(below, torch.full_like(below, -torch.inf)))
+    positions = torch.arange(1, ordered.shape[-1] + 1, device=ordered.device)
+    inner = torch.cat([middle, last], -1)
+    inner = torch.where(positions == counted, last, inner)
+    highest = torch.maximum(above + 1, torch.nextafter(above, torch.full_like(above, torch.inf)))
+    return torch.cat([highest, inner], -1).masked_fill(counted == 0, 0.0)
+
+
+def _by_trying(metric: Metric, scores: Tensor, target: Tensor, where: Tensor | None, candidates: int) -> Tensor:
+    scores, target, where = metric.check(scores, target, where)
+    if scores.shape != target.shape:
+        raise ValueError(
+            f"a threshold belongs to binary scores [..., N]; got scores {shape(scores)} and target {shape(target)}"
+        )
+    best, best_value = scores.new_zeros(scores.shape[:-1]), scores.new_full(scores.shape[:-1], -torch.inf)
+    curve = walk_down(scores, target != 0, where)
+    tried = torch.linspace(0, scores.shape[-1], min(candidates, scores.shape[-1] + 1), dtype=torch.float64).round()
+    allowed = torch.nn.functional.pad(curve.vertex, (1, 0), value=True)
+    thresholds = cuts(curve)
+    for index in tried.to(torch.int64).tolist():
+        threshold = thresholds[..., index]
+        values = metric.evaluate(scores - threshold.unsqueeze(-1), target, where).to(scores.dtype)
+        signed = values if metric.higher_is_better else -values
+        better = allowed[..., index] & (signed > best_value)
+        best, best_value = torch.where(better, threshold, best), torch.where(better, signed, best_value)
+    return best

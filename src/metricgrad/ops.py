@@ -1,0 +1,321 @@
+"""Tensor maths with no notion of a metric: masked reductions, ranks and their correlations, soft ranks, groups.
+
+Everything acts on the last dimension and takes any number of leading ones; `where` marks the entries that count. All
+rank statistics rest on one fact about a sorted row: `tie_starts`, the position at which each entry's tie group begins.
+From it follow averaged ranks, tied pairs and, in `metrics/curves.py`, the vertices of ROC and precision-recall curves,
+all in O(N log N) time and O(N) memory. Only `soft_rank` compares all pairs, because its gradient needs them.
+"""
+
+import torch
+from torch import Tensor
+
+
+def float_dtype(values: Tensor) -> torch.dtype:
+    """The dtype in which to compute with these values without losing their order.
+
+    Args:
+        values: any real tensor.
+
+    Returns:
+        float32 for float32 and shorter floats, float64 for float64 and integers.
+
+    Example:
+        >>> float_dtype(torch.zeros(1, dtype=torch.bfloat16)), float_dtype(torch.zeros(1, dtype=torch.int64))
+        (torch.float32, torch.float64)
+    """
+    return torch.promote_types(values.dtype, torch.float32) if values.is_floating_point() else torch.float64
+
+
+def divide(numerator: Tensor, denominator: Tensor) -> Tensor:
+    """Element-wise quotient in which zero division gives 0.
+
+    Args:
+        numerator: `[...]`, float.
+        denominator: `[...]`, float.
+
+    Returns:
+        `[...]`, `numerator / denominator` where the denominator is not 0, else 0.
+
+    Example:
+        >>> divide(torch.tensor([1.0, 1.0, 0.0]), torch.tensor([4.0, 0.0, 0.0]))
+        tensor([0.2500, 0.0000, 0.0000])
+    """
+    zero = denominator == 0
+    return torch.where(zero, 0.0, numerator / torch.where(zero, 1.0, denominator))
+
+
+def log_odds(scores: Tensor) -> Tensor:
+    r"""Logarithm of the odds that softmax gives each class, without the saturation of its probabilities.
+
+    .. math:: \log \frac{p_c}{1 - p_c} = s_c - \log \sum_{j \ne c} e^{s_j}
+
+    Ordered as the probabilities are, but where these round to 1 (in float32 from a lead of 17 on) still in order.
+
+    Args:
+        scores: `[..., C]`, float, C at least 2.
+
+    Returns:
+        `[..., C]`.
+
+    Example:
+        >>> log_odds(torch.tensor([[0.0, 20.0], [0.0, 30.0]]))
+        tensor([[-20.,  20.],
+                [-30.,  30.]])
+    """
+    log_probability = scores.log_softmax(-1)
+    probability = log_probability.exp()
+    top = scores.argmax(-1, keepdim=True)
+    lead = scores.gather(-1, top) - scores.scatter(-1, top, -torch.inf).logsumexp(-1, keepdim=True)
+    likely = probability > 0.5
+    return torch.where(likely, lead, log_probability - torch.log1p(-probability.masked_fill(likely, 0.0)))
+
+
+def masked_sum(values: Tensor, where: Tensor | None = None) -> Tensor:
+    """Sum over the last dimension of the entries that count.
+
+    Args:
+        values: `[..., N]`.
+        where: `[..., N]`, True where an entry counts; None counts all.
+
+    Returns:
+        `[...]`; 0 where nothing counts.
+
+    Example:
+        >>> masked_sum(torch.tensor([1.0, 2.0, float("nan")]), torch.tensor([True, True, False]))
+        tensor(3.)
+    """
+    return values.sum(-1) if where is None else torch.where(where, values, 0).sum(-1)
+
+
+def masked_mean(values: Tensor, where: Tensor | None = None) -> Tensor:
+    """Mean over the last dimension of the entries that count.
+
+    Args:
+        values: `[..., N]`, float.
+        where: `[..., N]`, True where an entry counts; None counts all.
+
+    Returns:
+        `[...]`; 0 where nothing counts.
+
+    Example:
+        >>> masked_mean(torch.tensor([1.0, 2.0, 9.0]), torch.tensor([True, True, False]))
+        tensor(1.5000)
+    """
+    where = torch.ones_like(values, dtype=torch.bool) if where is None else where
+    return divide(masked_sum(values, where), where.sum(-1).to(values.dtype))
+
+
+def tie_starts(ordered: Tensor) -> Tensor:
+    """Position at which the tie group of each entry of a sorted row begins.
+
+    Args:
+        ordered: `[..., N]`, sorted along the last dimension in either direction.
+
+    Returns:
+        `[..., N]`, int64.
+
+    Example:
+        >>> tie_starts(torch.tensor([5.0, 3.0, 3.0, 3.0, 1.0]))
+        tensor([0, 1, 1, 1, 4])
+    """
+    positions = torch.arange(ordered.shape[-1], device=ordered.device).expand(ordered.shape)
+    if ordered.shape[-1] < 2:
+        return positions
+    repeats = ordered[..., 1:] == ordered[..., :-1]
+    starts = torch.cat([positions[..., :1], positions[..., 1:].masked_fill(repeats, 0)], -1)
+    return starts.cummax(-1).values
+
+
+def hard_rank(values: Tensor, where: Tensor | None = None) -> Tensor:
+    """Ascending ranks, 1 for the smallest; entries that tie share the mean of their ranks.
+
+    Args:
+        values: `[..., N]`, finite where they count.
+        where: `[..., N]`, True where an entry counts; None counts all.
+
+    Returns:
+        `[..., N]`, float; 0 where an entry does not count.
+
+    Example:
+        >>> hard_rank(torch.tensor([10.0, 30.0, 20.0, 20.0]))
+        tensor([1.0000, 4.0000, 2.5000, 2.5000])
+
+    Reference:
+        `scipy.stats.rankdata(method="average")`.
+    """
+    ordered, order = _masked_last(values, where).sort(-1)
+    first = tie_starts(ordered)
+    last = values.shape[-1] - 1 - tie_starts(ordered.flip(-1)).flip(-1)
+    ranks = (first + last).to(float_dtype(values)) / 2 + 1
+    ranks = torch.empty_like(ranks).scatter_(-1, order, ranks)
+    return ranks if where is None else torch.where(where, ranks, 0.0)
+
+
+def spearman(x: Tensor, y: Tensor, where: Tensor | None = None) -> Tensor:
+    """Spearman rank correlation: the Pearson correlation of averaged ranks.
+
+    Args:
+        x: `[..., N]`, finite where it counts.
+        y: `[..., N]`, finite where it counts.
+        where: `[..., N]`, True where an entry counts; None counts all.
+
+    Returns:
+        `[...]` in [-1, 1]; 0 where x or y is constant.
+
+    Example:
+        >>> spearman(torch.tensor([1.0, 2.0, 3.0, 4.0]), torch.tensor([1.0, 3.0, 2.0, 4.0]))
+        tensor(0.8000)
+
+    Reference:
+        `scipy.stats.spearmanr`.
+    """
+    return pearson(hard_rank(x, where), hard_rank(y, where), where)
+
+
+def pearson(x: Tensor, y: Tensor, where: Tensor | None = None) -> Tensor:
+    """Pearson correlation, differentiable in both arguments.
+
+    Args:
+        x: `[..., N]`, float.
+        y: `[..., N]`, float.
+        where: `[..., N]`, True where an entry counts; None counts all.
+
+    Returns:
+        `[...]` in [-1, 1]; 0 where x or y is constant.
+
+    Example:
+        >>> pearson(torch.tensor([1.0, 2.0, 3.0]), torch.tensor([2.0, 4.0, 6.0]))
+        tensor(1.)
+
+    Reference:
+        `scipy.stats.pearsonr`.
+    """
+    x = x - masked_mean(x, where).unsqueeze(-1)
+    y = y - masked_mean(y, where).unsqueeze(-1)
+    spread = masked_sum(x * x, where) * masked_sum(y * y, where)
+    constant = spread == 0
+    # The square root is taken of 1 where the spread is 0: its own gradient there would be infinite.
+    scale = torch.where(constant, 1.0, spread).sqrt()
+    return torch.where(constant, 0.0, masked_sum(x * y, where) / scale).clamp(-1.0, 1.0)
+
+
+def kendall(x: Tensor, y: Tensor, where: Tensor | None = None) -> Tensor:
+    r"""Kendall's tau-b, ties accounted for, in memory linear in N.
+
+    With n0 pairs in all, n1 tied in x, n2 tied in y, n3 tied in both and D discordant:
+
+    .. math:: \tau_b = (n_0 - n_1 - n_2 + n_3 - 2D) / \sqrt{(n_0 - n_1)(n_0 - n_2)}
+
+    Args:
+        x: `[..., N]`, finite where it counts.
+        y: `[..., N]`, finite where it counts.
+        where: `[..., N]`, True where an entry counts; None counts all.
+
+    Returns:
+        `[...]` in [-1, 1]; 0 where x or y is constant.
+
+    Example:
+        >>> kendall(torch.tensor([1.0, 2.0, 3.0, 4.0]), torch.tensor([1.0, 3.0, 2.0, 4.0]))
+        tensor(0.6667)
+
+    Reference:
+        `scipy.stats.kendalltau`; Knight (1966) for counting discordant pairs as inversions.
+    """
+    x_rank, y_rank = _dense_rank(x, where), _dense_rank(y, where)
+    # What does not count has the highest rank in both, so it ties with its like and is concordant with all others.
+    by_both = (x_rank * x.shape[-1] + y_rank).argsort(-1)
+    x_rank, y_rank = x_rank.gather(-1, by_both), y_rank.gather(-1, by_both)
+    counted = torch.ones_like(x_rank, dtype=torch.bool) if where is None else where.gather(-1, by_both)
+
+    def tied_pairs(ordered: Tensor) -> Tensor:
+        before = torch.arange(ordered.shape[-1], device=ordered.device) - tie_starts(ordered)
+        return masked_sum(before, counted)
+
+    size = counted.sum(-1)
+    pairs = size * (size - 1) // 2
+    x_ties, both_ties = tied_pairs(x_rank), tied_pairs(x_rank * x.shape[-1] + y_rank)
+    y_sorted, y_order = y_rank.sort(-1)
+    counted = counted.gather(-1, y_order)
+    y_ties = tied_pairs(y_sorted)
+    agreement = pairs - x_ties - y_ties + both_ties - 2 * _inversions(y_rank)
+    dtype = float_dtype(x)
+    scale = (pairs - x_ties).to(dtype).sqrt() * (pairs - y_ties).to(dtype).sqrt()
+    return divide(agreement.to(dtype), scale).clamp(-1.0, 1.0)
+
+
+def soft_rank(values: Tensor, slope: float = 1.0, where: Tensor | None = None) -> Tensor:
+    r"""Differentiable ascending ranks: the step of every pairwise comparison becomes a sigmoid.
+
+    .. math:: r_i = 1 + \sum_{j \ne i} \sigma(\mathrm{slope} \, (v_i - v_j))
+
+    Args:
+        values: `[..., N]`, float.
+        slope: how steep; at large slopes the result approaches `hard_rank`.
+        where: `[..., N]`, True where an entry counts; None counts all.
+
+    Returns:
+        `[..., N]`; 0 where an entry does not count. Needs O(N^2) memory.
+
+    Example:
+        >>> soft_rank(torch.tensor([10.0, 30.0, 20.0, 20.0]))
+        tensor([1.0001, 3.9999, 2.5000, 2.5000])
+    """
+    wins = torch.sigmoid(slope * (values.unsqueeze(-1) - values.unsqueeze(-2)))
+    # The comparison with itself contributes 1/2, where the rank needs 1.
+    if where is None:
+        return wins.sum(-1) + 0.5
+    return torch.where(where, masked_sum(wins, where.unsqueeze(-2)) + 0.5, 0.0)
+
+
+def pad_groups(groups: Tensor) -> tuple[Tensor, Tensor]:
+    """Where the items of each group stand, one row per group, ragged rows padded.
+
+    Args:
+        groups: `[N]`, integer ids in any order.
+
+    Returns:
+        index `[G, L]`, positions into the flat items, groups by ascending id and items in their order, 0 as padding;
+        where `[G, L]`, False on the padding.
+
+    Example:
+        >>> index, where = pad_groups(torch.tensor([7, 3, 7, 7]))
+        >>> index, where
+        (tensor([[1, 0, 0],
+                [0, 2, 3]]),
+         tensor([[ True, False, False],
+                [ True,  True,  True]]))
+    """
+    _, sizes = groups.unique(return_counts=True)
+    longest = int(sizes.max()) if len(sizes) else 0
+    where = torch.arange(longest, device=groups.device) < sizes.unsqueeze(-1)
+    index = torch.zeros(where.shape, dtype=torch.int64, device=groups.device)
+    return index.masked_scatter_(where, groups.argsort(stable=True)), where
+
+
+def _masked_last(values: Tensor, where: Tensor | None) -> Tensor:
+    values = values.to(float_dtype(values))
+    return values if where is None else values.masked_fill(~where, torch.inf)
+
+
+def _dense_rank(values: Tensor, where: Tensor | None) -> Tensor:
+    """Ranks 0, 1, 2, ... without gaps; equal values share one."""
+    ordered, order = _masked_last(values, where).sort(-1)
+    starts = tie_starts(ordered)
+    new = starts == torch.arange(values.shape[-1], device=values.device)
+    return torch.empty_like(starts).scatter_(-1, order, new.cumsum(-1) - 1)
+
+
+def _inversions(ranks: Tensor) -> Tensor:
+    """Pairs i < j with ranks[i] > ranks[j], counted bit by bit from the highest.
+
+    Rows are kept grouped by the bits already seen, in their original order within a group. Each bit adds the pairs of
+    one group in which a 1 stands before a 0; a stable sort then splits the groups. O(N log^2 N), no pair matrix.
+    """
+    total = torch.zeros(ranks.shape[:-1], dtype=torch.int64, device=ranks.device)
+    for bit in reversed(range(max(ranks.shape[-1] - 1, 0).bit_length())):
+        ones = (ranks >> bit) & 1
+        ones_before = ones.cumsum(-1) - ones
+        group_start = tie_starts(ranks >> (bit + 1))
+        total += ((1 - ones) * (ones_before - ones_before.gather(-1, group_start))).sum(-1)
+        ranks = ranks.gather(-1, (ranks >> bit).argsort(dim=-1, stable=True))
+    return total

@@ -1,0 +1,228 @@
+"""The laws of every metric, over the one table of cases: a metric that breaks one of them does not ship."""
+
+import zlib
+
+import hypothesis
+import hypothesis.strategies as st
+import numpy as np
+import pytest
+import torch
+
+import metricgrad as mg
+from tests.cases import CASES, Case
+from tests.sets import KINDS, Kind, ideal_set, make_set
+
+SETS = 200
+every_case = pytest.mark.parametrize("case", CASES, ids=str)
+
+
+def generator(case: Case, salt: int = 0) -> np.random.Generator:
+    return np.random.default_rng([zlib.crc32(str(case).encode()), salt])
+
+
+def tensors(scores: np.ndarray, target: np.ndarray) -> tuple[torch.Tensor, torch.Tensor]:
+    return torch.as_tensor(scores), torch.as_tensor(target)
+
+
+def test_every_name_is_in_the_table() -> None:
+    assert {case.name for case in CASES} == set(mg.metric_names())
+
+
+@every_case
+@pytest.mark.parametrize("kind", KINDS)
+def test_equals_its_reference(case: Case, kind: Kind) -> None:
+    rng = generator(case)
+    for _ in range(SETS // len(KINDS)):
+        scores, target = make_set(case.family, kind, rng)
+        value = case.metric(*tensors(scores, target))
+        assert value.shape == ()
+        assert value.dtype == torch.float64
+        np.testing.assert_allclose(value.item(), case.reference(scores, target), rtol=0, atol=1e-6, err_msg=str(case))
+
+
+@every_case
+@hypothesis.given(seed=st.integers(0, 2**32 - 1), kind=st.sampled_from(["plain", "ties", "tiny"]))
+def test_no_counter_example_to_the_reference(case: Case, seed: int, kind: Kind) -> None:
+    scores, target = make_set(case.family, kind, np.random.default_rng(seed))
+    np.testing.assert_allclose(case.metric(*tensors(scores, target)).item(), case.reference(scores, target), atol=1e-6)
+
+
+@every_case
+def test_many_sets_equal_one_by_one(case: Case) -> None:
+    rng = generator(case)
+    sets = [tensors(*make_set(case.family, KINDS[i % 2], rng, size=7)) for i in range(6)]
+    together = case.metric(torch.stack([s for s, _ in sets]), torch.stack([y for _, y in sets]))
+    one_by_one = torch.stack([case.metric(s, y) for s, y in sets])
+    torch.testing.assert_close(together, one_by_one, rtol=0, atol=1e-12)
+    scores, target = (torch.stack(column) for column in zip(*sets, strict=True))
+    grid = case.metric(scores.unflatten(0, (3, 1, 2)), target.unflatten(0, (3, 1, 2)))
+    torch.testing.assert_close(grid, one_by_one.reshape(3, 1, 2), rtol=0, atol=1e-12)
+
+
+@every_case
+def test_masked_items_do_not_count(case: Case) -> None:
+    rng = generator(case)
+    scores, target = tensors(*make_set(case.family, "ties", rng, size=9))
+    where = torch.as_tensor(rng.permutation(np.arange(9) < 6))
+    expected = case.metric(scores[where], target[where])
+    scores[~where] = torch.nan
+    target[~where] = -77
+    torch.testing.assert_close(case.metric(scores, target, where=where), expected, rtol=0, atol=1e-12)
+    pair = case.metric(torch.stack([scores, scores]), torch.stack([target, target]), where=torch.stack([where, where]))
+    torch.testing.assert_close(pair, expected.expand(2), rtol=0, atol=1e-12)
+
+
+@every_case
+def test_groups_cut_a_flat_set(case: Case) -> None:
+    rng = generator(case)
+    scores, target = tensors(*make_set(case.family, "ties", rng, size=11))
+    groups = torch.as_tensor(rng.permutation([3] * 5 + [-2] * 2 + [7] * 4))
+    expected = [case.metric(scores[groups == g], target[groups == g]) for g in (-2, 3, 7)]
+    torch.testing.assert_close(case.metric(scores, target, groups=groups), torch.stack(expected), rtol=0, atol=1e-12)
+    where = torch.as_tensor(rng.random(11) < 0.6)
+    expected = [case.metric(scores[(groups == g) & where], target[(groups == g) & where]) for g in (-2, 3, 7)]
+    values = case.metric(scores, target, where=where, groups=groups)
+    torch.testing.assert_close(values, torch.stack(expected), rtol=0, atol=1e-12)
+
+
+@every_case
+def test_item_order_is_irrelevant(case: Case) -> None:
+    rng = generator(case)
+    for kind in KINDS[:2]:
+        scores, target = tensors(*make_set(case.family, kind, rng, size=12))
+        order = torch.as_tensor(rng.permutation(12))
+        torch.testing.assert_close(
+            case.metric(scores[order], target[order]), case.metric(scores, target), rtol=0, atol=1e-12
+        )
+
+
+@every_case
+def test_ideal_scores_give_the_best_value(case: Case) -> None:
+    if not case.reaches_best:
+        pytest.skip("the best value is out of reach for this set size")
+    scores, target = tensors(*ideal_set(case.family, generator(case), size=9))
+    assert case.metric(scores, target).item() == pytest.approx(case.metric.best, abs=1e-12)
+
+
+@every_case
+def test_values_lie_between_worst_and_best(case: Case) -> None:
+    metric, rng = case.metric, generator(case)
+    assert (metric.best > metric.worst) == metric.higher_is_better
+    low, high = sorted([metric.best, metric.worst])
+    for _ in range(20):
+        scores, target = make_set(case.family, "plain", rng, size=20)
+        if np.unique(target).size == 1:
+            continue  # undefined for some: 0 stands in
+        value = metric(*tensors(scores, target)).item()
+        assert low - 1e-12 <= value <= high + 1e-12
+
+
+@every_case
+def test_shorter_floats_give_the_same_value(case: Case) -> None:
+    scores, target = tensors(*make_set(case.family, "plain", generator(case), size=8))
+    scores = (scores * 4).round() / 4
+    expected = case.metric(scores, target)
+    for dtype in (torch.float32, torch.float16, torch.bfloat16):
+        value = case.metric(scores.to(dtype), target)
+        assert value.dtype == torch.float32
+        torch.testing.assert_close(value.double(), expected, rtol=0, atol=2e-6)
+
+
+@every_case
+def test_degenerate_sets_have_a_finite_value(case: Case) -> None:
+    rng, metric = generator(case), case.metric
+    scores, target = tensors(*make_set(case.family, "plain", rng, size=5))
+    nothing = torch.zeros(5, dtype=torch.bool)
+    assert metric(scores, target, where=nothing).item() == 0
+    assert metric(scores[:0], target[:0]).item() == 0
+    assert metric(
+        scores[:0].expand(0, *scores.shape[1:]).unsqueeze(0).expand(3, 0, *scores.shape[1:]),
+        target[None, :0].expand(3, 0, *target.shape[1:]),
+    ).tolist() == [0, 0, 0]
+    for constant in (0, 1):
+        one_class = torch.full_like(target, constant)
+        for size in (1, 5):
+            assert metric(scores[:size], one_class[:size]).isfinite()
+            assert metric(torch.zeros_like(scores[:size]), one_class[:size]).isfinite()
+
+
+@every_case
+def test_targets_may_be_of_any_dtype(case: Case) -> None:
+    if case.family == "pose":
+        pytest.skip("joints are real numbers")
+    scores, target = tensors(*make_set(case.family, "plain", generator(case), size=8))
+    expected = case.metric(scores, target)
+    dtypes = [torch.int32, torch.float32] + [torch.bool] * (case.family in ("binary", "multi-label"))
+    for dtype in dtypes:
+        assert case.metric(scores, target.to(dtype)) == expected
+    assert case.metric(scores.numpy(), target.numpy()) == expected
+
+
+@every_case
+def test_gradients_are_not_tracked(case: Case) -> None:
+    scores, target = tensors(*make_set(case.family, "plain", generator(case), size=4))
+    assert not case.metric(scores.requires_grad_(), target).requires_grad
+
+
+@every_case
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
+def test_scores_that_are_no_numbers_are_counted_and_placed(case: Case, bad: float) -> None:
+    scores, target = tensors(*make_set(case.family, "plain", generator(case), size=6))
+    target[2] = 1  # a class that no case ignores
+    place = [2] + [1] * (scores.dim() - 1)
+    scores[tuple(place)] = bad
+    with pytest.raises(ValueError, match="scores has 1 NaN or infinite value of") as error:
+        case.metric(scores, target)
+    assert str(place) in str(error.value)
+    assert str(list(scores.shape)) in str(error.value)
+
+
+@every_case
+def test_wrong_inputs_are_refused_by_name(case: Case) -> None:
+    scores, target = tensors(*make_set(case.family, "plain", generator(case), size=6))
+    with pytest.raises(TypeError, match=r"scores must be real; got torch\.complex128 of shape"):
+        case.metric(scores.to(torch.complex128), target)
+    with pytest.raises(TypeError, match="target must be real"):
+        case.metric(scores, target.to(torch.complex64))
+    with pytest.raises(ValueError, match=r"target") as error:
+        case.metric(scores, target[:5])
+    assert str([5, *target.shape[1:]]) in str(error.value)
+    with pytest.raises(ValueError, match=r"where must have shape .* got \[4\]"):
+        case.metric(scores, target, where=torch.ones(4, dtype=torch.bool))
+    with pytest.raises(TypeError, match="target must hold numbers; got list"):
+        case.metric(scores, ["yes"] * 6)
+    with pytest.raises(ValueError, match="groups must be one integer id per item"):
+        case.metric(scores, target, groups=torch.zeros(6))
+
+
+@every_case
+def test_targets_out_of_range_are_refused(case: Case) -> None:
+    scores, target = tensors(*make_set(case.family, "plain", generator(case), size=6))
+    target = target.double()
+    place = (2,) + (0,) * (target.dim() - 1)
+    values: dict[str, list[tuple[float, str]]] = {
+        "binary": [(0.5, "only 0 and 1; got 0.5"), (2, "only 0 and 1; got 2"), (-1, "got -1")],
+        "multi-label": [(0.5, "only 0 and 1; got 0.5"), (2, "only 0 and 1; got 2")],
+        "multi-class": [(4, "class indices 0 to 3.* got 4"), (-1, "got -1"), (0.5, "got 0.5")],
+        "segmentation": [(4, "class indices 0 to 3.* got 4"), (1.5, "got 1.5")],
+        "ranking": [(-1, "grades of 0 or more; got -1"), (float("inf"), "got inf")],
+        "pose": [(float("nan"), "finite joints")],
+        "text": [(0.5, "token ids, whole numbers")],
+        "text-references": [(0.5, "token ids, whole numbers")],
+    }
+    family = "ranking" if case.name in ("precision_at_k", "recall_at_k") else case.family
+    for value, message in values[family]:
+        wrong = target.clone()
+        wrong[place] = value
+        with pytest.raises(ValueError, match=message):
+            case.metric(scores, wrong)
+
+
+@every_case
+def test_facts_are_stated(case: Case) -> None:
+    metric = case.metric
+    assert metric.name == case.name
+    assert all(isinstance(fact, str) and fact for fact in (metric.ties, metric.undefined, metric.reference))
+    assert case.family.removesuffix("-references") in metric.families
+    assert metric == mg.metric(case.name, **case.options)
+    assert hash(metric) == hash(mg.metric(case.name, **case.options))
