@@ -238,9 +238,8 @@ def kendall(x: Tensor, y: Tensor, where: Tensor | None = None) -> Tensor:
     counted = counted.gather(-1, y_order)
     y_ties = tied_pairs(y_sorted)
     agreement = pairs - x_ties - y_ties + both_ties - 2 * _inversions(y_rank)
-    dtype = float_dtype(x)
-    scale = (pairs - x_ties).to(dtype).sqrt() * (pairs - y_ties).to(dtype).sqrt()
-    return divide(agreement.to(dtype), scale).clamp(-1.0, 1.0)
+    scale = ((pairs - x_ties).to(torch.float64) * (pairs - y_ties).to(torch.float64)).sqrt()
+    return divide(agreement.to(torch.float64), scale).clamp(-1.0, 1.0).to(float_dtype(x))
 
 
 def soft_rank(values: Tensor, slope: float = 1.0, where: Tensor | None = None) -> Tensor:

@@ -1,5 +1,6 @@
 """The truth: metrics, each equal to a named reference."""
 
+from metricgrad.metrics.base import TIE_RULES as TIE_RULES
 from metricgrad.metrics.base import Metric as Metric
 from metricgrad.metrics.function import from_function as from_function
 from metricgrad.metrics.registry import metric as metric

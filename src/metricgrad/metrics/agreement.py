@@ -46,11 +46,11 @@ class Accuracy(JointMetric):
         tensor(0.5000)
 
     Reference:
-        `sklearn.metrics.accuracy_score`, `top_k_accuracy_score`.
+        `sklearn.metrics.accuracy_score`, `top_k_accuracy_score`; labels: torchmetrics' `multilabel_accuracy`.
     """
 
     name = "accuracy"
-    reference = "sklearn accuracy_score, top_k_accuracy_score; labels: torchmetrics"
+    reference = "sklearn accuracy_score"
 
     k: int = 1
 
@@ -105,11 +105,11 @@ class ErrorRate(WrongShare):
         tensor(0.3333)
 
     Reference:
-        `sklearn.metrics.zero_one_loss`.
+        `sklearn.metrics.zero_one_loss`; labels: `hamming_loss`.
     """
 
     name = "error_rate"
-    reference = "sklearn zero_one_loss; labels: hamming_loss"
+    reference = "sklearn zero_one_loss"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -172,7 +172,7 @@ class GMean(JointMetric):
 
     name = "gmean"
     undefined = "0 where a class has no item; many classes: those that occur"
-    reference = "product of sklearn recall_score"
+    reference = "root of sklearn recalls"
 
     def of_counts(self, counts: Counts) -> Tensor:
         """sqrt(tp / (tp + fn) * tn / (tn + fp))."""

@@ -20,6 +20,17 @@ from torch import Tensor
 from metricgrad import ops
 from metricgrad.metrics.checks import shape, to_tensor
 
+TIE_RULES = {
+    "negative": "a score at the threshold is a negative decision; of equal classes the lowest index wins",
+    "half": "a positive and a negative with equal scores count as half in order",
+    "segment": "items with equal scores make one straight segment of the ROC curve",
+    "together": "items with equal scores are passed together, at the precision of the last",
+    "mean": "the mean over all orders of the equal scores",
+    "lost": "irrelevant items stand before relevant ones of equal score",
+    "first": "of equal scores the lowest index (class, pixel, token) wins",
+    "own": "as the function has it",
+}
+
 
 class Inputs(NamedTuple):
     """What `Metric.evaluate` may rely on: checked, on one footing, entries that do not count set to 0.
@@ -46,7 +57,7 @@ class Metric(ABC):
         higher_is_better: the direction.
         best: the value of an ideal model, with this instance's options.
         worst: the value at the other end; infinite where there is none.
-        ties: what equal scores do to the value.
+        ties: what equal scores do to the value; a key of `TIE_RULES`.
         undefined: which sets have no value of their own, and what they get instead.
         reference: the independent implementation that tests hold it to.
     """

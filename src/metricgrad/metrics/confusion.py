@@ -25,9 +25,6 @@ from metricgrad.metrics.multiclass import (
     pooled,
 )
 
-_FAMILIES = ("binary", "multi-class", "multi-label")
-_TIES = "a score at the threshold is negative; equal classes: lowest index"
-
 
 @dataclass(frozen=True, kw_only=True)
 class ConfusionMetric(ClassificationMetric):
@@ -39,8 +36,8 @@ class ConfusionMetric(ClassificationMetric):
         multilabel: scores and target `[..., N, C]` are items with C labels, not sets of binary scores.
     """
 
-    families = _FAMILIES
-    ties = _TIES
+    families = ("binary", "multi-class", "multi-label")
+    ties = "negative"
     undefined = "0 where the formula divides 0 by 0"
 
     threshold: float | Sequence[float] | Tensor = 0.0

@@ -145,7 +145,7 @@ class Auc(CurveMetric):
     """
 
     name = "auc"
-    ties = "a tied pair counts half"
+    ties = "half"
     undefined = "0 where positives or negatives are missing; such classes are left out of averages"
     reference = "sklearn roc_auc_score"
     needs_negatives = True
@@ -176,7 +176,7 @@ class PartialAuc(CurveMetric):
     """
 
     name = "partial_auc"
-    ties = "equal scores make one straight segment"
+    ties = "segment"
     undefined = "0 where positives or negatives are missing; such classes are left out of averages"
     reference = "sklearn roc_auc_score(max_fpr)"
     needs_negatives = True
@@ -218,13 +218,14 @@ class AveragePrecision(CurveMetric):
         (tensor(0.5833), tensor(0.6667))
 
     Reference:
-        `sklearn.metrics.average_precision_score`; interpolated: a loop over its precision-recall curve.
+        `sklearn.metrics.average_precision_score`; interpolated: a loop over its precision-recall curve. Classes and
+        labels without positives are left out, as in torchmetrics.
     """
 
     name = "average_precision"
-    ties = "equal scores are passed together, at the precision of the last"
+    ties = "together"
     undefined = "0 where positives are missing; such classes are left out of averages"
-    reference = "sklearn average_precision_score; classes, labels: torchmetrics"
+    reference = "sklearn average_precision_score"
 
     interpolated: bool = False
 
@@ -252,9 +253,9 @@ class Eer(CurveMetric):
 
     name = "eer"
     higher_is_better, best, worst = False, 0.0, 1.0
-    ties = "equal scores make one straight segment"
+    ties = "segment"
     undefined = "0 where positives or negatives are missing; such classes are left out of averages"
-    reference = "root on sklearn roc_curve"
+    reference = "crossing on sklearn roc_curve"
     needs_negatives = True
 
     def of_curve(self, curve: Curve) -> Tensor:
@@ -293,7 +294,7 @@ class RecallAtPrecision(CurveMetric):
     """
 
     name = "recall_at_precision"
-    ties = "equal scores are passed together"
+    ties = "together"
     undefined = "0 where positives are missing; such classes are left out of averages"
     reference = "torchmetrics recall_at_fixed_precision"
 

@@ -3,7 +3,8 @@
 Scores `[..., N, T, V]` are decoded to token ids (the highest-scored token of each place, or the user's `decode`);
 integer scores `[..., N, T]` are ids already. Targets are ids too, with one reference per item or R of them. Negative
 ids (such as cross-entropy's -100), the `padding` id, everything from the `end` id on, and what `where` masks are
-dropped from both. Items of which `where` masks everything are left out of the set; with several references, an empty one is absent.
+dropped from both. Items of which `where` masks everything are left out of the set; with several references, an empty
+one is absent.
 
 With `detokenize` ids become text first: it maps a list of ids to a string (split into words, or characters for
 `edit_distance`) or to a list of tokens of any kind.
@@ -34,7 +35,7 @@ class TextMetric(Metric):
     """
 
     families = ("text",)
-    ties = "equal tokens: lowest id"
+    ties = "first"
     undefined = "0 for a set of no items"
     splits_characters = False
 
@@ -79,7 +80,7 @@ class TextMetric(Metric):
     def evaluate(self, scores: Tensor, target: Tensor, where: Tensor | None) -> Tensor:
         """Contributions of all items at once, summed over each set."""
         lead = scores.shape[:-1]
-        items = self.of_items(scores.reshape(-1, scores.shape[-1]), target.reshape(-1, *target.shape[-2:]))
+        items = self.of_items(scores.flatten(0, -2), target.flatten(0, -3))
         items = items.reshape(*lead, items.shape[-1]).mT
         where = torch.ones(lead, dtype=torch.bool, device=scores.device) if where is None else where
         return self.of_sums(ops.masked_sum(items, where.unsqueeze(-2)), where.sum(-1).to(items.dtype))
@@ -125,7 +126,7 @@ class TextMetric(Metric):
         numbered = []
         for ids in batches:
             rows = []
-            for row in ids.reshape(-1, ids.shape[-1]).tolist():
+            for row in ids.flatten(0, -2).tolist():
                 text = self.detokenize([token for token in row if token != PADDING])
                 tokens = text.split() if isinstance(text, str) and not self.splits_characters else text
                 rows.append(torch.tensor([numbers.setdefault(token, len(numbers)) for token in tokens]).to(ids))

@@ -41,8 +41,8 @@ def from_function(
     """A metric from any callable `(scores, target) -> number`.
 
     Args:
-        fn: called with one set; a scikit-learn function or scorer, or a torchmetrics functional or object, as it stands.
-            NaN is passed on: it says that the function is undefined on a set.
+        fn: called with one set; scikit-learn functions and scorers, torchmetrics functionals and objects are taken as
+            they stand. NaN is passed on: it says that the function is undefined on a set.
         higher_is_better: the direction.
         best: the value of an ideal model; unbounded by default.
         worst: the value at the other end; unbounded by default.
@@ -88,7 +88,7 @@ class FunctionMetric(Metric):
     """A metric that calls a function for every set; made by `from_function`, which describes the fields."""
 
     families = ("any",)
-    ties = "as the function has them"
+    ties = "own"
     undefined = "what the function gives"
     reference = "the function itself"
 
@@ -136,7 +136,7 @@ class FunctionMetric(Metric):
             fits = target.shape in (scores.shape, scores.shape[:-1])
         if not fits or scores.shape[: lead + 1] != target.shape[: lead + 1]:
             wanted = (
-                "scores and target [..., N], or scores [..., N, C] with class indices [..., N]; other kinds need set_dims"
+                "scores and target [..., N], or scores [..., N, C] with classes [..., N]; other kinds need set_dims"
                 if self.set_dims is None
                 else f"sets of {self.set_dims[0]} dimensions of scores and {self.set_dims[1]} of target"
             )
@@ -159,19 +159,14 @@ class FunctionMetric(Metric):
 
 
 def _number(result: Any, place: str) -> float:
-    value = (
-        result.item()
-        if isinstance(result, Tensor | np.ndarray | np.generic) and math.prod(result.shape) == 1
-        else result
+    sized = isinstance(result, Tensor | np.ndarray | np.generic)
+    value = result.item() if sized and math.prod(result.shape) == 1 else result
+    if isinstance(value, int | float):
+        return float(value)
+    got = (
+        f"{type(result).__name__} of shape {list(result.shape)}" if sized else f"{type(result).__name__} {result!r:.80}"
     )
-    if not isinstance(value, int | float):
-        got = (
-            f"a tensor of shape {shape(result)}"
-            if isinstance(result, Tensor)
-            else f"{type(result).__name__} {result!r:.80}"
-        )
-        raise TypeError(f"{place} must give one number; got {got}")
-    return float(value)
+    raise TypeError(f"{place} must give one number; got {got}")
 
 
 def _name(fn: Callable[..., Any]) -> str:

@@ -40,9 +40,9 @@ class Pck(Metric):
 
     name = "pck"
     families = ("pose",)
-    ties = "equal pixels: the first in reading order"
+    ties = "first"
     undefined = "0 where no joint counts"
-    reference = "loop over joints"
+    reference = "a loop over joints"
 
     fraction: float = 0.5
     radius: float | None = None

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from metricgrad import ops
@@ -69,7 +70,7 @@ class Ndcg(RankingMetric):
     """
 
     name = "ndcg"
-    ties = "the mean over all orders of equal scores"
+    ties = "mean"
     reference = "sklearn ndcg_score"
 
     gain: Literal["linear", "exponential"] = "linear"
@@ -108,8 +109,8 @@ class Map(RelevanceMetric):
     """
 
     name = "map"
-    ties = "equal scores are passed together, at the precision of the last"
-    reference = "sklearn label_ranking_average_precision_score; k: loop"
+    ties = "together"
+    reference = "sklearn label_ranking_average_precision_score"
 
     def of_curve(self, curve: Curve) -> Tensor:
         """The precisions at the vertices, as often as relevant documents are passed there."""
@@ -137,8 +138,8 @@ class Mrr(RelevanceMetric):
     """
 
     name = "mrr"
-    ties = "lost: irrelevant documents of equal score stand first"
-    reference = "torchmetrics retrieval_reciprocal_rank; ties: loop"
+    ties = "lost"
+    reference = "torchmetrics retrieval_reciprocal_rank"
 
     def of_curve(self, curve: Curve) -> Tensor:
         """1 / (1 + irrelevant documents at or above the best relevant one)."""
@@ -165,8 +166,8 @@ class PrecisionAtK(RelevanceMetric):
 
     name = "precision_at_k"
     families = ("binary", "ranking")
-    ties = "lost: irrelevant items of equal score stand first"
-    reference = "torchmetrics retrieval_precision; ties: loop"
+    ties = "lost"
+    reference = "torchmetrics retrieval_precision"
 
     k: int = 10
 
@@ -192,8 +193,8 @@ class RecallAtK(RelevanceMetric):
 
     name = "recall_at_k"
     families = ("binary", "ranking")
-    ties = "lost: irrelevant items of equal score stand first"
-    reference = "torchmetrics retrieval_recall; ties: loop"
+    ties = "lost"
+    reference = "torchmetrics retrieval_recall"
 
     k: int = 10
 
@@ -212,8 +213,10 @@ def _hits(curve: Curve, k: int) -> Tensor:
 def _mean_over_ties(values: Tensor, ordered: Tensor) -> Tensor:
     """Values `[N]` of the ranks, averaged over the ranks that equal scores share, `[..., N]`."""
     size = ordered.shape[-1]
+    if not (ordered[..., 1:] == ordered[..., :-1]).any():
+        return values
     first = ops.tie_starts(ordered)
     after = size - ops.tie_starts(ordered.flip(-1)).flip(-1)
-    sums = torch.nn.functional.pad(values.to(torch.float64).cumsum(-1), (1, 0))
+    sums = F.pad(values.to(torch.float64).cumsum(-1), (1, 0))
     means = ((sums[after] - sums[first]) / (after - first)).to(values.dtype)
     return torch.where(after - first == 1, values, means)

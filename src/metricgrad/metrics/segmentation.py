@@ -26,7 +26,7 @@ class SegmentationMetric(Metric):
     """
 
     families = ("segmentation",)
-    ties = "equal classes: lowest index"
+    ties = "first"
     undefined = "0 where no class occurs"
 
     ignore_index: int | None = None

@@ -53,7 +53,7 @@ class ExactMatch(ItemMetric):
     """
 
     name = "exact_match"
-    reference = "loop over items"
+    reference = "a loop over items"
 
     def of_pairs(self, hypothesis: Tensor, references: Tensor) -> Tensor:
         """1 where no edit is needed."""
@@ -82,7 +82,7 @@ class SpanF1(ItemMetric):
     """
 
     name = "span_f1"
-    reference = "SQuAD's F1, loop over items"
+    reference = "SQuAD's F1 (a loop)"
 
     def of_pairs(self, hypothesis: Tensor, references: Tensor) -> Tensor:
         """2 |common| / (|hypothesis| + |reference|)."""

@@ -8,6 +8,7 @@ their values, in O(N log N). Choose on validation scores, never on test scores.
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from metricgrad.metrics.base import Metric
@@ -16,6 +17,7 @@ from metricgrad.metrics.confusion import ConfusionMetric
 from metricgrad.metrics.curves import Curve, CurveMetric, walk_down
 from metricgrad.metrics.function import FunctionMetric
 from metricgrad.metrics.multiclass import Counts
+from metricgrad.metrics.ranking import RankingMetric
 from metricgrad.metrics.registry import metric as to_metric
 
 
@@ -49,11 +51,8 @@ def best_threshold(scores: Any, target: Any, metric: Any, *, where: Any = None, 
     if isinstance(chosen, ConfusionMetric):
         return _exact(chosen, scores, target, where)
     if not isinstance(chosen, FunctionMetric):
-        why = (
-            "depends on the order of the scores alone"
-            if isinstance(chosen, CurveMetric)
-            else "does not decide at a threshold"
-        )
+        ranks = isinstance(chosen, CurveMetric | RankingMetric)
+        why = "depends on the order of the scores alone" if ranks else "does not decide at a threshold"
         raise ValueError(f"{chosen.name} {why}, so it has no best threshold; pass a metric such as 'f1' or 'mcc'")
     return _by_trying(chosen, scores, target, where, candidates)
 
@@ -72,13 +71,26 @@ def _exact(metric: ConfusionMetric, scores: Tensor, target: Tensor, where: Tenso
     curve = walk_down(scores, target, where)
 
     def with_none(counts: Tensor) -> Tensor:
-        return torch.nn.functional.pad(counts, (1, 0)).to(scores.dtype)
+        return F.pad(counts, (1, 0)).to(scores.dtype)
 
     tp, fp = with_none(curve.tp), with_none(curve.fp)
     values = metric.of_counts(Counts(tp, fp, curve.positives - tp, curve.negatives - fp))
-    allowed = torch.nn.functional.pad(curve.vertex, (1, 0), value=True)
-    signed = (values if metric.higher_is_better else -values).masked_fill(~allowed, -torch.inf)
-    return cuts(curve).gather(-1, signed.argmax(-1, keepdim=True)).squeeze(-1)
+    allowed = F.pad(curve.vertex, (1, 0), value=True)
+    return _best(cuts(curve), values if metric.higher_is_better else -values, allowed, _own(metric, scores))
+
+
+def _own(metric: ConfusionMetric, scores: Tensor) -> Tensor:
+    """The metric's own threshold, shaped to stand beside `cuts`; 0 where one threshold is to replace several."""
+    own = torch.as_tensor(metric.threshold, dtype=scores.dtype, device=scores.device)
+    return own.unsqueeze(-1) if metric.average != "micro" or not own.dim() else torch.zeros_like(own[:1])
+
+
+def _best(thresholds: Tensor, gains: Tensor, allowed: Tensor, own: Tensor) -> Tensor:
+    """The allowed threshold of the highest gain, all `[..., N + 1]`; of equal ones the nearest to `own`."""
+    gains = gains.masked_fill(~allowed, -torch.inf)
+    equal = gains == gains.amax(-1, keepdim=True)
+    nearest = (thresholds - own).abs().masked_fill(~equal, torch.inf).argmin(-1, keepdim=True)
+    return thresholds.gather(-1, nearest).squeeze(-1)
 
 
 def cuts(curve: Curve) -> Tensor:
@@ -106,15 +118,13 @@ def _by_trying(metric: Metric, scores: Tensor, target: Tensor, where: Tensor | N
         raise ValueError(
             f"a threshold belongs to binary scores [..., N]; got scores {shape(scores)} and target {shape(target)}"
         )
-    best, best_value = scores.new_zeros(scores.shape[:-1]), scores.new_full(scores.shape[:-1], -torch.inf)
     curve = walk_down(scores, target != 0, where)
-    tried = torch.linspace(0, scores.shape[-1], min(candidates, scores.shape[-1] + 1), dtype=torch.float64).round()
-    allowed = torch.nn.functional.pad(curve.vertex, (1, 0), value=True)
-    thresholds = cuts(curve)
-    for index in tried.to(torch.int64).tolist():
-        threshold = thresholds[..., index]
-        values = metric.evaluate(scores - threshold.unsqueeze(-1), target, where).to(scores.dtype)
-        signed = values if metric.higher_is_better else -values
-        better = allowed[..., index] & (signed > best_value)
-        best, best_value = torch.where(better, threshold, best), torch.where(better, signed, best_value)
-    return best
+    last = scores.shape[-1]
+    tried = torch.linspace(0, last, min(candidates, last + 1), dtype=torch.float64).round().to(torch.int64)
+    allowed = F.pad(curve.vertex, (1, 0), value=True)[..., tried]
+    thresholds = cuts(curve)[..., tried]
+    values = torch.stack(
+        [metric.evaluate(scores - each.unsqueeze(-1), target, where) for each in thresholds.unbind(-1)], -1
+    )
+    gains = (values if metric.higher_is_better else -values).nan_to_num(nan=-torch.inf)
+    return _best(thresholds, gains, allowed, torch.zeros_like(thresholds[..., :1]))

@@ -1,0 +1,183 @@
+"""Speed as ratios within one run: `python -m benchmarks.speed` (or `make speed`) fails if a claim does not hold.
+
+Machines differ and are busy, so seconds prove little. Every row times ours and a yardstick in turn, takes the best of
+several rounds of each, and compares the two; the number of threads is fixed. Memory is the peak of a fresh process.
+
+    python -m benchmarks.speed                     # all rows, one thread
+    python -m benchmarks.speed --out speed.json    # and keep the numbers with versions and settings
+"""
+
+import argparse
+import json
+import platform
+import subprocess
+import sys
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import sklearn
+import sklearn.metrics
+import torch
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+import metricgrad as mg
+
+SETS, ITEMS, MILLION = 1024, 128, 1_000_000
+SEED, THREADS = 0, 1
+
+
+@dataclass(frozen=True)
+class Row:
+    """One claim: ours against a yardstick, in seconds or MiB, and the ratio that must hold."""
+
+    claim: str
+    ours: float
+    yardstick: float
+    unit: str
+    ratio: float
+    limit: str
+    holds: bool
+
+
+def best_of(rounds: int, *functions: Callable[[], Any]) -> list[float]:
+    """The shortest time of each function, in seconds; they take turns, so that a busy moment hits all of them."""
+    times = [float("inf")] * len(functions)
+    for _ in range(rounds):
+        for index, function in enumerate(functions):
+            start = time.perf_counter()
+            function()
+            times[index] = min(times[index], time.perf_counter() - start)
+    return times
+
+
+def faster(claim: str, ours: Callable[[], Any], yardstick: Callable[[], Any], factor: float) -> Row:
+    """Ours must be at least `factor` times faster than the yardstick."""
+    ours()
+    (slow,) = best_of(2, yardstick)
+    (fast,) = best_of(20, ours)
+    return Row(claim, fast, slow, "ms", slow / fast, f"at least {factor:g}", slow / fast >= factor)
+
+
+def within(claim: str, ours: Callable[[], Any], yardstick: Callable[[], Any], factor: float, rounds: int) -> Row:
+    """Ours must take at most `factor` times as long as the yardstick."""
+    ours()
+    spent, base = best_of(rounds, ours, yardstick)
+    return Row(claim, spent, base, "ms", spent / base, f"at most {factor:g}", spent / base <= factor)
+
+
+def many_sets() -> Iterator[Row]:
+    """1,024 sets of 128 items in one call."""
+    generator = torch.Generator().manual_seed(SEED)
+    scores = torch.randn(SETS, ITEMS, generator=generator)
+    target = (torch.rand(SETS, ITEMS, generator=generator) < 0.3).long()
+    arrays = scores.numpy(), target.numpy()
+    for name, function in (("f1", sklearn.metrics.f1_score), ("mcc", sklearn.metrics.matthews_corrcoef)):
+
+        def loop(function: Callable[..., float] = function) -> list[float]:
+            return [function(y, s > 0) for s, y in zip(*arrays, strict=True)]
+
+        metric = mg.metric(name)
+        yield faster(f"{name}, {SETS} x {ITEMS}, against scikit-learn", lambda m=metric: m(scores, target), loop, 300)
+    tied = (scores * 4).round() / 4
+    grades = target * torch.randint(1, 5, target.shape, generator=generator)
+    for label, values in (("", scores), (", ties", tied)):
+        for name in ("auc", "average_precision", "eer", "ndcg"):
+            metric, truth = mg.metric(name), grades if name == "ndcg" else target
+            yield within(
+                f"{name}, {SETS} x {ITEMS}{label}, against torch.sort",
+                lambda m=metric, v=values, y=truth: m(v, y),
+                lambda v=values: v.sort(-1),
+                4,
+                rounds=20,
+            )
+
+
+def one_large_set() -> Iterator[Row]:
+    """One set of a million items: time and memory."""
+    generator = torch.Generator().manual_seed(SEED)
+    scores = torch.randn(MILLION, generator=generator)
+    target = (torch.rand(MILLION, generator=generator) < 0.1).long()
+    for name in ("auc", "average_precision"):
+        metric = mg.metric(name)
+        call = lambda m=metric: m(scores, target)  # noqa: E731
+        yield within(f"{name}, 1 x 1,000,000, against torch.sort", call, lambda: scores.sort(), 4, rounds=5)
+    for name in ("auc", "average_precision"):
+        small, large = peak_memory(name, 4 * MILLION), peak_memory(name, 16 * MILLION)
+        ratio = large / small
+        yield Row(
+            f"{name}, memory, 16 against 4 million items", large, small, "MiB", ratio, "at most 4.4", ratio <= 4.4
+        )
+
+
+_PEAK = """
+import resource, sys, torch
+import metricgrad as mg
+name, size = sys.argv[1], int(sys.argv[2])
+torch.set_num_threads(1)
+mg.metric(name)(torch.randn(1000), torch.arange(1000) % 2)
+scores, target = torch.randn(size), (torch.rand(size) < 0.1).long()
+before = int(open("/proc/self/statm").read().split()[1]) * resource.getpagesize() // 1024
+mg.metric(name)(scores, target)
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
+"""
+
+
+def peak_memory(name: str, size: int) -> float:
+    """MiB that one call adds to a fresh process at its peak (Linux)."""
+    command = [sys.executable, "-c", _PEAK, name, str(size)]
+    return int(subprocess.run(command, check=True, capture_output=True, text=True).stdout) / 1024
+
+
+def show(rows: list[Row]) -> Table:
+    """The rows as a table."""
+    table = Table(
+        box=box.SIMPLE_HEAD, title=f"Speed, {THREADS} thread, torch {torch.__version__}", title_justify="left"
+    )
+    for column in ("claim", "ours", "yardstick", "ratio", "must be", ""):
+        table.add_column(column, justify="left" if column in ("claim", "") else "right")
+    for row in rows:
+        scale = 1000 if row.unit == "ms" else 1
+        values = [f"{value * scale:.1f} {row.unit}" for value in (row.ours, row.yardstick)]
+        table.add_row(row.claim, *values, f"{row.ratio:.2f}", row.limit, "ok" if row.holds else "[red]NO[/red]")
+    return table
+
+
+def main() -> None:
+    """Runs all rows, prints them, and exits with 1 if one does not hold."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, help="where to keep the numbers, as JSON")
+    arguments = parser.parse_args()
+    warnings.simplefilter("ignore")
+    torch.set_num_threads(THREADS)
+    console = Console()
+    with console.status("measuring") as status:
+        rows = []
+        for row in (row for group in (many_sets, one_large_set) for row in group()):
+            rows.append(row)
+            status.update(f"measured: {row.claim}")
+    console.print(show(rows))
+    if arguments.out:
+        settings = {"command": "python -m benchmarks.speed", "seed": SEED, "threads": THREADS}
+        versions = {
+            "torch": torch.__version__,
+            "scikit-learn": sklearn.__version__,
+            "python": platform.python_version(),
+        }
+        report = {
+            **settings,
+            "versions": versions,
+            "machine": platform.machine(),
+            "rows": [asdict(row) for row in rows],
+        }
+        arguments.out.write_text(json.dumps(report, indent=2) + "\n")
+    sys.exit(not all(row.holds for row in rows))
+
+
+if __name__ == "__main__":
+    main()

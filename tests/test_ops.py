@@ -1,0 +1,115 @@
+"""Tensor maths against SciPy and against plain loops."""
+
+from collections.abc import Callable
+from typing import Any
+
+import hypothesis
+import hypothesis.extra.numpy as hnp
+import hypothesis.strategies as st
+import numpy as np
+import pytest
+import scipy.stats
+import torch
+from torch import Tensor
+
+from metricgrad import ops
+
+stats: Any = scipy.stats  # its stubs know less than its results
+
+grids = hnp.arrays(np.int64, hnp.array_shapes(min_dims=2, max_dims=3, max_side=12), elements=st.integers(-4, 4))
+
+
+def pairs_with_ties(seed: int, shape: tuple[int, ...] = (6, 30)) -> tuple[Tensor, Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    x, y = torch.randint(0, 9, (2, *shape), generator=generator).double()
+    return x, y + x, torch.rand(shape, generator=generator) < 0.7
+
+
+@hypothesis.given(grids)
+def test_hard_rank_equals_scipy(values: np.ndarray) -> None:
+    expected = stats.rankdata(values, axis=-1)
+    np.testing.assert_array_equal(ops.hard_rank(torch.as_tensor(values)).numpy(), expected)
+    np.testing.assert_array_equal(ops.hard_rank(torch.as_tensor(values).float()).numpy(), expected)
+
+
+@pytest.mark.parametrize(("ours", "scipys"), [(ops.spearman, stats.spearmanr), (ops.kendall, stats.kendalltau)])
+@pytest.mark.parametrize("seed", range(5))
+def test_rank_correlations_equal_scipy(ours: Callable[..., Tensor], scipys: Callable[..., Any], seed: int) -> None:
+    x, y, where = pairs_with_ties(seed)
+    expected = [scipys(a.numpy(), b.numpy()).statistic for a, b in zip(x, y, strict=True)]
+    np.testing.assert_allclose(ours(x, y).numpy(), expected, atol=1e-12)
+    kept = [scipys(a[w].numpy(), b[w].numpy()).statistic for a, b, w in zip(x, y, where, strict=True)]
+    np.testing.assert_allclose(ours(x, y, where).numpy(), kept, atol=1e-12)
+    grid = ours(x.reshape(3, 2, 30), y.reshape(3, 2, 30), where.reshape(3, 2, 30))
+    np.testing.assert_allclose(grid.flatten().numpy(), kept, atol=1e-12)
+
+
+@hypothesis.given(hnp.arrays(np.int64, (2, 9), elements=st.integers(-2, 2)))
+def test_kendall_has_no_counter_example(pair: np.ndarray) -> None:
+    x, y = torch.as_tensor(pair).double()
+    expected = stats.kendalltau(pair[0], pair[1]).statistic
+    np.testing.assert_allclose(ops.kendall(x, y).item(), np.nan_to_num(expected), atol=1e-12)
+
+
+def test_kendall_of_many_values_needs_no_pair_matrix() -> None:
+    x, y = torch.randn(2, 50_000, generator=torch.Generator().manual_seed(0)).double()
+    expected = stats.kendalltau(x.numpy(), y.numpy()).statistic
+    assert ops.kendall(x, y).item() == pytest.approx(expected, abs=1e-12)
+
+
+@pytest.mark.parametrize("correlation", [ops.pearson, ops.spearman, ops.kendall])
+def test_correlations_of_constants_and_nothing_are_zero(correlation: Callable[..., Tensor]) -> None:
+    x = torch.arange(4.0)
+    assert correlation(x, torch.ones(4)) == 0
+    assert correlation(x, x, torch.zeros(4, dtype=torch.bool)) == 0
+    assert correlation(x[:1], x[:1]) == 0
+    assert correlation(x[:0], x[:0]) == 0
+    assert correlation(x, x) == 1
+    assert correlation(x, -x) == -1
+
+
+def test_pearson_has_a_gradient() -> None:
+    x, y = torch.randn(2, 3, 7, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    where = torch.arange(7) < torch.tensor([[7], [5], [6]])
+    assert torch.autograd.gradcheck(lambda a, b: ops.pearson(a, b, where), (x.requires_grad_(), y.requires_grad_()))
+    constant = torch.ones(4, requires_grad=True)
+    ops.pearson(constant, torch.arange(4.0)).backward()
+    assert constant.grad is not None
+    assert constant.grad.isfinite().all()
+
+
+def test_soft_rank_is_differentiable_and_approaches_the_hard_one() -> None:
+    values = torch.randn(2, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(0), requires_grad=True)
+    where = torch.arange(8) < torch.tensor([[8], [5]])
+    assert torch.autograd.gradcheck(lambda v: ops.soft_rank(v, 2.0), (values,))
+    assert torch.autograd.gradcheck(lambda v: ops.soft_rank(v, 2.0, where), (values,))
+    torch.testing.assert_close(ops.soft_rank(values, 1e6), ops.hard_rank(values))
+    torch.testing.assert_close(ops.soft_rank(values, 1e6, where), ops.hard_rank(values, where))
+    ties = torch.tensor([1.0, 2.0, 2.0])
+    torch.testing.assert_close(ops.soft_rank(ties, 1e6), ops.hard_rank(ties))
+
+
+def test_masked_reductions_ignore_what_does_not_count() -> None:
+    values = torch.tensor([[1.0, 2.0, float("nan")], [4.0, 5.0, 6.0]])
+    where = torch.tensor([[True, True, False], [False, False, False]])
+    assert ops.masked_sum(values, where).tolist() == [3, 0]
+    assert ops.masked_mean(values, where).tolist() == [1.5, 0]
+    assert ops.masked_mean(values[1]) == 5
+
+
+@pytest.mark.parametrize("scale", [1.0, 10.0, 60.0])
+def test_log_odds_keep_the_order_that_probabilities_lose(scale: float) -> None:
+    scores = scale * torch.randn(200, 5, generator=torch.Generator().manual_seed(0))
+    others = scores.double().unsqueeze(-2).expand(200, 5, 5).clone()
+    others.diagonal(dim1=-2, dim2=-1).fill_(-torch.inf)
+    exact = scores.double() - others.logsumexp(-1)
+    torch.testing.assert_close(ops.log_odds(scores).double(), exact, rtol=1e-5, atol=1e-4)
+    assert ops.spearman(ops.log_odds(scores).flatten(), exact.flatten().float()) > 0.99999
+
+
+def test_groups_are_padded_in_order() -> None:
+    index, where = ops.pad_groups(torch.tensor([4, 1, 4, 1, 1, 9]))
+    assert index.tolist() == [[1, 3, 4], [0, 2, 0], [5, 0, 0]]
+    assert where.tolist() == [[True, True, True], [True, True, False], [True, False, False]]
+    index, where = ops.pad_groups(torch.zeros(0, dtype=torch.int64))
+    assert index.shape == where.shape == (0, 0)

@@ -1,0 +1,124 @@
+"""The project around the code: the direction of imports, the command, examples, documentation, the environment."""
+
+import ast
+import doctest
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import metricgrad as mg
+
+ROOT = Path(__file__).parents[1]
+SOURCE = ROOT / "src" / "metricgrad"
+LAYERS = ["ops", "metrics", "surrogates", "training", "estimators", "report", "cli", "__main__"]
+
+
+def run(*command: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, *command], capture_output=True, text=True, cwd=ROOT, check=False)
+
+
+def imported_layers(path: Path) -> set[str]:
+    """Layers that a module imports from."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] == "metricgrad":
+            parts = node.module.split(".")
+            found |= {parts[1]} if len(parts) > 1 else {alias.name for alias in node.names}
+        elif isinstance(node, ast.Import):
+            found |= {alias.name.split(".")[1] for alias in node.names if alias.name.startswith("metricgrad.")}
+            assert not any(alias.name.startswith("benchmarks") for alias in node.names)
+    return found & set(LAYERS)
+
+
+@pytest.mark.parametrize("path", sorted(SOURCE.rglob("*.py")), ids=lambda path: str(path.relative_to(SOURCE)))
+def test_imports_point_one_way(path: Path) -> None:
+    layer = path.relative_to(SOURCE).parts[0].removesuffix(".py")
+    if layer != "__init__":
+        allowed = LAYERS[: LAYERS.index(layer) + 1]
+        assert imported_layers(path) <= set(allowed), f"{path.name} imports from a layer above its own"
+
+
+def test_public_names_fit_one_screen() -> None:
+    assert len((SOURCE / "__init__.py").read_text().splitlines()) < 50
+
+
+@pytest.mark.parametrize(
+    "path", [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))], ids=lambda path: path.name
+)
+def test_code_in_documents_runs(path: Path) -> None:
+    """Blocks with prompts are doctests; the others of a document run one after another in one namespace."""
+    namespace: dict[str, object] = {}
+    for code in re.findall(r"```python\n(.*?)```", path.read_text(), re.DOTALL):
+        if ">>>" in code:
+            test = doctest.DocTestParser().get_doctest(code, namespace, path.name, str(path), 0)
+            flags = doctest.NORMALIZE_WHITESPACE | doctest.ELLIPSIS
+            result = doctest.DocTestRunner(optionflags=flags).run(test, clear_globs=False)
+            assert not result.failed
+            namespace |= test.globs
+        else:
+            exec(compile(code, str(path), "exec"), namespace)
+
+
+def test_the_metric_table_in_the_docs_is_current() -> None:
+    page = (ROOT / "docs" / "metrics.md").read_text()
+    for name in mg.metric_names():
+        metric = mg.metric(name)
+        row = next((line for line in page.splitlines() if line.startswith(f"| `{name}` |")), "")
+        assert f"| {', '.join(metric.families)} |" in row, f"docs/metrics.md has no current row for {name}"
+        assert f"| {metric.ties} |" in row
+        assert f"| {metric.undefined} |" in row
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "examples").glob("*.py")), ids=lambda path: path.name)
+def test_examples_run(path: Path) -> None:
+    result = run(str(path))
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.strip()
+
+
+def test_the_command_lists_all_metrics_in_eighty_columns() -> None:
+    result = run("-m", "metricgrad", "metrics")
+    assert result.returncode == 0
+    assert max(map(len, result.stdout.splitlines())) <= 80
+    listed = {line.split()[0] for line in result.stdout.splitlines() if line.strip()}
+    assert set(mg.metric_names()) <= listed
+
+
+def test_the_command_describes_one_metric() -> None:
+    result = run("-m", "metricgrad", "metrics", "ndcg")
+    assert "mg.metric('ndcg', k=None, gain='linear')" in result.stdout
+    assert "sklearn.metrics.ndcg_score" in result.stdout
+
+
+def test_the_command_speaks_json() -> None:
+    listed = json.loads(run("-m", "metricgrad", "metrics", "--json").stdout)
+    assert [each["name"] for each in listed] == mg.metric_names()
+    assert next(each for each in listed if each["name"] == "edit_distance")["worst"] is None
+
+
+def test_a_wrong_name_is_an_error_without_a_traceback() -> None:
+    result = run("-m", "metricgrad", "metrics", "ndgc")
+    assert result.returncode == 2
+    assert "did you mean ndcg" in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+def test_the_command_says_what_to_install() -> None:
+    hide = "import sys; sys.modules['typer'] = None; from metricgrad.__main__ import main; main()"
+    result = run("-c", hide)
+    assert result.returncode == 1
+    assert result.stderr.strip() == "The metricgrad command needs typer. Install it with: pip install 'metricgrad[app]'"
+
+
+def test_no_cuda_package_is_installed() -> None:
+    result = run(".ci/no_cuda.py")
+    assert result.returncode == 0, result.stderr
+
+
+def test_versions_agree() -> None:
+    assert f'version = "{mg.__version__}"' in (ROOT / "pyproject.toml").read_text()
+    assert f"## {mg.__version__}" in (ROOT / "CHANGELOG.md").read_text()

@@ -1,0 +1,66 @@
+"""Ranking metrics against torchmetrics, on sets without ties, where it is well defined."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torchmetrics.functional import retrieval
+
+import metricgrad as mg
+
+
+@pytest.mark.parametrize(
+    ("metric", "theirs", "options"),
+    [
+        (mg.metric("mrr"), retrieval.retrieval_reciprocal_rank, {}),
+        (mg.metric("mrr", k=3), retrieval.retrieval_reciprocal_rank, {"top_k": 3}),
+        (mg.metric("precision_at_k", k=5), retrieval.retrieval_precision, {"top_k": 5}),
+        (mg.metric("precision_at_k", k=50), retrieval.retrieval_precision, {"top_k": 50}),
+        (mg.metric("recall_at_k", k=5), retrieval.retrieval_recall, {"top_k": 5}),
+        (mg.metric("map"), retrieval.retrieval_average_precision, {}),
+        (mg.metric("ndcg", k=5), retrieval.retrieval_normalized_dcg, {"top_k": 5}),
+    ],
+    ids=lambda value: str(value) if isinstance(value, mg.Metric) else "",
+)
+def test_equals_torchmetrics_without_ties(
+    metric: mg.Metric, theirs: Callable[..., Any], options: dict[str, int]
+) -> None:
+    generator = torch.Generator().manual_seed(0)
+    for _ in range(200):
+        size = int(torch.randint(1, 30, (), generator=generator))
+        scores = 1 + torch.randperm(size, generator=generator).double()  # torchmetrics drops scores of 0 and below
+        target = torch.randint(0, 2, (size,), generator=generator)
+        expected = float(theirs(scores, target, **options))
+        assert metric(scores, target).item() == pytest.approx(expected, abs=1e-6)
+
+
+def test_a_model_that_scores_everything_alike_never_looks_good() -> None:
+    scores, target = torch.zeros(10), torch.tensor([1, 1] + [0] * 8)
+    assert mg.metric("precision_at_k", k=2)(scores, target) == 0
+    assert mg.metric("recall_at_k", k=8)(scores, target) == 0
+    assert mg.metric("mrr")(scores, target) == pytest.approx(1 / 9)
+    assert mg.metric("map")(scores, target) == pytest.approx(0.2)
+    assert mg.metric("auc")(scores, target) == 0.5
+    assert mg.metric("average_precision")(scores, target) == pytest.approx(0.2)
+
+
+def test_graded_targets_are_relevant_above_zero() -> None:
+    scores, grades = torch.tensor([3.0, 2.0, 1.0]), torch.tensor([0.0, 0.3, 4.0])
+    for name in ("map", "mrr", "precision_at_k", "recall_at_k"):
+        assert mg.metric(name)(scores, grades) == mg.metric(name)(scores, (grades > 0).long())
+
+
+def test_float32_ndcg_of_a_long_list_is_precise() -> None:
+    generator = torch.Generator().manual_seed(0)
+    scores = torch.randint(0, 50_000, (100_000,), generator=generator).float()
+    grades = torch.randint(0, 4, (100_000,), generator=generator)
+    exact = mg.metric("ndcg")(scores.double(), grades)
+    assert mg.metric("ndcg")(scores, grades).item() == pytest.approx(exact.item(), abs=1e-5)
+
+
+def test_shapes_must_agree() -> None:
+    with pytest.raises(ValueError, match=r"ndcg takes scores \[..., N\] .* got scores \[3, 2\] and target \[3\]"):
+        mg.metric("ndcg")(torch.zeros(3, 2), torch.zeros(3))
+    with pytest.raises(ValueError, match="groups cuts one flat set into many"):
+        mg.metric("ndcg")(torch.zeros(2, 3), torch.zeros(2, 3), groups=torch.tensor([0, 0, 1]))

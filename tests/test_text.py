@@ -1,0 +1,141 @@
+"""Text metrics: ids, padding, end tokens, decoders and detokenizers."""
+
+import hypothesis
+import hypothesis.strategies as st
+import numpy as np
+import pytest
+import sacrebleu
+import torch
+from rapidfuzz.distance import LCSseq, Levenshtein
+
+import metricgrad as mg
+from metricgrad.metrics import tokens
+
+TEXT = [name for name in mg.metric_names() if mg.metric(name).families == ("text",)]
+WORDS = ["<pad>", "the", "cat", "sat", "on", "a", "mat"]
+sequences = st.lists(st.integers(0, 3), max_size=8)
+
+
+def words(ids: list[int]) -> str:
+    return " ".join(WORDS[i] for i in ids)
+
+
+def padded(rows: list[list[int]], length: int) -> torch.Tensor:
+    return torch.tensor([row + [-1] * (length - len(row)) for row in rows])
+
+
+@hypothesis.given(st.lists(st.tuples(sequences, sequences), min_size=1, max_size=5))
+def test_dynamic_programmes_equal_rapidfuzz(pairs: list[tuple[list[int], list[int]]]) -> None:
+    hypothesis_ids = padded([h for h, _ in pairs], 8)
+    references = padded([r for _, r in pairs], 8).unsqueeze(1)
+    distances = [Levenshtein.distance(h, r) for h, r in pairs]
+    assert tokens.edit_distances(hypothesis_ids, references).squeeze(1).tolist() == distances
+    common = [LCSseq.similarity(h, r) for h, r in pairs]
+    assert tokens.common_subsequence(hypothesis_ids, references).squeeze(1).tolist() == common
+
+
+def test_large_batches_are_cut_into_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    generator = torch.Generator().manual_seed(0)
+    left, right = torch.randint(0, 4, (2, 9, 6), generator=generator)
+    whole = tokens.ngram_matches(left, right.unsqueeze(1), 4, pool=True)
+    monkeypatch.setattr(tokens, "_TABLE_ENTRIES", 100)
+    assert tokens.ngram_matches(left, right.unsqueeze(1), 4, pool=True).equal(whole)
+
+
+@pytest.mark.parametrize("name", TEXT)
+def test_ids_and_scores_that_decode_to_them_agree(name: str) -> None:
+    generator = torch.Generator().manual_seed(0)
+    scores = torch.randn(2, 5, 7, 6, generator=generator)
+    target = torch.randint(-1, 6, (2, 5, 7), generator=generator)
+    metric = mg.metric(name)
+    torch.testing.assert_close(metric(scores, target).double(), metric(scores.argmax(-1), target))
+
+
+@pytest.mark.parametrize("name", TEXT)
+def test_end_padding_and_where_say_the_same(name: str) -> None:
+    ids, target = torch.tensor([[3, 4, 5, 1, 4]]), torch.tensor([[3, 5, 5, 1, 5]])
+    expected = mg.metric(name)(torch.tensor([[3, 4, 5]]), torch.tensor([[3, 5, 5]]))
+    assert mg.metric(name, end=1)(ids, target) == expected
+    assert mg.metric(name)(ids, target, where=torch.tensor([[True] * 3 + [False] * 2])) == expected
+    zeros = torch.tensor([[3, 0, 4, 5, 0]]), torch.tensor([[0, 3, 5, 0, 5]])
+    assert mg.metric(name, padding=0)(*zeros) == expected
+
+
+@pytest.mark.parametrize("name", TEXT)
+def test_a_decoder_may_change_the_length(name: str) -> None:
+    generator = torch.Generator().manual_seed(0)
+    scores, target = torch.randn(3, 6, 4, generator=generator), torch.randint(0, 4, (3, 2), generator=generator)
+    first_two = mg.metric(name, decode=lambda s: s.argmax(-1)[..., :2])
+    assert first_two(scores, target) == mg.metric(name)(scores[:, :2], target)
+    where = torch.tensor([True, False, True])
+    assert first_two(scores, target, where=where) == mg.metric(name)(scores[where, :2], target[where])
+    with pytest.raises(ValueError, match=r"decode must give integer ids .* it gave torch.float32 of shape \[3, 6\]"):
+        mg.metric(name, decode=lambda s: s.amax(-1))(scores, target)
+    with pytest.raises(ValueError, match="it gave list"):
+        mg.metric(name, decode=lambda s: s.argmax(-1).tolist())(scores, target)
+
+
+def test_detokenized_text_is_compared_by_words_or_characters() -> None:
+    ids, target = torch.tensor([[1, 2, 3, 4, 5, 6]]), torch.tensor([[1, 2, 3, 4, 1, 6]])
+    mine, right = words(ids[0].tolist()), words(target[0].tolist())
+    bleu = sacrebleu.BLEU(tokenize="none", force=True).corpus_score([mine], [[right]]).score / 100
+    assert mg.metric("bleu", detokenize=words)(ids, target).item() == pytest.approx(bleu)
+    assert mg.metric("edit_distance", detokenize=words)(ids, target) == Levenshtein.distance(mine, right)
+    assert mg.metric("word_error_rate", detokenize=words)(ids, target) == pytest.approx(1 / 6)
+    assert mg.metric("exact_match", detokenize=lambda row: words(row).replace("a mat", "the mat"))(ids, target) == 1
+    letters = mg.metric("rouge_l", detokenize=lambda row: [word[0] for word in words(row).split()])
+    assert letters(ids, target) == pytest.approx(2 * 5 / 12)
+
+
+def test_detokenize_takes_many_sets_and_empty_texts() -> None:
+    ids, target = (
+        torch.tensor([[[1, 2], [-1, -1]], [[3, 4], [5, 6]]]),
+        torch.tensor([[[1, 2], [1, -1]], [[3, 4], [5, 5]]]),
+    )
+    for name in TEXT:
+        value = mg.metric(name, detokenize=words)(ids, target)
+        assert value.shape == (2,)
+        assert value.isfinite().all()
+    nothing = torch.full((1, 2, 3), -1)
+    assert mg.metric("exact_match", detokenize=words)(nothing, nothing).tolist() == [1]
+
+
+def test_sentence_bleu_is_a_set_of_one() -> None:
+    generator = np.random.default_rng(0)
+    scorer = sacrebleu.BLEU(tokenize="none", effective_order=True)
+    metric = mg.metric("bleu", effective_order=True)
+    for _ in range(50):
+        ids, target = generator.integers(0, 5, (2, 1, 7))
+        expected = scorer.sentence_score(" ".join(map(str, ids[0])), [" ".join(map(str, target[0]))]).score / 100
+        assert metric(ids, target).item() == pytest.approx(expected, abs=1e-9)
+
+
+def test_spans_are_decoded_from_start_and_end_scores() -> None:
+    generator = torch.Generator().manual_seed(0)
+    scores = torch.randn(50, 9, 2, generator=generator)
+    for row, positions in zip(scores, mg.decode_spans(scores), strict=True):
+        best = max(((i, j) for i in range(9) for j in range(i, 9)), key=lambda ij: row[ij[0], 0] + row[ij[1], 1])
+        assert positions[positions >= 0].tolist() == list(range(best[0], best[1] + 1))
+    with pytest.raises(ValueError, match=r"takes start and end scores \[..., N, T, 2\]; got shape \[50, 9, 3\]"):
+        mg.decode_spans(torch.zeros(50, 9, 3))
+
+
+def test_span_f1_of_positions_leaves_masked_places_alone() -> None:
+    scores = torch.tensor([[[0.0, 0.0], [5.0, 0.0], [0.0, 5.0], [9.0, 9.0]]])
+    target, where = torch.tensor([[1, 2, -1, -1]]), torch.tensor([[True, True, True, False]])
+    span_f1 = mg.metric("span_f1", decode=mg.decode_spans)
+    assert span_f1(scores, target, where=where) == 1
+    assert span_f1(scores, target) == 0
+
+
+@pytest.mark.parametrize("name", TEXT)
+def test_shapes(name: str) -> None:
+    metric = mg.metric(name)
+    with pytest.raises(ValueError, match=r"takes scores \[..., N, T, V\], or integer token ids .* of shape \[3, 4\]"):
+        metric(torch.zeros(3, 4), torch.zeros(3))
+    with pytest.raises(ValueError, match=r"got target \[2, 4\] and decoded ids \[3, 4\]"):
+        metric(torch.zeros(3, 4, 5), torch.zeros(2, 4))
+    with pytest.raises(ValueError, match=r"takes token ids \[..., N, T\]; got shape \[3\]"):
+        metric(torch.tensor([1, 2, 3]), torch.tensor([1, 2, 3]))
+    with pytest.raises(ValueError, match=r"got target \[3, 0, 4\]"):
+        metric(torch.zeros(3, 4, 5), torch.zeros(3, 0, 4))

@@ -1,0 +1,116 @@
+"""The best threshold against trying all of them."""
+
+import hypothesis
+import hypothesis.extra.numpy as hnp
+import hypothesis.strategies as st
+import numpy as np
+import pytest
+import sklearn.metrics as sk
+import torch
+
+import metricgrad as mg
+from metricgrad.metrics.confusion import ConfusionMetric
+
+DECIDED = [name for name in mg.metric_names() if isinstance(mg.metric(name), ConfusionMetric) and name != "hamming"]
+
+
+def brute_force(name: str, scores: torch.Tensor, target: torch.Tensor) -> float:
+    """The best value over all thresholds."""
+    levels = [-torch.inf, *scores.tolist()]
+    values = [mg.metric(name, threshold=level)(scores, target).item() for level in levels]
+    return max(values) if mg.metric(name).higher_is_better else min(values)
+
+
+@pytest.mark.parametrize("name", DECIDED)
+@hypothesis.given(
+    hnp.arrays(np.float32, 9, elements=st.integers(-3, 3).map(float)),
+    hnp.arrays(np.int64, 9, elements=st.integers(0, 1)),
+)
+def test_no_threshold_is_better(name: str, scores: np.ndarray, target: np.ndarray) -> None:
+    s, y = torch.as_tensor(scores), torch.as_tensor(target)
+    found = mg.best_threshold(s, y, name)
+    assert mg.metric(name, threshold=found)(s, y).item() == pytest.approx(brute_force(name, s, y), abs=1e-6)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("name", DECIDED)
+def test_neighbouring_floats_and_huge_scores_are_told_apart(name: str, dtype: torch.dtype) -> None:
+    for base in (0.0, 1.0, -1.0, 1e8, -1e30, 3e-39):
+        low = torch.tensor(base, dtype=dtype)
+        scores = torch.stack([low, torch.nextafter(low, torch.tensor(torch.inf, dtype=dtype))])
+        for target in ([0, 1], [1, 0], [1, 1], [0, 0]):
+            y = torch.tensor(target)
+            found = mg.best_threshold(scores, y, name)
+            assert found.isfinite()
+            assert mg.metric(name, threshold=found)(scores, y).item() == pytest.approx(
+                brute_force(name, scores, y), abs=1e-6
+            )
+
+
+def test_many_sets_and_masks() -> None:
+    generator = torch.Generator().manual_seed(0)
+    scores, target = torch.randn(2, 3, 25, generator=generator), torch.randint(0, 2, (2, 3, 25), generator=generator)
+    where = torch.rand(2, 3, 25, generator=generator) < 0.6
+    found = mg.best_threshold(scores, target, "f1", where=where)
+    assert found.shape == (2, 3)
+    for index in np.ndindex(2, 3):
+        kept = where[index]
+        assert mg.best_threshold(scores[index][kept], target[index][kept], "f1") == found[index]
+
+
+def test_one_threshold_per_label_or_one_for_all() -> None:
+    generator = torch.Generator().manual_seed(0)
+    scores, target = torch.randn(40, 3, generator=generator), torch.randint(0, 2, (40, 3), generator=generator)
+    found = mg.best_threshold(scores, target, mg.metric("f1", multilabel=True))
+    assert found.tolist() == [mg.best_threshold(scores[:, i], target[:, i], "f1").item() for i in range(3)]
+    tuned = mg.metric("f1", multilabel=True, threshold=found)(scores, target)
+    assert tuned > mg.metric("f1", multilabel=True)(scores, target)
+    pooled = mg.best_threshold(scores, target, mg.metric("f1", multilabel=True, average="micro"))
+    assert pooled == mg.best_threshold(scores.flatten(), target.flatten(), "f1")
+
+
+def test_of_equally_good_thresholds_the_nearest_is_taken() -> None:
+    scores, target = torch.tensor([-3.0, -1.0, 1.0, 5.0]), torch.tensor([0, 0, 1, 1])
+    assert mg.best_threshold(scores, target, "recall") == 0
+    assert mg.best_threshold(scores, target, mg.metric("precision", threshold=4.0)) == 3
+    assert mg.best_threshold(scores, target, mg.metric("precision", threshold=-9.0)) == 0
+
+
+def test_functions_are_tried_at_every_cut() -> None:
+    generator = torch.Generator().manual_seed(0)
+    scores, target = torch.randn(2, 40, generator=generator), torch.randint(0, 2, (2, 40), generator=generator)
+    found = mg.best_threshold(scores, target, lambda s, y: sk.f1_score(y, s > 0))
+    torch.testing.assert_close(found, mg.best_threshold(scores, target, "f1"))
+    wrong = mg.from_function(sk.zero_one_loss, higher_is_better=False)
+    torch.testing.assert_close(
+        mg.best_threshold(scores, target, wrong), mg.best_threshold(scores, target, "error_rate")
+    )
+    few = mg.best_threshold(scores, target, lambda s, y: sk.f1_score(y, s > 0), candidates=5)
+    assert few.isfinite().all()
+
+
+def test_a_million_scores_are_cut_in_linear_memory() -> None:
+    generator = torch.Generator().manual_seed(0)
+    scores = torch.randn(1_000_000, generator=generator)
+    target = scores + torch.randn(1_000_000, generator=generator) > 1.5
+    found = mg.best_threshold(scores, target, "f1")
+    tuned = mg.metric("f1", threshold=found)(scores, target)
+    assert all(mg.metric("f1", threshold=t)(scores, target) <= tuned for t in np.linspace(-1, 3, 50))
+
+
+def test_degenerate_sets_have_a_threshold() -> None:
+    assert mg.best_threshold(torch.zeros(0), torch.zeros(0), "f1") == 0
+    assert mg.best_threshold(torch.ones(3), torch.ones(3), "f1", where=torch.zeros(3, dtype=torch.bool)) == 0
+
+
+def test_metrics_without_a_threshold_say_so() -> None:
+    scores, target = torch.randn(5), torch.tensor([0, 1, 0, 1, 1])
+    for name in ("auc", "average_precision", "eer", "ndcg", "precision_at_k"):
+        with pytest.raises(ValueError, match=f"{name} depends on the order of the scores alone, .* such as 'f1'"):
+            mg.best_threshold(scores, target, name)
+    with pytest.raises(ValueError, match="bleu does not decide at a threshold"):
+        mg.best_threshold(scores, target, "bleu")
+    with pytest.raises(ValueError, match=r"f1 of 3 classes takes the highest score, .* got scores \[5, 3\]"):
+        mg.best_threshold(torch.randn(5, 3), target, "f1")
+    with pytest.raises(ValueError, match=r"a threshold belongs to binary scores \[..., N\]; got scores \[5, 3\]"):
+        mg.best_threshold(torch.randn(5, 3), target, lambda s, y: 0.0)
