@@ -40,6 +40,7 @@ def ideal_set(family: Family, rng: np.random.Generator, size: int) -> tuple[np.n
         case "multi-class":
             return 2.0 * (np.arange(CLASSES) == target[..., None]) - 1, target
         case "segmentation":
+            target[0, 0, :2] = 1, 2
             return 2.0 * (np.arange(CLASSES)[:, None, None] == target[:, None]) - 1, target
         case "pose":
             target = target.round()

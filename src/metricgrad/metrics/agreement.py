@@ -5,6 +5,7 @@ how many items are right, how evenly over the classes, how far beyond chance. `a
 when items have many labels; each label is then a binary question again.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -12,8 +13,10 @@ import torch
 from torch import Tensor
 
 from metricgrad import ops
-from metricgrad.metrics.confusion import ConfusionMetric, highest_counts
-from metricgrad.metrics.multiclass import Counts
+from metricgrad.metrics.confusion import ConfusionMetric, label_decisions
+from metricgrad.metrics.decisions import AllRivals, ItemDecisions, Pooling, own_margin
+from metricgrad.metrics.multiclass import Counts, one_hot
+from metricgrad.metrics.reexpression import Reexpression
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,7 +33,28 @@ class JointMetric(ConfusionMetric):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Accuracy(JointMetric):
+class RecallMetric(JointMetric):
+    """A formula that only asks, class by class, how many items are right: one comparison per item decides it."""
+
+    k = 1
+
+    def reexpress_classes(self, classes: int, target: Tensor, where: Tensor | None, dtype: torch.dtype) -> Reexpression:
+        """The target's score against the k-th best other, or against each other class."""
+        live = torch.ones_like(target, dtype=torch.bool) if where is None else where
+        compare = lambda scores: own_margin(scores, target, self.k)  # noqa: E731
+        items = ItemDecisions(compare, target, live, classes, self.class_pooling(), dtype)
+        if self.pairs == "best":
+            return items
+        if self.k > 1:
+            raise ValueError(
+                f"pairs='all' compares the target with every class, which decides k=1 only; got k={self.k}"
+            )
+        every = lambda scores: scores.gather(-1, target.unsqueeze(-1)) - scores  # noqa: E731
+        return AllRivals(every, ~one_hot(target, classes), items)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Accuracy(RecallMetric):
     """Share of items decided rightly: (tp + tn) / n, or the true class among the k highest scores.
 
     Args:
@@ -65,6 +89,10 @@ class Accuracy(JointMetric):
             raise ValueError(f"accuracy with k={self.k} needs scores [..., N, C] with more than {self.k} classes")
         return ops.divide(counts.tp + counts.tn, sum(counts, torch.zeros_like(counts.tp)))
 
+    def class_pooling(self) -> Pooling:
+        """Right items / items."""
+        return _share(lambda counts: counts.tp)
+
     def multi_class(self, scores: Tensor, target: Tensor, where: Tensor | None) -> Tensor:
         """Share of the items whose class has fewer than k classes before it."""
         if self.k == 1:
@@ -82,7 +110,7 @@ class Accuracy(JointMetric):
 
 
 @dataclass(frozen=True, kw_only=True)
-class WrongShare(JointMetric):
+class WrongShare(RecallMetric):
     """Share of wrong decisions, (fp + fn) / n; of items or of labels."""
 
     higher_is_better, best, worst = False, 0.0, 1.0
@@ -91,9 +119,9 @@ class WrongShare(JointMetric):
         """(fp + fn) / n."""
         return ops.divide(counts.fp + counts.fn, sum(counts, torch.zeros_like(counts.tp)))
 
-    def multi_class(self, scores: Tensor, target: Tensor, where: Tensor | None) -> Tensor:
-        """Share of the items whose highest score is another class's."""
-        return ops.masked_mean((scores.argmax(-1) != target).to(scores.dtype), where)
+    def class_pooling(self) -> Pooling:
+        """Wrong items / items."""
+        return _share(lambda counts: counts.fn)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,7 +160,7 @@ class Hamming(WrongShare):
 
 
 @dataclass(frozen=True, kw_only=True)
-class BalancedAccuracy(JointMetric):
+class BalancedAccuracy(RecallMetric):
     """Mean recall of the classes that occur in the target.
 
     Example:
@@ -152,14 +180,18 @@ class BalancedAccuracy(JointMetric):
         tp, fp, fn, tn = counts
         return _mean_recall(torch.stack([tp, tn], -1), torch.stack([tp + fn, tn + fp], -1))
 
-    def multi_class(self, scores: Tensor, target: Tensor, where: Tensor | None) -> Tensor:
+    def class_pooling(self) -> Pooling:
         """Mean recall of the classes that occur."""
-        counts = highest_counts(scores, target, where)
-        return _mean_recall(counts.tp, counts.tp + counts.fn)
+
+        def terms(counts: Counts) -> Tensor:
+            support = counts.tp + counts.fn
+            return torch.stack([ops.divide(counts.tp, support), (support > 0).to(support.dtype)], -1)
+
+        return Pooling(terms, lambda sums: ops.divide(sums[..., 0], sums[..., 1]))
 
 
 @dataclass(frozen=True, kw_only=True)
-class GMean(JointMetric):
+class GMean(RecallMetric):
     """Geometric mean of the recalls of the classes: sqrt(recall * specificity) for two.
 
     Example:
@@ -179,13 +211,21 @@ class GMean(JointMetric):
         tp, fp, fn, tn = counts
         return (ops.divide(tp, tp + fn) * ops.divide(tn, tn + fp)).sqrt()
 
-    def multi_class(self, scores: Tensor, target: Tensor, where: Tensor | None) -> Tensor:
-        """C-th root of the product of the recalls of the C classes that occur."""
-        counts = highest_counts(scores, target, where)
-        support = counts.tp + counts.fn
-        occurs = support > 0
-        logs = ops.masked_mean(ops.divide(counts.tp, support).log(), occurs)
-        return torch.where(occurs.any(-1), logs.exp(), 0.0)
+    def class_pooling(self) -> Pooling:
+        """C-th root of the product of the recalls of the C classes that occur; 0 if one of them is 0."""
+
+        def terms(counts: Counts) -> Tensor:
+            support = counts.tp + counts.fn
+            recall = ops.divide(counts.tp, support)
+            logs = torch.where(recall > 0, recall, 1.0).log()
+            occurs = support > 0
+            return torch.stack([logs, (occurs & (recall <= 0)).to(logs.dtype), occurs.to(logs.dtype)], -1)
+
+        def value(sums: Tensor) -> Tensor:
+            logs, missed, occurring = sums.unbind(-1)
+            return torch.where((occurring > 0) & (missed < 0.5), ops.divide(logs, occurring).exp(), 0.0)
+
+        return Pooling(terms, value)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -214,11 +254,18 @@ class Mcc(JointMetric):
         decided, given = (tp + fp) * (fn + tn), (tp + fn) * (fp + tn)
         return ops.divide(tp * tn - fp * fn, decided.sqrt() * given.sqrt())
 
-    def multi_class(self, scores: Tensor, target: Tensor, where: Tensor | None) -> Tensor:
+    def class_pooling(self) -> Pooling:
         """The correlation of two class assignments; every sum is free of cancellation but the covariance itself."""
-        tp, fp, fn, tn = highest_counts(scores, target, where)
-        decided, given = ((tp + fp) * (fn + tn)).sum(-1), ((tp + fn) * (fp + tn)).sum(-1)
-        return ops.divide((tp * tn - fp * fn).sum(-1), decided.sqrt() * given.sqrt())
+
+        def terms(counts: Counts) -> Tensor:
+            tp, fp, fn, tn = counts
+            return torch.stack([tp * tn - fp * fn, (tp + fp) * (fn + tn), (tp + fn) * (fp + tn)], -1)
+
+        def value(sums: Tensor) -> Tensor:
+            covariance, decided, given = sums.unbind(-1)
+            return ops.divide(covariance, decided.clamp(min=0).sqrt() * given.clamp(min=0).sqrt())
+
+        return Pooling(terms, value)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -256,23 +303,71 @@ class Kappa(JointMetric):
         tp, fp, fn, tn = counts
         return ops.divide(2 * (tp * tn - fp * fn), (tp + fp) * (fp + tn) + (tp + fn) * (fn + tn))
 
+    def class_pooling(self) -> Pooling:
+        """sum_c (tp tn - fp fn) / sum_c t (n - p): agreement beyond chance over all that is possible."""
+
+        def terms(counts: Counts) -> Tensor:
+            tp, fp, fn, tn = counts
+            return torch.stack([tp * tn - fp * fn, (tp + fn) * (fn + tn)], -1)
+
+        return Pooling(terms, lambda sums: ops.divide(sums[..., 0], sums[..., 1]))
+
     def multi_class(self, scores: Tensor, target: Tensor, where: Tensor | None) -> Tensor:
-        """1 - (sum of the items' weights) / (the same sum expected from the marginal counts)."""
-        tp, fp, fn, tn = highest_counts(scores, target, where)
-        classes = torch.arange(scores.shape[-1], dtype=scores.dtype, device=scores.device)
-        distance = (classes.unsqueeze(-1) - classes).abs()
+        """The value of the highest-scored classes, their confusions weighted."""
+        if self.weights is None:
+            return super().multi_class(scores, target, where)
+        predicted = one_hot(scores.argmax(-1), scores.shape[-1])
+        live = torch.ones_like(target, dtype=torch.bool) if where is None else where
+        return self.of_predictions(predicted & live.unsqueeze(-1), target, live, scores.dtype)
+
+    def of_predictions(self, predicted: Tensor, target: Tensor, live: Tensor, dtype: torch.dtype) -> Tensor:
+        """1 - (sum of the items' weights) / (the same sum expected from the marginal counts).
+
+        Args:
+            predicted: `[A, ..., N, C]`, bool, classes predicted for each item; one without any is as wrong as can be.
+            target: `[..., N]`, class indices.
+            live: `[..., N]`, bool, items that count.
+            dtype: float dtype of the value.
+
+        Returns:
+            `[A, ...]`.
+        """
+        weight = self._confusion_weights(predicted.shape[-1], dtype, predicted.device)
+        own = weight[target]
+        none = ~predicted.any(-1) & live
+        observed = torch.where(predicted, own, 0.0).sum((-1, -2)) + torch.where(none, own.amax(-1), 0.0).sum(-1)
+        given = (one_hot(target, predicted.shape[-1]) & live.unsqueeze(-1)).sum(-2).to(dtype)
+        decided = predicted.sum(-2).to(dtype)
+        size = live.sum(-1).to(dtype)
+        expected = ops.divide(((given @ weight) * decided).sum(-1), size)
+        return torch.where(expected > 0, 1 - ops.divide(observed, expected), 0.0)
+
+    def reexpress_classes(self, classes: int, target: Tensor, where: Tensor | None, dtype: torch.dtype) -> Reexpression:
+        """As for other metrics of classes; but weights look at items, not at counts."""
+        live = torch.ones_like(target, dtype=torch.bool) if where is None else where
+        weighted = None if self.weights is None else lambda found: self.of_predictions(found, target, live, dtype)
+        return label_decisions(classes, target, where, self.class_pooling(), self.pairs, dtype, weighted)
+
+    def _confusion_weights(self, classes: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+        index = torch.arange(classes, dtype=dtype, device=device)
+        distance = (index.unsqueeze(-1) - index).abs()
         match self.weights:
             case None:
-                weight = distance.sign()
+                return distance.sign()
             case "linear":
-                weight = distance
+                return distance
             case "quadratic":
-                weight = distance**2
-        observed = ops.masked_sum(weight[target, scores.argmax(-1)], where)
-        size = (tp + fp + fn + tn)[..., 0]
-        expected = ops.divide(torch.einsum("...i,ij,...j->...", tp + fn, weight, tp + fp), size)
-        return torch.where(expected > 0, 1 - ops.divide(observed, expected), 0.0)
+                return distance**2
 
 
 def _mean_recall(found: Tensor, support: Tensor) -> Tensor:
     return ops.masked_mean(ops.divide(found, support), support > 0)
+
+
+def _share(chosen: Callable[[Counts], Tensor]) -> Pooling:
+    """Chosen items over all items."""
+
+    def terms(counts: Counts) -> Tensor:
+        return torch.stack([chosen(counts), counts.tp + counts.fn], -1)
+
+    return Pooling(terms, lambda sums: ops.divide(sums[..., 0], sums[..., 1]))

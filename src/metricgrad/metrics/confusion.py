@@ -8,22 +8,19 @@ in scikit-learn with `zero_division=0`.
 """
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor
 
 from metricgrad import ops
-from metricgrad.metrics.multiclass import (
-    ClassificationMetric,
-    Counts,
-    average_classes,
-    average_counts,
-    binary_counts,
-    class_counts,
-    pooled,
-)
+from metricgrad.metrics.decisions import LabelDecisions, Pooling, Tournament, best_other_margin
+from metricgrad.metrics.multiclass import Average, ClassificationMetric, Counts, binary_counts, class_counts, one_hot
+from metricgrad.metrics.reexpression import Reexpression
+
+PairsOption = Literal["best", "all"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,6 +31,8 @@ class ConfusionMetric(ClassificationMetric):
         threshold: a binary or multi-label score above it is a positive decision; one for all labels, or one per label.
         average: how the classes' values become one; None means macro.
         multilabel: scores and target `[..., N, C]` are items with C labels, not sets of binary scores.
+        pairs: how a surrogate sees a multi-class decision: `"best"` compares a class with the best other one,
+            `"all"` with each of them (UniLoss, Eqn. 8).
     """
 
     families = ("binary", "multi-class", "multi-label")
@@ -41,6 +40,7 @@ class ConfusionMetric(ClassificationMetric):
     undefined = "0 where the formula divides 0 by 0"
 
     threshold: float | Sequence[float] | Tensor = 0.0
+    pairs: PairsOption = "best"
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -48,41 +48,110 @@ class ConfusionMetric(ClassificationMetric):
         object.__setattr__(self, "threshold", tuple(values.tolist()) if values.dim() else values.item())
         if values.dim() and not self.multilabel:
             raise ValueError(f"one threshold per label needs multilabel=True; got threshold={self.threshold}")
+        if self.pairs not in ("best", "all"):
+            raise ValueError(f"pairs must be 'best' or 'all'; got {self.pairs!r}")
 
     @abstractmethod
     def of_counts(self, counts: Counts) -> Tensor:
         """The formula, element by element: `[...]` from counts `[...]`."""
 
-    def decide(self, scores: Tensor) -> Tensor:
-        """Positive decisions of binary or multi-label scores, bool."""
+    @abstractmethod
+    def class_pooling(self) -> Pooling:
+        """How the counts of many classes make one value."""
+
+    def label_pooling(self) -> Pooling:
+        """How the counts of many labels make one value: their average, in which all labels take part."""
+        return averaged(self.of_counts, self.average, lambda counts: torch.ones_like(counts.tp))
+
+    def margin(self, scores: Tensor) -> Tensor:
+        """Scores of binary or multi-label items, measured from the threshold: above 0 is a positive decision."""
         if isinstance(self.threshold, tuple) and len(self.threshold) != scores.shape[-1]:
             raise ValueError(
                 f"threshold has {len(self.threshold)} values for the {scores.shape[-1]} labels of scores "
                 f"{list(scores.shape)}; pass one number, or one per label"
             )
-        return scores > torch.as_tensor(self.threshold, dtype=scores.dtype, device=scores.device)
+        return scores - torch.as_tensor(self.threshold, dtype=scores.dtype, device=scores.device)
 
     def binary(self, scores: Tensor, target: Tensor, where: Tensor | None) -> Tensor:
         """The formula of each set's counts."""
-        return self.of_counts(binary_counts(self.decide(scores), target, where, scores.dtype))
+        return self.of_counts(binary_counts(self.margin(scores) > 0, target, where, scores.dtype))
 
     def multi_label(self, scores: Tensor, target: Tensor, where: Tensor | None) -> Tensor:
         """The formula of each label's counts, averaged over all labels; micro adds the counts up first."""
-        by_label = (None if where is None else where.mT, scores.dtype)
-        counts = binary_counts(self.decide(scores).mT, target.mT, *by_label)
-        if self.average == "micro":
-            return self.of_counts(pooled(counts))
-        values = self.of_counts(counts)
-        return average_classes(values, counts.tp + counts.fn, torch.ones_like(values, dtype=torch.bool), self.average)
+        where = None if where is None else where.mT
+        return self.label_pooling()(binary_counts(self.margin(scores).mT > 0, target.mT, where, scores.dtype))
+
+    def multi_class(self, scores: Tensor, target: Tensor, where: Tensor | None) -> Tensor:
+        """The value of the highest-scored classes' counts."""
+        counts = class_counts(scores.argmax(-1), target, scores.shape[-1], where, scores.dtype)
+        return self.class_pooling()(counts)
+
+    def reexpress(self, shape: Sequence[int], target: Tensor, where: Tensor | None, dtype: torch.dtype) -> Reexpression:
+        """A bit for each item (binary), item and label, or item and class."""
+        task = self.task(shape, target.shape)
+        if task == "multiclass":
+            return self.reexpress_classes(shape[-1], target, where, dtype)
+        live = torch.ones_like(target) if where is None else where
+        if task == "multilabel":
+            return LabelDecisions(self.margin, target, live, self.label_pooling(), dtype)
+        single = Pooling(stacked, lambda sums: self.of_counts(Counts(*sums.unbind(-1))))
+        compare = lambda scores: self.margin(scores).unsqueeze(-1)  # noqa: E731
+        return LabelDecisions(compare, target.unsqueeze(-1), live.unsqueeze(-1), single, dtype)
+
+    def reexpress_classes(self, classes: int, target: Tensor, where: Tensor | None, dtype: torch.dtype) -> Reexpression:
+        """A bit for each item and class, or for each pair of classes."""
+        return label_decisions(classes, target, where, self.class_pooling(), self.pairs, dtype)
 
 
 @dataclass(frozen=True, kw_only=True)
 class AveragedMetric(ConfusionMetric):
     """A formula of counts that many classes average."""
 
-    def multi_class(self, scores: Tensor, target: Tensor, where: Tensor | None) -> Tensor:
-        """The formula of each class's counts, averaged over the classes in target or predictions."""
-        return average_counts(self.of_counts, highest_counts(scores, target, where), self.average)
+    def class_pooling(self) -> Pooling:
+        """The formula's average over the classes that occur in target or predictions."""
+        return averaged(self.of_counts, self.average, occurring)
+
+
+def averaged(
+    formula: Callable[[Counts], Tensor], average: Average | None, takes_part: Callable[[Counts], Tensor]
+) -> Pooling:
+    """The average over classes of a formula of counts; micro adds the counts up first, None means macro."""
+    if average == "micro":
+        return Pooling(stacked, lambda sums: formula(Counts(*sums.unbind(-1))))
+
+    def terms(counts: Counts) -> Tensor:
+        weight = takes_part(counts).to(counts.tp.dtype)
+        if average == "weighted":
+            weight = weight * (counts.tp + counts.fn)
+        return torch.stack([formula(counts) * weight, weight], -1)
+
+    return Pooling(terms, lambda sums: ops.divide(sums[..., 0], sums[..., 1]))
+
+
+def occurring(counts: Counts) -> Tensor:
+    """Classes that occur in the target or in the predictions."""
+    return counts.tp + counts.fn + counts.fp > 0
+
+
+def stacked(counts: Counts) -> Tensor:
+    """The four counts themselves as terms, `[..., C, 4]`."""
+    return torch.stack(list(counts), -1)
+
+
+def label_decisions(
+    classes: int,
+    target: Tensor,
+    where: Tensor | None,
+    pooling: Pooling,
+    pairs: PairsOption,
+    dtype: torch.dtype,
+    of_predictions: Callable[[Tensor], Tensor] | None = None,
+) -> Reexpression:
+    """Bits for each item and class: against the best other class, or against each of them."""
+    truth = one_hot(target, classes)
+    live = torch.ones_like(truth) if where is None else where.unsqueeze(-1).expand_as(truth)
+    labels = LabelDecisions(best_other_margin, truth, live, pooling, dtype, of_predictions)
+    return labels if pairs == "best" else Tournament(target, labels)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -198,8 +267,3 @@ class Jaccard(AveragedMetric):
     def of_counts(self, counts: Counts) -> Tensor:
         """tp / (tp + fp + fn)."""
         return ops.divide(counts.tp, counts.tp + counts.fp + counts.fn)
-
-
-def highest_counts(scores: Tensor, target: Tensor, where: Tensor | None) -> Counts:
-    """One-against-rest counts `[..., C]` of the highest-scored classes; scores `[..., N, C]`, target `[..., N]`."""
-    return class_counts(scores.argmax(-1), target, scores.shape[-1], where, scores.dtype)

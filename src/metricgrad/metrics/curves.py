@@ -10,6 +10,7 @@ and does not saturate; labels are ranked by their own scores.
 """
 
 from abc import abstractmethod
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -18,7 +19,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from metricgrad import ops
-from metricgrad.metrics.multiclass import ClassificationMetric, average_classes
+from metricgrad.metrics.multiclass import ClassificationMetric, average_classes, one_hot
+from metricgrad.metrics.pairs import Cycles, Pairs, PlaceRule, padded_places
 
 
 class Curve(NamedTuple):
@@ -104,32 +106,77 @@ class CurveMetric(ClassificationMetric):
     def of_curve(self, curve: Curve) -> Tensor:
         """The expression, `[...]`."""
 
+    @abstractmethod
+    def rule(self) -> PlaceRule:
+        """The same as a function of the comparisons that the positives lost."""
+
     def binary(self, scores: Tensor, target: Tensor, where: Tensor | None) -> Tensor:
         """The expression over each set's curve."""
         return self.of_curve(walk_down(scores, target, where))
 
     def multi_class(self, scores: Tensor, target: Tensor, where: Tensor | None) -> Tensor:
         """Every class ranked against the rest by the log-odds of its softmax probability."""
-        classes = torch.arange(scores.shape[-1], device=scores.device).unsqueeze(-1)
-        positive = target.unsqueeze(-2) == classes
-        if where is not None:
-            where = where.unsqueeze(-2).expand_as(positive)
-            positive = positive & where
-        return self._over_classes(ops.log_odds(scores).mT, positive, where)
+        return self._over_classes(ops.log_odds(scores), *_against_rest(scores.shape[-1], target, where))
 
     def multi_label(self, scores: Tensor, target: Tensor, where: Tensor | None) -> Tensor:
         """Every label ranked by its own scores."""
-        return self._over_classes(scores.mT, target.mT, None if where is None else where.mT)
+        return self._over_classes(scores, target, where)
 
     def _over_classes(self, scores: Tensor, positive: Tensor, where: Tensor | None) -> Tensor:
-        """Value `[...]` of scores `[..., C, N]`; classes without a value of their own are left out."""
+        """Value `[...]` of scores `[..., N, C]`; classes without a value of their own are left out."""
         if self.average == "micro":
             where = None if where is None else where.flatten(-2)
             return self.of_curve(walk_down(scores.flatten(-2), positive.flatten(-2), where))
-        curve = walk_down(scores, positive, where)
-        defined = (curve.positives > 0) & ((curve.negatives > 0) | (not self.needs_negatives))
-        support = curve.positives.squeeze(-1).to(curve.dtype)
-        return average_classes(self.of_curve(curve), support, defined.squeeze(-1), self.average)
+        curve = walk_down(scores.mT, positive.mT, None if where is None else where.mT)
+        support, defined = self._support(curve.positives.squeeze(-1), curve.negatives.squeeze(-1), curve.dtype)
+        return average_classes(self.of_curve(curve), support, defined, self.average)
+
+    def _support(self, positives: Tensor, negatives: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        """Number of positives of each class, and whether the class has a value of its own."""
+        return positives.to(dtype), (positives > 0) & ((negatives > 0) | (not self.needs_negatives))
+
+    def reexpress(self, shape: Sequence[int], target: Tensor, where: Tensor | None, dtype: torch.dtype) -> Pairs:
+        """Positives against negatives, class by class where there are classes."""
+        task = self.task(shape, target.shape)
+        rule = self.rule()._replace(needs_negatives=self.needs_negatives)
+        if task == "binary":
+            return make_pairs(lambda scores: scores, target, where, rule, dtype)
+        convert = ops.log_odds if task == "multiclass" else lambda scores: scores
+        positive, where = _against_rest(shape[-1], target, where) if task == "multiclass" else (target, where)
+        if self.average == "micro":
+            where = None if where is None else where.flatten(-2)
+            return make_pairs(lambda scores: convert(scores).flatten(-2), positive.flatten(-2), where, rule, dtype)
+        positive, where = positive.mT, None if where is None else where.mT
+        positives = positive.sum(-1)
+        counted = torch.full_like(positives, positive.shape[-1]) if where is None else where.sum(-1)
+        support, defined = self._support(positives, counted - positives, dtype)
+        weight = defined.to(dtype) * (support if self.average == "weighted" else 1)
+        weight = ops.divide(weight, weight.sum(-1, keepdim=True))
+        return make_pairs(lambda scores: convert(scores).mT, positive, where, rule, dtype, weight)
+
+
+def make_pairs(
+    ranked: Callable[[Tensor], Tensor],
+    positive: Tensor,
+    where: Tensor | None,
+    rule: PlaceRule,
+    dtype: torch.dtype,
+    weight: Tensor | None = None,
+) -> Pairs:
+    """The re-expression of positives and all other items that count; see `Pairs` for the arguments."""
+    negative = ~positive if where is None else ~positive & where
+    high, high_live = padded_places(positive)
+    low, low_live = padded_places(negative)
+    return Pairs(ranked, high, low, high_live, low_live, rule, weight, dtype)
+
+
+def _against_rest(classes: int, target: Tensor, where: Tensor | None) -> tuple[Tensor, Tensor | None]:
+    """Class indices as positives `[..., N, C]`, and the mask in the same shape."""
+    positive = one_hot(target, classes)
+    if where is None:
+        return positive, None
+    where = where.unsqueeze(-1).expand_as(positive)
+    return positive & where, where
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -149,6 +196,10 @@ class Auc(CurveMetric):
     undefined = "0 where positives or negatives are missing; such classes are left out of averages"
     reference = "sklearn roc_auc_score"
     needs_negatives = True
+
+    def rule(self) -> PlaceRule:
+        """sum_r (1 - n_(r) / N) / P."""
+        return PlaceRule(lambda r, n, p, m: ops.divide(1 - ops.divide(n, m), p))
 
     def of_curve(self, curve: Curve) -> Tensor:
         """Trapezoids between vertices, in whole numbers until the last division."""
@@ -190,6 +241,16 @@ class PartialAuc(CurveMetric):
             raise ValueError(f"max_fpr must be above 0 and at most 1; got {self.max_fpr}")
         object.__setattr__(self, "worst", (1 - self.max_fpr) / (2 - self.max_fpr))
 
+    def rule(self) -> PlaceRule:
+        """A = sum_r max(f - n_(r) / N, 0) / P, standardised."""
+        smallest = self.max_fpr**2 / 2
+        scale = 1 / (2 * (self.max_fpr - smallest))
+        return PlaceRule(
+            lambda r, n, p, m: ops.divide((self.max_fpr - ops.divide(n, m)).clamp(min=0), p),
+            sign=scale,
+            offset=0.5 - scale * smallest,
+        )
+
     def of_curve(self, curve: Curve) -> Tensor:
         """Trapezoids between vertices, the last one cut at max_fpr."""
         left, right = curve.ratio(curve.fp_before, curve.negatives), curve.ratio(curve.fp, curve.negatives)
@@ -209,6 +270,8 @@ class AveragePrecision(CurveMetric):
     Args:
         interpolated: replace every precision by the highest at its recall or above, the monotone envelope (VOC 2010),
             which is what the UniLoss paper's code measures.
+        cycles: what bits that fit no order are worth to a surrogate: `"count"` counts the comparisons that each
+            positive lost, `"zero"` gives 0, as the UniLoss paper's code does.
         average: see `CurveMetric`.
         multilabel: see `CurveMetric`.
 
@@ -228,6 +291,12 @@ class AveragePrecision(CurveMetric):
     reference = "sklearn average_precision_score"
 
     interpolated: bool = False
+    cycles: Cycles = "count"
+
+    def rule(self) -> PlaceRule:
+        """sum_r r / (r + n_(r)) / P; interpolated: every term replaced by the largest from its place on."""
+        pool = "envelope" if self.interpolated else "sum"
+        return PlaceRule(lambda r, n, p, m: ops.divide(r / (r + n), p), pool, cycles=self.cycles)
 
     def of_curve(self, curve: Curve) -> Tensor:
         """The sum of precision over the steps of recall."""
@@ -257,6 +326,10 @@ class Eer(CurveMetric):
     undefined = "0 where positives or negatives are missing; such classes are left out of averages"
     reference = "crossing on sklearn roc_curve"
     needs_negatives = True
+
+    def rule(self) -> PlaceRule:
+        """min_r max(n_(r) / N, 1 - r / P)."""
+        return PlaceRule(lambda r, n, p, m: -torch.maximum(ops.divide(n, m), 1 - ops.divide(r, p)), "max", sign=-1.0)
 
     def of_curve(self, curve: Curve) -> Tensor:
         """The first vertex with fpr + tpr >= 1, and the segment that leads to it."""
@@ -304,6 +377,12 @@ class RecallAtPrecision(CurveMetric):
         super().__post_init__()
         if not 0 < self.min_precision <= 1:
             raise ValueError(f"min_precision must be above 0 and at most 1; got {self.min_precision}")
+
+    def rule(self) -> PlaceRule:
+        """max_r r / P over the places with r / (r + n_(r)) >= min_precision."""
+        return PlaceRule(
+            lambda r, n, p, m: torch.where(r / (r + n) >= self.min_precision, ops.divide(r, p), 0.0), "max"
+        )
 
     def of_curve(self, curve: Curve) -> Tensor:
         """The largest tp of the vertices that are precise enough."""

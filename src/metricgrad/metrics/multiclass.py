@@ -12,7 +12,7 @@ scikit-learn and torchmetrics do; labels of a multi-label target always take par
 """
 
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, get_args
 
@@ -20,8 +20,9 @@ import torch
 from torch import Tensor
 
 from metricgrad import ops
-from metricgrad.metrics.base import Inputs, Metric
-from metricgrad.metrics.checks import class_indices, expand_where, real_scores, shape, zero_one
+from metricgrad.metrics.base import Inputs
+from metricgrad.metrics.checks import class_indices, expand_where, real_scores, zero_one
+from metricgrad.metrics.reexpression import ComparisonMetric
 
 Average = Literal["macro", "micro", "weighted"]
 Task = Literal["binary", "multiclass", "multilabel"]
@@ -37,7 +38,7 @@ class Counts(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ClassificationMetric(Metric):
+class ClassificationMetric(ComparisonMetric):
     """A metric of binary, multi-class or multi-label scores; the shapes decide which.
 
     Args:
@@ -54,7 +55,7 @@ class ClassificationMetric(Metric):
 
     def check(self, scores: Tensor, target: Tensor, where: Tensor | None) -> Inputs:
         """Scores `[..., N]` or `[..., N, C]`, target bool or class indices; a two-class model's scores as s1 - s0."""
-        match self.task(scores, target):
+        match self.task(scores.shape, target.shape):
             case "binary":
                 where = expand_where(where, scores.shape, scores.dim())
                 hint = "; class indices need scores [..., N, C] with a column per class"
@@ -72,7 +73,7 @@ class ClassificationMetric(Metric):
 
     def evaluate(self, scores: Tensor, target: Tensor, where: Tensor | None) -> Tensor:
         """The metric of every set, by the task its shapes ask for."""
-        match self.task(scores, target):
+        match self.task(scores.shape, target.shape):
             case "binary":
                 return self.binary(scores, target, where)
             case "multilabel":
@@ -80,20 +81,21 @@ class ClassificationMetric(Metric):
             case "multiclass":
                 return self.multi_class(scores, target, where)
 
-    def task(self, scores: Tensor, target: Tensor) -> Task:
+    def task(self, scores: Sequence[int], target: Sequence[int]) -> Task:
         """The task that the shapes ask for; ValueError where they fit none."""
-        if self.multilabel and scores.shape == target.shape and scores.dim() > 1:
+        scores, target = list(scores), list(target)
+        if self.multilabel and scores == target and len(scores) > 1:
             return "multilabel"
-        if not self.multilabel and scores.shape == target.shape:
+        if not self.multilabel and scores == target:
             return "binary"
-        if not self.multilabel and scores.shape[:-1] == target.shape and scores.shape[-1] > 1:
+        if not self.multilabel and scores[:-1] == target and scores[-1] > 1:
             return "multiclass"
         wanted = (
             "scores and target [..., N, C], as multilabel=True"
             if self.multilabel
             else "scores and target [..., N] (binary), or scores [..., N, C] with target [..., N] (2 or more classes)"
         )
-        raise ValueError(f"{self.name} takes {wanted}; got scores {shape(scores)} and target {shape(target)}")
+        raise ValueError(f"{self.name} takes {wanted}; got scores {scores} and target {target}")
 
     @abstractmethod
     def binary(self, scores: Tensor, target: Tensor, where: Tensor | None) -> Tensor:
@@ -176,23 +178,6 @@ def average_classes(values: Tensor, support: Tensor, takes_part: Tensor, average
     return ops.divide((values * weight).sum(-1), weight.sum(-1))
 
 
-def average_counts(formula: Callable[[Counts], Tensor], counts: Counts, average: Average | None) -> Tensor:
-    """A formula of each class's counts, averaged over the classes that occur in target or predictions.
-
-    Args:
-        formula: from counts to values, element by element.
-        counts: `[..., C]`.
-        average: micro adds the counts up first; None means macro.
-
-    Returns:
-        `[...]`.
-    """
-    if average == "micro":
-        return formula(pooled(counts))
-    support = counts.tp + counts.fn
-    return average_classes(formula(counts), support, support + counts.fp > 0, average)
-
-
-def pooled(counts: Counts) -> Counts:
-    """The counts of all classes added up: `[...]` from `[..., C]`."""
-    return Counts(*(count.sum(-1) for count in counts))
+def one_hot(target: Tensor, classes: int) -> Tensor:
+    """Which class each item is of: bool `[..., N, C]` from class indices `[..., N]`."""
+    return target.unsqueeze(-1) == torch.arange(classes, device=target.device)

@@ -5,18 +5,25 @@ radius is the same for all joints (in map pixels), or a fraction of a size that 
 length gives PCKh@0.5 (UniLoss, Sec. 4.1).
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from metricgrad import ops
-from metricgrad.metrics.base import Inputs, Metric
-from metricgrad.metrics.checks import expand_where, real_scores, shape
+from metricgrad.metrics.base import Inputs
+from metricgrad.metrics.checks import expand_where, real_scores
+from metricgrad.metrics.checks import shape as shown
+from metricgrad.metrics.confusion import PairsOption
+from metricgrad.metrics.decisions import ItemDecisions, Pooling
+from metricgrad.metrics.multiclass import Counts
+from metricgrad.metrics.pairs import padded_places
+from metricgrad.metrics.reexpression import ComparisonMetric, Reexpression
 
 
 @dataclass(frozen=True, kw_only=True)
-class Pck(Metric):
+class Pck(ComparisonMetric):
     """Percentage of correct keypoints, 0 to 1: the share of joints with ||highest pixel - joint|| <= radius.
 
     Scores are heatmaps `[..., N, K, H, W]`, target the joints `[..., N, K, 3]` as (x, y, size) in map pixels, or
@@ -25,6 +32,8 @@ class Pck(Metric):
     Args:
         fraction: the largest distance that counts as correct, as a fraction of a joint's size (0.5 of the head: PCKh).
         radius: the same in map pixels, for all joints; replaces `fraction`.
+        pairs: how a surrogate sees a joint's decision: `"best"` compares the best pixel within the radius with the best
+            one outside, `"all"` each pixel within with each outside (UniLoss, Sec. 4.3).
 
     Example:
         >>> heatmap = torch.zeros(1, 1, 4, 4)
@@ -46,6 +55,7 @@ class Pck(Metric):
 
     fraction: float = 0.5
     radius: float | None = None
+    pairs: PairsOption = "best"
 
     def __post_init__(self) -> None:
         for option, value in (("fraction", self.fraction), ("radius", self.radius)):
@@ -59,7 +69,7 @@ class Pck(Metric):
             raise ValueError(
                 f"pck takes heatmaps [..., N, K, H, W] and joints [..., N, K, {columns}], "
                 f"(x, y{', size' * (columns == 3)}) in map pixels, "
-                f"with radius={self.radius}; got scores {shape(scores)} and target {shape(target)}"
+                f"with radius={self.radius}; got scores {shown(scores)} and target {shown(target)}"
             )
         where = expand_where(where, target.shape[:-1], target.dim() - 2)
         scores = real_scores(scores, None if where is None else where[..., None, None])
@@ -68,17 +78,105 @@ class Pck(Metric):
             joints = joints.masked_fill(~where.unsqueeze(-1), 0.0)
         if not joints.isfinite().all() or (joints[..., 2:] < 0).any():
             raise ValueError(
-                f"target must hold finite joints{' and sizes of 0 or more' * (columns == 3)} (shape {shape(target)}); "
+                f"target must hold finite joints{' and sizes of 0 or more' * (columns == 3)} (shape {shown(target)}); "
                 "mask the joints that are not visible with where"
             )
         return Inputs(scores, joints, where)
 
     def evaluate(self, scores: Tensor, target: Tensor, where: Tensor | None) -> Tensor:
         """Share of the joints that count whose highest pixel is near enough."""
-        highest = scores.flatten(-2).argmax(-1)
-        width = scores.shape[-1]
-        place = torch.stack([highest % width, highest // width], -1).to(scores.dtype)
-        distance = torch.linalg.vector_norm(place - target[..., :2], dim=-1)
-        radius = self.fraction * target[..., 2] if self.radius is None else self.radius
-        correct = (distance <= radius).to(scores.dtype)
-        return ops.masked_mean(correct.flatten(-2), None if where is None else where.flatten(-2))
+        highest = scores.flatten(-2).argmax(-1, keepdim=True)
+        correct = self.within(scores.shape, target).flatten(-2).gather(-1, highest).squeeze(-1)
+        return ops.masked_mean(correct.flatten(-2).to(scores.dtype), None if where is None else where.flatten(-2))
+
+    def within(self, shape: Sequence[int], joints: Tensor) -> Tensor:
+        """Pixels near enough to their joint: bool `[..., N, K, H, W]`."""
+        height, width = shape[-2:]
+        y = torch.arange(height, dtype=joints.dtype, device=joints.device).unsqueeze(-1)
+        x = torch.arange(width, dtype=joints.dtype, device=joints.device)
+        away_x, away_y = x - joints[..., 0, None, None], y - joints[..., 1, None, None]
+        radius = self.fraction * joints[..., 2, None, None] if self.radius is None else self.radius
+        return torch.hypot(*torch.broadcast_tensors(away_x, away_y)) <= radius
+
+    def reexpress(self, shape: Sequence[int], target: Tensor, where: Tensor | None, dtype: torch.dtype) -> Reexpression:
+        """A bit for each joint, or for each pair of a pixel within the radius and one outside."""
+        near = self.within(shape, target).flatten(-2).flatten(-3, -2)
+        counted = torch.ones_like(near[..., 0]) if where is None else where.flatten(-2)
+        joints = ItemDecisions(
+            compare=lambda maps: best_pixel_margin(maps.flatten(-2).flatten(-3, -2), near),
+            target=torch.zeros_like(counted, dtype=torch.int64),
+            live=counted,
+            classes=1,
+            pooling=Pooling(_right_and_all, lambda sums: ops.divide(sums[..., 0], sums[..., 1])),
+            dtype=dtype,
+            always=near.all(-1),
+            never=~near.any(-1),
+        )
+        return joints if self.pairs == "best" else PixelPairs(near, joints)
+
+
+def best_pixel_margin(pixels: Tensor, near: Tensor) -> Tensor:
+    """The best pixel within the radius minus the best one outside, `[...]` from pixels `[..., HW]`.
+
+    Where there is no pixel on one side the decision is settled: 1 if all are within, -1 if none is.
+    """
+    inside = pixels.masked_fill(~near, -torch.inf).amax(-1)
+    outside = pixels.masked_fill(near, -torch.inf).amax(-1)
+    settled = near.all(-1) | ~near.any(-1)
+    margin = torch.where(settled, 0.0, inside) - torch.where(settled, 0.0, outside)
+    return torch.where(settled, 2.0 * near.all(-1) - 1, margin)
+
+
+def _right_and_all(counts: Counts) -> Tensor:
+    return torch.stack([counts.tp, counts.tp + counts.fn], -1)
+
+
+@dataclass(frozen=True)
+class PixelPairs(Reexpression):
+    """All pairs of pixels within and outside the radius: a joint is right if some pixel within beats all outside.
+
+    Attributes:
+        near: `[..., J, HW]`, bool, pixels within the radius of the J = N * K joints.
+        joints: the metric of the joints' decisions.
+    """
+
+    near: Tensor
+    joints: ItemDecisions
+
+    def comparisons(self, scores: Tensor) -> tuple[Tensor, Tensor]:
+        """Every pixel within minus every pixel outside, `[..., J * P * M]`."""
+        pixels = scores.flatten(-2).flatten(-3, -2)
+        (inside, _), (outside, _) = self._places()
+        difference = pixels.gather(-1, inside).unsqueeze(-1) - pixels.gather(-1, outside).unsqueeze(-2)
+        live = self._live() & self.joints.live[..., None, None]
+        return difference.flatten(-3), live.flatten(-3)
+
+    def from_bits(self, bits: Tensor) -> Tensor:
+        """The value of the joints with a pixel within that lost no comparison."""
+        return self.joints.from_bits(self._champions(self._lost(bits)).any(-1))
+
+    def flip_gains(self, bits: Tensor) -> Tensor:
+        """The joint's gain where the bit makes its pixel the first champion, or the only one."""
+        lost = self._lost(bits)
+        champions = self._champions(lost)
+        number = champions.sum(-1, keepdim=True)
+        only, first = champions & (number == 1), (lost.sum(-1) == 1) & (number == 0)
+        decides = torch.where(lost, first.unsqueeze(-1), only.unsqueeze(-1)) & self._live()
+        gains = self.joints.flip_gains(champions.any(-1))
+        return torch.where(decides, gains[..., None, None], 0.0).flatten(-3)
+
+    def _places(self) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
+        return padded_places(self.near), padded_places(~self.near)
+
+    def _live(self) -> Tensor:
+        (_, inside), (_, outside) = self._places()
+        return inside.unsqueeze(-1) & outside.unsqueeze(-2)
+
+    def _lost(self, bits: Tensor) -> Tensor:
+        live = self._live()
+        return ~bits.unflatten(-1, live.shape[-3:]) & live
+
+    def _champions(self, lost: Tensor) -> Tensor:
+        """Pixels within that lost nothing, `[A, ..., J, P]`."""
+        (_, inside), _ = self._places()
+        return ~lost.any(-1) & inside

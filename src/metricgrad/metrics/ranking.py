@@ -6,6 +6,7 @@ model that scores everything alike never looks good. A ranking set may also come
 """
 
 from abc import abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -14,13 +15,15 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from metricgrad import ops
-from metricgrad.metrics.base import Inputs, Metric, same_shape
+from metricgrad.metrics.base import Inputs, same_shape
 from metricgrad.metrics.checks import expand_where, grades, real_scores
-from metricgrad.metrics.curves import Curve, walk_down
+from metricgrad.metrics.curves import Curve, make_pairs, walk_down
+from metricgrad.metrics.pairs import GradedPairs, Pairs, PlaceRule, padded_places
+from metricgrad.metrics.reexpression import ComparisonMetric
 
 
 @dataclass(frozen=True, kw_only=True)
-class RankingMetric(Metric):
+class RankingMetric(ComparisonMetric):
     """A metric of scores and grades `[..., N]`."""
 
     families = ("ranking",)
@@ -48,9 +51,17 @@ class RelevanceMetric(RankingMetric):
     def of_curve(self, curve: Curve) -> Tensor:
         """The value `[...]`, from the relevant (tp) and irrelevant (fp) documents on the way down."""
 
+    @abstractmethod
+    def rule(self) -> PlaceRule:
+        """The same as a function of the comparisons that the relevant documents lost."""
+
     def evaluate(self, scores: Tensor, target: Tensor, where: Tensor | None) -> Tensor:
         """The value of every query."""
         return self.of_curve(walk_down(scores, target > 0, where))
+
+    def reexpress(self, shape: Sequence[int], target: Tensor, where: Tensor | None, dtype: torch.dtype) -> Pairs:
+        """Relevant against irrelevant documents."""
+        return make_pairs(lambda scores: scores, target > 0, where, self.rule(), dtype)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,15 +93,30 @@ class Ndcg(RankingMetric):
 
     def evaluate(self, scores: Tensor, target: Tensor, where: Tensor | None) -> Tensor:
         """The discounted gains in score order, over those in grade order; what does not count has grade 0."""
-        gains = target if self.gain == "linear" else torch.exp2(target) - 1
-        ranks = torch.arange(1, scores.shape[-1] + 1, device=scores.device)
-        discounts = 1 / torch.log2(1 + ranks.to(scores.dtype))
-        if self.k is not None:
-            discounts = discounts.masked_fill(ranks > self.k, 0.0)
+        gains, discounts = self._gains(target), self._discounts(scores)
         ordered, order = (scores if where is None else scores.masked_fill(~where, -torch.inf)).sort(-1, descending=True)
         found = gains.gather(-1, order) * _mean_over_ties(discounts, ordered)
         ideal = gains.sort(-1, descending=True).values * discounts
         return ops.divide(found.sum(-1), ideal.sum(-1))
+
+    def reexpress(self, shape: Sequence[int], target: Tensor, where: Tensor | None, dtype: torch.dtype) -> GradedPairs:
+        """Documents against those of lower grade, level by level."""
+        high, high_live = padded_places(target > 0)
+        levels = target[target > 0].unique()
+        gains = self._gains(levels)
+        level = torch.searchsorted(levels, target, right=True)
+        ideal = self._gains(target).sort(-1, descending=True).values * self._discounts(target)
+        outside = level if where is None else level.masked_fill(~where, len(levels) + 1)
+        steps = torch.diff(gains, prepend=gains.new_zeros(1))
+        return GradedPairs(high, high_live, level.gather(-1, high), outside, steps, ideal.sum(-1), self.k)
+
+    def _gains(self, grades: Tensor) -> Tensor:
+        return grades if self.gain == "linear" else torch.exp2(grades) - 1
+
+    def _discounts(self, like: Tensor) -> Tensor:
+        ranks = torch.arange(1, like.shape[-1] + 1, device=like.device)
+        discounts = 1 / torch.log2(1 + ranks.to(like.dtype))
+        return discounts if self.k is None else discounts.masked_fill(ranks > self.k, 0.0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,6 +137,11 @@ class Map(RelevanceMetric):
     name = "map"
     ties = "together"
     reference = "sklearn label_ranking_average_precision_score"
+
+    def rule(self) -> PlaceRule:
+        """sum_r r / (r + n_(r)) over the ranks r + n_(r) up to k, / min(P, k)."""
+        k = torch.inf if self.k is None else self.k
+        return PlaceRule(lambda r, n, p, m: ops.divide((r / (r + n)).masked_fill(r + n > k, 0.0), p.clamp(max=k)))
 
     def of_curve(self, curve: Curve) -> Tensor:
         """The precisions at the vertices, as often as relevant documents are passed there."""
@@ -140,6 +171,11 @@ class Mrr(RelevanceMetric):
     name = "mrr"
     ties = "lost"
     reference = "torchmetrics retrieval_reciprocal_rank"
+
+    def rule(self) -> PlaceRule:
+        """1 / (1 + n_(1)), 0 beyond k."""
+        k = torch.inf if self.k is None else self.k
+        return PlaceRule(lambda r, n, p, m: (1 / (1 + n)).masked_fill((r > 1) | (n >= k), 0.0))
 
     def of_curve(self, curve: Curve) -> Tensor:
         """1 / (1 + irrelevant documents at or above the best relevant one)."""
@@ -171,6 +207,10 @@ class PrecisionAtK(RelevanceMetric):
 
     k: int = 10
 
+    def rule(self) -> PlaceRule:
+        """Ranks r + n_(r) up to k, / k."""
+        return PlaceRule(lambda r, n, p, m: (r + n <= self.k).to(n.dtype) / self.k)
+
     def of_curve(self, curve: Curve) -> Tensor:
         """Hits / k."""
         return _hits(curve, self.k) / self.k
@@ -197,6 +237,10 @@ class RecallAtK(RelevanceMetric):
     reference = "torchmetrics retrieval_recall"
 
     k: int = 10
+
+    def rule(self) -> PlaceRule:
+        """Ranks r + n_(r) up to k, / P."""
+        return PlaceRule(lambda r, n, p, m: ops.divide((r + n <= self.k).to(n.dtype), p.expand_as(r + n)))
 
     def of_curve(self, curve: Curve) -> Tensor:
         """Hits / relevant."""

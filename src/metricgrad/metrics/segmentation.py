@@ -5,24 +5,30 @@ that appear neither in the target nor in the predictions are left out of the mea
 """
 
 from abc import abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from metricgrad import ops
-from metricgrad.metrics.base import Inputs, Metric
+from metricgrad.metrics.base import Inputs
 from metricgrad.metrics.checks import class_indices, expand_where, real_scores, shape
-from metricgrad.metrics.multiclass import Counts, average_classes, class_counts
+from metricgrad.metrics.confusion import PairsOption, averaged, label_decisions, occurring
+from metricgrad.metrics.decisions import Pooling
+from metricgrad.metrics.multiclass import Counts, class_counts
+from metricgrad.metrics.reexpression import ComparisonMetric, Reexpression
 
 
 @dataclass(frozen=True, kw_only=True)
-class SegmentationMetric(Metric):
+class SegmentationMetric(ComparisonMetric):
     """A mean over the classes of label maps.
 
     Args:
         ignore_index: pixels with this target do not count, as in cross-entropy; if it is a class, the mean leaves
             that class out too.
+        pairs: how a surrogate sees a pixel's decision: `"best"` compares a class with the best other one, `"all"` with
+            each of them.
     """
 
     families = ("segmentation",)
@@ -30,6 +36,7 @@ class SegmentationMetric(Metric):
     undefined = "0 where no class occurs"
 
     ignore_index: int | None = None
+    pairs: PairsOption = "best"
 
     @abstractmethod
     def of_counts(self, counts: Counts) -> Tensor:
@@ -55,11 +62,41 @@ class SegmentationMetric(Metric):
         predicted = scores.argmax(-3).flatten(-3)
         where = None if where is None else where.flatten(-3)
         counts = class_counts(predicted, target.flatten(-3), scores.shape[-3], where, scores.dtype)
-        support = counts.tp + counts.fn
-        occurs = support + counts.fp > 0
-        if self.ignore_index is not None:
-            occurs = occurs & (torch.arange(scores.shape[-3], device=scores.device) != self.ignore_index)
-        return average_classes(self.of_counts(counts), support, occurs, "macro")
+        return self.pooling()(counts)
+
+    def pooling(self) -> Pooling:
+        """The mean over the classes that occur, without the ignored one."""
+
+        def takes_part(counts: Counts) -> Tensor:
+            classes = torch.arange(counts.tp.shape[-1], device=counts.tp.device)
+            return occurring(counts) & (classes != (-1 if self.ignore_index is None else self.ignore_index))
+
+        return averaged(self.of_counts, "macro", takes_part)
+
+    def reexpress(self, shape: Sequence[int], target: Tensor, where: Tensor | None, dtype: torch.dtype) -> Reexpression:
+        """A bit for each pixel and class, or for each pixel and pair of classes."""
+        where = None if where is None else where.flatten(-3)
+        pixels = label_decisions(shape[-3], target.flatten(-3), where, self.pooling(), self.pairs, dtype)
+        return PixelDecisions(pixels)
+
+
+@dataclass(frozen=True)
+class PixelDecisions(Reexpression):
+    """Decisions about the pixels of all images, which are multi-class items once the maps are unrolled."""
+
+    items: Reexpression
+
+    def comparisons(self, scores: Tensor) -> tuple[Tensor, Tensor]:
+        """Comparisons of scores `[..., N, C, H, W]`."""
+        return self.items.comparisons(scores.movedim(-3, -1).flatten(-4, -2))
+
+    def from_bits(self, bits: Tensor) -> Tensor:
+        """The value of the pixels' bits."""
+        return self.items.from_bits(bits)
+
+    def flip_gains(self, bits: Tensor) -> Tensor:
+        """The gains of the pixels' bits."""
+        return self.items.flip_gains(bits)
 
 
 @dataclass(frozen=True, kw_only=True)

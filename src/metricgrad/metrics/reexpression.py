@@ -1,0 +1,139 @@
+"""Metrics that comparisons decide: e = g(h(f(scores))), Eqn. 4 of the UniLoss paper.
+
+    f   scores -> comparisons   differences of scores `[..., D]`, differentiable
+    h   comparisons -> bits     comparison > 0; a tie is lost
+    g   bits -> value           the metric, for every configuration of bits, also those that no scores produce
+
+Comparisons point the right way: a bit of 1 is a comparison won (a positive above a negative, a class decided rightly),
+so the ideal configuration is all ones. The law: on sets without ties, g(h(f(scores))) is the metric.
+
+What g needs to know of a target (which items are positive, which classes there are) is gathered once, in a
+`Reexpression`; a surrogate asks it for values of many configurations.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from metricgrad.metrics.base import Metric
+from metricgrad.metrics.checks import to_tensor
+
+_FLIPPED_ENTRIES = 1 << 24  # bits held at once while flips are tried one by one
+
+
+class Reexpression(ABC):
+    """One target's metric, as comparisons, bits and a value of bits.
+
+    Bits may have further leading dimensions before the sets: `[A, ..., D]` are A configurations.
+    """
+
+    @abstractmethod
+    def comparisons(self, scores: Tensor) -> tuple[Tensor, Tensor]:
+        """f: comparisons `[..., D]`, differentiable, and live `[..., D]`, False where one means nothing."""
+
+    @abstractmethod
+    def from_bits(self, bits: Tensor) -> Tensor:
+        """g: values `[A, ...]` of bits `[A, ..., D]`."""
+
+    def flip_gains(self, bits: Tensor) -> Tensor:
+        """The value with a bit set minus the value with it cleared, the others as they are: `[A, ..., D]`."""
+        return tried_flip_gains(self, bits)
+
+
+def tried_flip_gains(reexpression: Reexpression, bits: Tensor) -> Tensor:
+    """Flip gains of any g, by evaluating it with every bit set and cleared: 2 D values.
+
+    Args:
+        reexpression: the target's metric.
+        bits: `[A, ..., D]`, bool.
+
+    Returns:
+        `[A, ..., D]`.
+    """
+    size = bits.shape[-1]
+    if not size:
+        return reexpression.from_bits(bits).unsqueeze(-1)[..., :0]
+    chunk = max(1, _FLIPPED_ENTRIES // max(1, bits.numel()))
+    gains = []
+    for start in range(0, size, chunk):
+        flipped = torch.arange(start, min(start + chunk, size), device=bits.device)
+        chosen = torch.arange(size, device=bits.device) == flipped.reshape(-1, *[1] * bits.dim())
+        gains.append(reexpression.from_bits(bits | chosen) - reexpression.from_bits(bits & ~chosen))
+    return torch.cat(gains).movedim(0, -1)
+
+
+class ComparisonMetric(Metric):
+    """A metric decided by the outcomes of comparisons: what UniLoss needs."""
+
+    @abstractmethod
+    def reexpress(self, shape: Sequence[int], target: Tensor, where: Tensor | None, dtype: torch.dtype) -> Reexpression:
+        """The re-expression for a checked target; shape and dtype are those of the checked scores."""
+
+    def comparisons(self, scores: Any, target: Any, *, where: Any = None) -> tuple[Tensor, Tensor]:
+        """f: the score differences that decide the metric.
+
+        Args:
+            scores: as for the metric itself; gradients pass through.
+            target: as for the metric itself.
+            where: as for the metric itself.
+
+        Returns:
+            Comparisons `[..., D]`, and live `[..., D]`, False where one is padding.
+        """
+        where = None if where is None else to_tensor("where", where)
+        scores = scores if isinstance(scores, Tensor) else to_tensor("scores", scores)
+        scores, target, where = self.check(scores, to_tensor("target", target), where)
+        return self.reexpress(scores.shape, target, where, scores.dtype).comparisons(scores)
+
+    def from_bits(self, bits: Tensor, target: Any, *, where: Any = None, shape: Sequence[int] | None = None) -> Tensor:
+        """g: the metric of bit configurations.
+
+        Args:
+            bits: `[A, ..., D]`, 0 and 1.
+            target: as for the metric itself.
+            where: as for the metric itself.
+            shape: the scores' shape, where the target does not tell it: many classes, maps.
+
+        Returns:
+            `[A, ...]`, one value per configuration and set; defined for every configuration.
+        """
+        return self._plan(target, where, shape).from_bits(bits.to(torch.bool))
+
+    def flip_gains(self, bits: Tensor, target: Any, *, where: Any = None, shape: Sequence[int] | None = None) -> Tensor:
+        """The metric with a bit set minus the metric with it cleared, the others as they are.
+
+        Args:
+            bits: `[A, ..., D]`, 0 and 1.
+            target: as for the metric itself.
+            where: as for the metric itself.
+            shape: the scores' shape, where the target does not tell it.
+
+        Returns:
+            `[A, ..., D]`.
+        """
+        return self._plan(target, where, shape).flip_gains(bits.to(torch.bool))
+
+    def ideal_bits(self, target: Any, *, where: Any = None, shape: Sequence[int] | None = None) -> Tensor:
+        """The best configuration: every comparison won.
+
+        Args:
+            target: as for the metric itself.
+            where: as for the metric itself.
+            shape: the scores' shape, where the target does not tell it.
+
+        Returns:
+            `[..., D]`, bool.
+        """
+        scores = torch.zeros(*(to_tensor("target", target).shape if shape is None else shape))
+        values, _ = self.comparisons(scores, target, where=where)
+        return torch.ones_like(values, dtype=torch.bool)
+
+    def _plan(self, target: Any, where: Any, shape: Sequence[int] | None) -> Reexpression:
+        target = to_tensor("target", target)
+        where = None if where is None else to_tensor("where", where)
+        scores = torch.zeros(*(target.shape if shape is None else shape), dtype=torch.float64, device=target.device)
+        scores, target, where = self.check(scores, target, where)
+        return self.reexpress(scores.shape, target, where, scores.dtype)
