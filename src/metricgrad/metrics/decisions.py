@@ -68,11 +68,22 @@ class LabelDecisions(Reexpression):
         margin = self.compare(scores)
         return torch.where(self.truth, margin, -margin).flatten(-2), self.live.flatten(-2)
 
+    def defined(self) -> Tensor:
+        """Sets on which all decisions right and all wrong are not the same."""
+        positives, negatives = self._sizes()
+        none = torch.zeros_like(positives)
+        right, wrong = Counts(positives, none, none, negatives), Counts(none, negatives, positives, none)
+        return self.pooling(right) != self.pooling(wrong)
+
+    def _sizes(self) -> tuple[Tensor, Tensor]:
+        """Positives and negatives of each label, `[..., C]`."""
+        positives = (self.truth & self.live).sum(-2).to(self.dtype)
+        return positives, self.live.sum(-2).to(self.dtype) - positives
+
     def counts(self, bits: Tensor) -> Counts:
         """Counts `[A, ..., C]` of the decisions."""
         right = bits.unflatten(-1, self.truth.shape[-2:]) & self.live
-        positives = (self.truth & self.live).sum(-2).to(self.dtype)
-        negatives = (~self.truth & self.live).sum(-2).to(self.dtype)
+        positives, negatives = self._sizes()
         tp = (right & self.truth).sum(-2).to(self.dtype)
         tn = right.sum(-2).to(self.dtype) - tp
         return Counts(tp, negatives - tn, positives - tp, tn)
@@ -130,6 +141,10 @@ class ItemDecisions(Reexpression):
         """The target against its best rival, `[..., N]`."""
         return self.compare(scores), self.open()
 
+    def defined(self) -> Tensor:
+        """Sets with items."""
+        return self.live.any(-1)
+
     def open(self) -> Tensor:
         """Items that count and that scores decide, `[..., N]`."""
         return self.live if self.always is None or self.never is None else self.live & ~self.always & ~self.never
@@ -175,6 +190,10 @@ class AllRivals(Reexpression):
         """The target against each rival, `[..., N * J]`."""
         return self.compare(scores).flatten(-2), self._live().flatten(-2)
 
+    def defined(self) -> Tensor:
+        """Sets with items."""
+        return self.items.defined()
+
     def from_bits(self, bits: Tensor) -> Tensor:
         """The value of the items that win all."""
         return self.items.from_bits(self._lost(bits) == 0)
@@ -215,14 +234,65 @@ class Tournament(Reexpression):
         live = self._pairs() & self.labels.live[..., :1].unsqueeze(-1)
         return turned.flatten(-3), live.expand_as(turned).flatten(-3)
 
+    def defined(self) -> Tensor:
+        """Sets on which the decisions make a difference."""
+        return self.labels.defined()
+
     def from_bits(self, bits: Tensor) -> Tensor:
         """The value of the classes that win all."""
+        predicted = self._lost(self._beats(bits)) == 0
+        return self.labels.from_bits((predicted == self.labels.truth).flatten(-2))
+
+    def flip_gains(self, bits: Tensor) -> Tensor:
+        """The value with the first class of a pair ahead minus that with the second ahead.
+
+        The class that falls behind is not predicted; the other one is if it wins all of its other comparisons.
+        """
+        if self.labels.of_predictions is not None:
+            return tried_flip_gains(self, bits)
+        beats = self._beats(bits)
+        lost = self._lost(beats)
+        now, on, off = self._terms(lost == 0)
+        first, second = (
+            (lost.unsqueeze(-1) - (~beats).to(lost.dtype)) == 0,
+            (lost.unsqueeze(-2) - beats.to(lost.dtype)) == 0,
+        )
+        rest = now.sum(-2, keepdim=True).unsqueeze(-2) - now.unsqueeze(-2) - now.unsqueeze(-3)
+        on_c, off_c, on_j, off_j = on.unsqueeze(-2), off.unsqueeze(-2), on.unsqueeze(-3), off.unsqueeze(-3)
+        ahead = self.labels.pooling.value(rest + torch.where(first.unsqueeze(-1), on_c, off_c) + off_j)
+        behind = self.labels.pooling.value(rest + off_c + torch.where(second.unsqueeze(-1), on_j, off_j))
+        gains = torch.where(self._turned(), behind - ahead, ahead - behind)
+        live = self._pairs() & self.labels.live[..., :1].unsqueeze(-1)
+        return torch.where(live, gains, 0.0).flatten(-3)
+
+    def _terms(self, predicted: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Terms of each class as it is, with the item predicted as it, and not: `[A, ..., N, C, K]`."""
+        labels = self.labels
+        tp, fp, fn, tn = counts = labels.counts((predicted == labels.truth).flatten(-2))
+
+        def terms(of: Counts) -> Tensor:
+            return labels.pooling.terms(of).unsqueeze(-3)
+
+        def choose(condition: Tensor, yes: Tensor, no: Tensor) -> Tensor:
+            return torch.where(condition.unsqueeze(-1), yes, no)
+
+        now = terms(counts)
+        hit, miss = terms(Counts(tp + 1, fp, fn - 1, tn)), terms(Counts(tp - 1, fp, fn + 1, tn))
+        false, spared = terms(Counts(tp, fp + 1, fn, tn - 1)), terms(Counts(tp, fp - 1, fn, tn + 1))
+        on = choose(predicted, now, choose(labels.truth, hit, false))
+        off = choose(predicted, choose(labels.truth, miss, spared), now)
+        return now.expand_as(on), on, off
+
+    def _beats(self, bits: Tensor) -> Tensor:
+        """Whether class c stands above class j, `[A, ..., N, C, C]`."""
         classes = self.labels.truth.shape[-1]
         beats = bits.unflatten(-1, (-1, classes, classes)) ^ self._turned()
-        beats = torch.where(self._pairs(), beats, ~beats.mT)
-        itself = torch.eye(classes, dtype=torch.bool, device=bits.device)
-        predicted = (beats | itself).all(-1)
-        return self.labels.from_bits((predicted == self.labels.truth).flatten(-2))
+        return torch.where(self._pairs(), beats, ~beats.mT)
+
+    def _lost(self, beats: Tensor) -> Tensor:
+        """Comparisons that each class lost, `[A, ..., N, C]`."""
+        itself = torch.eye(beats.shape[-1], dtype=torch.bool, device=beats.device)
+        return (~beats & ~itself).sum(-1)
 
     def _pairs(self) -> Tensor:
         classes = torch.arange(self.labels.truth.shape[-1], device=self.target.device)

@@ -82,6 +82,10 @@ class Pairs(Reexpression):
         scores = self.ranked(scores)
         return scores.gather(-1, self.high), scores.gather(-1, self.low)
 
+    def defined(self) -> Tensor:
+        """Sets with positives (and negatives, where they are needed), in one class at least."""
+        return self._defined() if self.weight is None else (self.weight > 0).any(-1)
+
     def from_bits(self, bits: Tensor) -> Tensor:
         """The rule's value of the comparisons that the positives lost."""
         lost = self._lost(bits)
@@ -105,7 +109,7 @@ class Pairs(Reexpression):
         return torch.where(self._defined(), value, 0.0)
 
     def item_gains(self, lost: Tensor) -> tuple[Tensor, Tensor]:
-        """What one more (`loss`) and one less (`win`) lost comparison changes, `[A, ..., P]`, class weights included."""
+        """What one more (`loss`) and one less (`win`) lost comparison changes, `[A, ..., P]`, weighted by class."""
         lost = lost.masked_fill(~self.high_live, FAR)
         ordered = lost.sort(-1).values
         first = torch.searchsorted(ordered, lost, right=False) + 1
@@ -229,6 +233,10 @@ class GradedPairs(Reexpression):
         """Higher minus lower grade, `[..., R * N]`."""
         difference = scores.gather(-1, self.high).unsqueeze(-1) - scores.unsqueeze(-2)
         return difference.flatten(-2), self._live().flatten(-2)
+
+    def defined(self) -> Tensor:
+        """Queries with a relevant document."""
+        return self.ideal > 0
 
     def from_bits(self, bits: Tensor) -> Tensor:
         """The levels' discounts, weighted by their steps, over the ideal."""

@@ -151,6 +151,10 @@ class PixelPairs(Reexpression):
         live = self._live() & self.joints.live[..., None, None]
         return difference.flatten(-3), live.flatten(-3)
 
+    def defined(self) -> Tensor:
+        """Sets with joints."""
+        return self.joints.defined()
+
     def from_bits(self, bits: Tensor) -> Tensor:
         """The value of the joints with a pixel within that lost no comparison."""
         return self.joints.from_bits(self._champions(self._lost(bits)).any(-1))
@@ -164,6 +168,14 @@ class PixelPairs(Reexpression):
         decides = torch.where(lost, first.unsqueeze(-1), only.unsqueeze(-1)) & self._live()
         gains = self.joints.flip_gains(champions.any(-1))
         return torch.where(decides, gains[..., None, None], 0.0).flatten(-3)
+
+    def flip(self, bits: Tensor, places: Tensor) -> Tensor:
+        """All bits of a pixel at once (UniLoss, supplement Sec. 1.2): of one within and of one outside, in turn."""
+        shape = self._live().shape[-3:]
+        chosen = super().flip(torch.zeros_like(bits), places).unflatten(-1, shape)
+        turn = (torch.arange(len(places), device=bits.device) % 2 == 0).reshape(-1, *[1] * (chosen.dim() - 1))
+        pixel = torch.where(turn, chosen.any(-1, keepdim=True), chosen.any(-2, keepdim=True))
+        return bits ^ pixel.expand_as(chosen).flatten(-3)
 
     def _places(self) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
         return padded_places(self.near), padded_places(~self.near)

@@ -38,9 +38,17 @@ class Reexpression(ABC):
     def from_bits(self, bits: Tensor) -> Tensor:
         """g: values `[A, ...]` of bits `[A, ..., D]`."""
 
+    @abstractmethod
+    def defined(self) -> Tensor:
+        """Sets that have a value of their own: `[...]`, bool."""
+
     def flip_gains(self, bits: Tensor) -> Tensor:
         """The value with a bit set minus the value with it cleared, the others as they are: `[A, ..., D]`."""
         return tried_flip_gains(self, bits)
+
+    def flip(self, bits: Tensor, places: Tensor) -> Tensor:
+        """Bits `[..., D]` with the bit at each of the places `[A, ...]` flipped, `[A, ..., D]`; -1 flips none."""
+        return bits ^ (torch.arange(bits.shape[-1], device=bits.device) == places.unsqueeze(-1))
 
 
 def tried_flip_gains(reexpression: Reexpression, bits: Tensor) -> Tensor:

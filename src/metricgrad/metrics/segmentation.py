@@ -90,6 +90,10 @@ class PixelDecisions(Reexpression):
         """Comparisons of scores `[..., N, C, H, W]`."""
         return self.items.comparisons(scores.movedim(-3, -1).flatten(-4, -2))
 
+    def defined(self) -> Tensor:
+        """Sets on which the decisions make a difference."""
+        return self.items.defined()
+
     def from_bits(self, bits: Tensor) -> Tensor:
         """The value of the pixels' bits."""
         return self.items.from_bits(bits)

@@ -1,0 +1,4 @@
+"""The stand-ins: losses that take a metric's place in training."""
+
+from metricgrad.surrogates.base import Surrogate as Surrogate
+from metricgrad.surrogates.uniloss import UniLoss as UniLoss

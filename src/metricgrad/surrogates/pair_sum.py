@@ -1,0 +1,72 @@
+r"""The multilinear interpolation of a metric of order, without a matrix of all pairs.
+
+A metric of order has two gains per positive, whatever the number of negatives (`metrics/pairs.py`): `loss` for the
+comparisons it won and `win` for those it lost. The interpolation is a sum over all pairs,
+
+.. math:: \sum_{ij} w_{ij} \, (h(s_i - s_j) - b_{ij}), \quad w_{ij} = loss_i \text{ if } b_{ij} \text{ else } win_i
+
+which is taken a block of positives at a time. The derivative by every score is summed on the way, so the backward pass
+holds two vectors and no pairs: the one backward written by hand in this library, because memory demands it.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from metricgrad.metrics.pairs import Pairs
+from metricgrad.surrogates.relaxations import Relaxation
+
+_BLOCK_ENTRIES = 1 << 22
+
+
+def pair_sum(plan: Pairs, scores: Tensor, relaxation: Relaxation) -> Tensor:
+    """The metric's multilinear interpolation, expanded at the scores' own bits.
+
+    Args:
+        plan: the target's metric.
+        scores: the metric's scores, checked.
+        relaxation: the smooth step.
+
+    Returns:
+        `[...]`, differentiable.
+    """
+    high, low = plan.compared(scores)
+    low = low.masked_fill(~plan.low_live, -torch.inf) if not plan.low_live.all() else low
+    with torch.no_grad():
+        won = torch.searchsorted(low.sort(-1).values, high.contiguous(), right=False)
+        lost = low.shape[-1] - won
+        values = plan.of_lost(lost)
+        loss, win = plan.item_gains(lost)
+    changes = _PairSum.apply(high, low, loss, win, relaxation)
+    if plan.weight is None:
+        return values + changes
+    return (plan.weight * values + changes).sum(-1)
+
+
+class _PairSum(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, high: Tensor, low: Tensor, loss: Tensor, win: Tensor, relaxation: Relaxation) -> Tensor:
+        total = high.new_zeros(high.shape[:-1])
+        slope_low = torch.zeros_like(low)
+        slopes_high = []
+        rows = max(1, _BLOCK_ENTRIES // max(1, low.numel()))
+        for block in range(0, high.shape[-1], rows):
+            part = slice(block, block + rows)
+            comparisons = high[..., part, None] - low[..., None, :]
+            won = comparisons > 0
+            weight = torch.where(won, loss[..., part, None], win[..., part, None])
+            soft, slope = relaxation.soft_and_derivative(comparisons)
+            total += (weight * (soft - won.to(soft.dtype))).sum((-1, -2))
+            slope = weight * slope
+            slopes_high.append(slope.sum(-1))
+            slope_low -= slope.sum(-2)
+        slope_high = torch.cat(slopes_high, -1) if slopes_high else torch.zeros_like(high)
+        ctx.save_for_backward(slope_high, slope_low)
+        return total
+
+    @staticmethod
+    def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor | None, ...]:
+        slope_high, slope_low = ctx.saved_tensors
+        gradient = grad_outputs[0].detach().unsqueeze(-1)
+        return gradient * slope_high, gradient * slope_low, None, None, None

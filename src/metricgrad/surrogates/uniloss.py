@@ -1,0 +1,263 @@
+"""UniLoss: a loss from any metric that comparisons decide, with nothing to train (Liu, Wang and Deng, 2020).
+
+The metric is e = g(h(f(s))) (Eqn. 4): scores s make comparisons c = f(s), comparisons make bits b = [c > 0], bits make
+the value. h and g have no gradient, so each is interpolated (Eqn. 5): e~ = g~(h~(f(s))).
+
+    h~   soft bits, sigmoid(slope * c) (Eqn. 9) or another smooth step (`relaxations.py`)
+    g~   "idw": inverse distance weighting over anchors (Eqn. 10), the paper's
+         "multilinear": g(v) + sum_d gain_d (u_d - v_d), ours: the first-order expansion, at the current bits v, of g's
+         multilinear extension. It is g at v and wherever one bit differs, needs no anchors, and gives every comparison
+         the weight that the metric gives it
+
+What the loss returns is the set's true value of the metric, as a loss, with the gradient of e~.
+"""
+
+import dataclasses
+import functools
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from metricgrad.metrics import ComparisonMetric
+from metricgrad.metrics import metric as to_metric
+from metricgrad.metrics.base import Inputs
+from metricgrad.metrics.pairs import Pairs
+from metricgrad.metrics.reexpression import Reexpression
+from metricgrad.surrogates.anchors import Near, Sampler, sample_anchors
+from metricgrad.surrogates.base import Surrogate, as_loss
+from metricgrad.surrogates.pair_sum import pair_sum
+from metricgrad.surrogates.relaxations import RelaxationName
+from metricgrad.surrogates.relaxations import relaxation as to_relaxation
+
+Interpolation = Literal["multilinear", "idw"]
+Gradient = Literal["exact", "released"]
+
+
+class UniLoss(Surrogate):
+    """Re-expression and interpolation of a metric: no parameters, no training.
+
+    Args:
+        metric: a name, a `ComparisonMetric`, or a metric's name with options made by `mg.metric`.
+        interpolation: of g: `"multilinear"`, or `"idw"` (Eqn. 10).
+        relaxation: of h: `"sigmoid"` (Eqn. 9); multilinear also takes `"logistic"`, `"squared_hinge"` or q in [0, 1].
+        slope: how steep the step is. Gentle (0.5 to 1) ignores hopeless items, steep (20 to 60) fits the last ones.
+        anchors: for IDW, how many of each kind; or a function `(plan, bits, live, generator) -> bits [A, ..., D]`.
+        near: for IDW, whether nearby anchors flip any bit or a wrong one, as the released code does.
+        gradient: for IDW, `"exact"` is that of Eqn. 10; `"released"` that of the paper's code, in which every anchor
+            attracts: grad(N S) / S^2 with N = sum(v / d), S = sum(1 / d).
+        portion: the share of the comparisons used in each step, drawn at random (Sec. 4.4).
+        pairs: `"best"` or `"all"`; replaces the metric's own option of that name.
+        samples: for multilinear, average the gains over so many configurations drawn around the current one; helps
+            metrics with a cut-off, whose gains are 0 far from it. 0 takes the current configuration alone.
+        squash: a sigmoid on the scores before they are compared, as in the paper's code.
+        generator: source of randomness for anchors, portions and samples.
+
+    Example:
+        >>> import metricgrad as mg
+        >>> loss = mg.UniLoss("average_precision")
+        >>> scores = torch.tensor([0.3, 0.1, 0.2, 0.0], requires_grad=True)
+        >>> value = loss(scores, torch.tensor([0, 1, 0, 0]))
+        >>> value  # 1 - average precision
+        tensor(0.6667, grad_fn=<DivBackward0>)
+        >>> value.backward()
+        >>> scores.grad.sign()  # the positive goes up, the negatives above it go down
+        tensor([ 1., -1.,  1.,  1.])
+
+    Reference:
+        UniLoss, Sec. 3, Eqn. 4 to 10.
+    """
+
+    readable = True
+
+    def __init__(
+        self,
+        metric: Any,
+        *,
+        interpolation: Interpolation = "multilinear",
+        relaxation: RelaxationName | float = "sigmoid",
+        slope: float = 5.0,
+        anchors: int | Sampler = 16,
+        near: Near = "any",
+        gradient: Gradient = "exact",
+        portion: float = 1.0,
+        pairs: Literal["best", "all"] | None = None,
+        samples: int = 0,
+        squash: bool = False,
+        generator: torch.Generator | None = None,
+    ) -> None:
+        super().__init__()
+        self.metric = _comparison_metric(metric, pairs)
+        self.relaxation = to_relaxation(relaxation, slope)
+        if interpolation == "idw" and not self.relaxation.bounded:
+            raise ValueError(
+                f"idw needs soft bits in [0, 1], which only the sigmoid gives; got relaxation={relaxation!r}"
+            )
+        _one_of("interpolation", interpolation, ("multilinear", "idw"))
+        _one_of("gradient", gradient, ("exact", "released"))
+        _one_of("near", near, ("any", "wrong"))
+        if not 0 < portion <= 1:
+            raise ValueError(f"portion must be above 0 and at most 1; got {portion}")
+        if samples < 0:
+            raise ValueError(f"samples must be 0 or more; got {samples}")
+        if not callable(anchors) and anchors < 1:
+            raise ValueError(f"anchors must be 1 or more, or a function; got {anchors}")
+        self.interpolation: Interpolation = interpolation
+        self.gradient: Gradient = gradient
+        self.portion, self.samples = portion, samples
+        self.squash, self.generator = squash, generator
+        self.sample: Sampler = (
+            anchors if callable(anchors) else functools.partial(sample_anchors, number=anchors, near=near)
+        )
+
+    @classmethod
+    def as_published(
+        cls, metric: Any, *, gradient: Gradient = "released", generator: torch.Generator | None = None
+    ) -> "UniLoss":
+        """The paper's settings as its code has them.
+
+        IDW with slope 1 and 16 anchors of each kind, nearby ones corrected toward the target; all pairs; bits that fit
+        no order worth 0 and precision interpolated where the metric is average precision; a sigmoid on the scores but
+        for heatmaps.
+
+        Args:
+            metric: a name or a `ComparisonMetric`.
+            gradient: the released code's, or `"exact"`, the gradient of Eqn. 10 itself.
+            generator: source of randomness.
+
+        Returns:
+            The loss.
+        """
+        chosen = _comparison_metric(metric, "all")
+        if chosen.name == "average_precision":
+            chosen = dataclasses.replace(chosen, interpolated=True, cycles="zero")  # type: ignore[type-var]
+        return cls(
+            chosen,
+            interpolation="idw",
+            slope=1.0,
+            near="wrong",
+            gradient=gradient,
+            squash="pose" not in chosen.families,
+            generator=generator,
+        )
+
+    def losses(self, scores: Tensor, target: Tensor, where: Tensor | None) -> tuple[Tensor, Tensor]:
+        """The metric of every set as a loss, with the gradient of its interpolation; and where it is defined."""
+        with torch.autocast(scores.device.type, enabled=False):
+            inputs = self._check(scores, target, where)
+            plan = self._plan(inputs)
+            with torch.no_grad():
+                true = as_loss(self.metric, self.metric.evaluate(*inputs))
+            relaxed = as_loss(self.metric, self._interpolate(plan, inputs.scores))
+            return true + relaxed - relaxed.detach(), plan.defined()
+
+    def relaxed(self, scores: Tensor, target: Tensor, where: Tensor | None = None) -> Tensor:
+        """The interpolation itself, as a loss: the function whose gradient `loss(scores, target)` has.
+
+        Args:
+            scores: raw model output, in the metric's shapes.
+            target: ground truth.
+            where: True for what counts; None counts all.
+
+        Returns:
+            `[...]`, one value per set.
+        """
+        inputs = self._check(scores, target, where)
+        return as_loss(self.metric, self._interpolate(self._plan(inputs), inputs.scores))
+
+    def _check(self, scores: Tensor, target: Tensor, where: Tensor | None) -> Inputs:
+        if scores.dim() == target.dim() + 1 and scores.shape[-1] == 1:
+            scores = scores.squeeze(-1)
+        return self.metric.check(scores, target.detach(), where)
+
+    def _plan(self, inputs: Inputs) -> Reexpression:
+        return self.metric.reexpress(inputs.scores.shape, inputs.target, inputs.where, inputs.scores.dtype)
+
+    def _interpolate(self, plan: Reexpression, scores: Tensor) -> Tensor:
+        """e~ = g~(h~(f(s))), Eqn. 5: `[...]`."""
+        scores = scores.sigmoid() if self.squash else scores
+        plain = self.portion == 1 and not self.samples
+        if self.interpolation == "multilinear" and plain and isinstance(plan, Pairs) and plan.rule.cycles == "count":
+            return pair_sum(plan, scores, self.relaxation)
+        comparisons, live = plan.comparisons(scores)  # c = f(s)
+        live = live & self._drawn(live)
+        soft = self.relaxation.soft(comparisons)  # u = h~(c), Eqn. 9
+        bits = comparisons.detach() > 0  # v = h(c)
+        if self.interpolation == "multilinear":
+            return multilinear(soft, bits, live, plan.from_bits(bits), self._gains(plan, soft, bits) / self.portion)
+        anchors = self.sample(plan, bits, live, self.generator)
+        return inverse_distance(soft, anchors, live, plan.from_bits(anchors), self.gradient)
+
+    def _drawn(self, live: Tensor) -> Tensor:
+        """The portion of the comparisons that this step uses."""
+        if self.portion == 1:
+            return torch.ones_like(live)
+        return torch.rand(live.shape, generator=self.generator, device=live.device) < self.portion
+
+    def _gains(self, plan: Reexpression, soft: Tensor, bits: Tensor) -> Tensor:
+        """Flip gains at the current bits, or their mean over configurations drawn with the soft bits as chances."""
+        if not self.samples:
+            return plan.flip_gains(bits)
+        chance = torch.rand(self.samples, *soft.shape, generator=self.generator, device=soft.device)
+        return plan.flip_gains(chance < soft.detach()).mean(0)
+
+    def extra_repr(self) -> str:
+        """The settings that matter most."""
+        return f"{self.metric!r}, interpolation={self.interpolation!r}, relaxation={self.relaxation}"
+
+
+def multilinear(soft: Tensor, bits: Tensor, live: Tensor, value: Tensor, gains: Tensor) -> Tensor:
+    """First-order expansion of g's multilinear extension at the current bits: g(v) + sum_d gain_d (u_d - v_d).
+
+    Args:
+        soft: `[..., D]`, u, differentiable.
+        bits: `[..., D]`, v.
+        live: `[..., D]`, bits that mean something.
+        value: `[...]`, g(v).
+        gains: `[..., D]`, flip gains.
+
+    Returns:
+        `[...]`.
+    """
+    return value + torch.where(live, gains * (soft - bits.to(soft.dtype)), 0.0).sum(-1)
+
+
+def inverse_distance(soft: Tensor, anchors: Tensor, live: Tensor, values: Tensor, gradient: Gradient) -> Tensor:
+    """Inverse distance weighting, Eqn. 10: sum_i g(a_i) / d(u, a_i) over sum_i 1 / d(u, a_i).
+
+    Args:
+        soft: `[..., D]`, u, differentiable.
+        anchors: `[A, ..., D]`, bool.
+        live: `[..., D]`, bits that mean something.
+        values: `[A, ...]`, g(a_i).
+        gradient: `"exact"`, or `"released"` for grad(N S) / S^2 instead of grad(N / S).
+
+    Returns:
+        `[...]`.
+    """
+    soft = torch.where(live, soft, 0.0)
+    corners = (anchors & live).to(soft.dtype)
+    # ||u - a||^2 = ||u||^2 + a (1 - 2 u) for a of 0 and 1: no table of differences is kept for the backward pass.
+    squared = (soft * soft).sum(-1) + torch.einsum("a...d,...d->a...", corners, 1 - 2 * soft)
+    distance = squared.clamp(min=torch.finfo(soft.dtype).eps ** 2).sqrt()
+    numerator, weights = (values / distance).sum(0), (1 / distance).sum(0)
+    if gradient == "exact":
+        return numerator / weights
+    return numerator * weights / weights.detach() ** 2
+
+
+def _comparison_metric(spec: Any, pairs: Literal["best", "all"] | None) -> ComparisonMetric:
+    chosen = to_metric(spec)
+    if not isinstance(chosen, ComparisonMetric):
+        raise TypeError(
+            f"UniLoss needs a metric that comparisons of scores decide; {chosen.name} is not one. "
+            "Metrics of text and other black boxes need a learned surrogate"
+        )
+    if pairs is None or not any(option.name == "pairs" for option in dataclasses.fields(chosen)):  # type: ignore[arg-type]
+        return chosen
+    return dataclasses.replace(chosen, pairs=pairs)  # type: ignore[type-var]
+
+
+def _one_of(option: str, value: str, allowed: tuple[str, ...]) -> None:
+    if value not in allowed:
+        raise ValueError(f"{option} must be {' or '.join(map(repr, allowed))}; got {value!r}")
