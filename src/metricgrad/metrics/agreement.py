@@ -324,7 +324,8 @@ class Kappa(JointMetric):
         """1 - (sum of the items' weights) / (the same sum expected from the marginal counts).
 
         Args:
-            predicted: `[A, ..., N, C]`, bool, classes predicted for each item; one without any is as wrong as can be.
+            predicted: `[A, ..., N, C]`, bool; an item spreads evenly over the classes predicted for it, or over all of
+                them where none is.
             target: `[..., N]`, class indices.
             live: `[..., N]`, bool, items that count.
             dtype: float dtype of the value.
@@ -332,14 +333,15 @@ class Kappa(JointMetric):
         Returns:
             `[A, ...]`.
         """
-        weight = self._confusion_weights(predicted.shape[-1], dtype, predicted.device)
-        own = weight[target]
-        none = ~predicted.any(-1) & live
-        observed = torch.where(predicted, own, 0.0).sum((-1, -2)) + torch.where(none, own.amax(-1), 0.0).sum(-1)
-        given = (one_hot(target, predicted.shape[-1]) & live.unsqueeze(-1)).sum(-2).to(dtype)
-        decided = predicted.sum(-2).to(dtype)
-        size = live.sum(-1).to(dtype)
-        expected = ops.divide(((given @ weight) * decided).sum(-1), size)
+        classes = predicted.shape[-1]
+        weight = self._confusion_weights(classes, dtype, predicted.device)
+        predicted = predicted | ~predicted.any(-1, keepdim=True)
+        spread = (predicted & live.unsqueeze(-1)).to(dtype) / predicted.sum(-1, keepdim=True)
+        given = (one_hot(target, classes) & live.unsqueeze(-1)).sum(-2).to(dtype)
+        observed = (spread * weight[target]).sum((-1, -2))
+        # Written out instead of matmul, which autocast would take to half precision.
+        chance = (given.unsqueeze(-1) * weight).sum(-2)
+        expected = ops.divide((chance * spread.sum(-2)).sum(-1), live.sum(-1).to(dtype))
         return torch.where(expected > 0, 1 - ops.divide(observed, expected), 0.0)
 
     def reexpress_classes(self, classes: int, target: Tensor, where: Tensor | None, dtype: torch.dtype) -> Reexpression:
