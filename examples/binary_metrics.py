@@ -44,12 +44,10 @@ def main() -> None:
         metric = mg.metric(name)
         if "binary" not in metric.families:
             continue
-        tuned = ""
-        try:
+        tuned = "ranks only"
+        if hasattr(metric, "threshold"):
             threshold = mg.best_threshold(*valid, metric)
             tuned = f"{mg.metric(name, threshold=threshold)(*test):.4f}  (at {threshold:+.2f})"
-        except ValueError:  # ranks only: no threshold to tune
-            tuned = "ranks only"
         arrow = "↑" if metric.higher_is_better else "↓"
         table.add_row(f"{name} {arrow}", f"{metric(*test):.4f}", tuned, f"{metric.best:g}")
     Console().print(table)

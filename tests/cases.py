@@ -65,6 +65,7 @@ def _confusion() -> list[Case]:
             ("mcc", sk.matthews_corrcoef),
             ("kappa", sk.cohen_kappa_score),
             ("balanced_accuracy", sk.balanced_accuracy_score),
+            ("gmean", ref.binary_gmean),
         ]:
             cases.append(Case(name, "multi-label", ref.per_label(fn, average), options))
     averaged = {
@@ -72,15 +73,16 @@ def _confusion() -> list[Case]:
         "recall": sk.recall_score,
         "f1": sk.f1_score,
         "jaccard": sk.jaccard_score,
-        "fbeta": partial(sk.fbeta_score, beta=1),
+        "fbeta": partial(sk.fbeta_score, beta=0.5),
     }
     for name, fn in averaged.items():
-        cases.append(Case(name, "binary", ref.decisions(fn, **zero)))
-        cases.append(Case(name, "multi-class", ref.decisions(fn, average="macro", **zero)))
+        own = {"beta": 0.5} if name == "fbeta" else {}
+        cases.append(Case(name, "binary", ref.decisions(fn, **zero), own))
+        cases.append(Case(name, "multi-class", ref.decisions(fn, average="macro", **zero), own))
         for average in ("macro", "micro", "weighted"):
             reference = ref.decisions(fn, average=average, **zero)
-            cases.append(Case(name, "multi-class", reference, {"average": average}))
-            cases.append(Case(name, "multi-label", reference, {"average": average, "multilabel": True}))
+            cases.append(Case(name, "multi-class", reference, {**own, "average": average}))
+            cases.append(Case(name, "multi-label", reference, {**own, "average": average, "multilabel": True}))
     return cases
 
 
@@ -101,7 +103,11 @@ def _curves() -> list[Case]:
         rest = partial(ref.one_against_rest, reference, negatives=negatives)
         cases.append(Case(name, "multi-class", rest(), options))
         cases.append(Case(name, "multi-label", rest(), {**options, "multilabel": True}))
-    for name, reference, negatives in [("auc", ref.auc, True), ("average_precision", ref.average_precision, False)]:
+    for name, reference, negatives in [
+        ("auc", ref.auc, True),
+        ("average_precision", ref.average_precision, False),
+        ("eer", ref.eer, True),
+    ]:
         for average in ("micro", "weighted"):
             rest = ref.one_against_rest(reference, average, negatives=negatives)
             cases.append(Case(name, "multi-class", rest, {"average": average}))

@@ -52,6 +52,11 @@ def gmean(scores: np.ndarray, target: np.ndarray) -> float:
     return float(np.prod(recalls) ** (1 / len(labels)))
 
 
+def binary_gmean(target: np.ndarray, predicted: np.ndarray) -> float:
+    recalls = sk.recall_score(target, predicted, labels=[0, 1], average=None, zero_division=0)
+    return float(np.sqrt(np.prod(recalls)))
+
+
 def per_label(fn: Callable[..., Any], average: str) -> Reference:
     """A binary reference for each label, averaged by hand."""
 

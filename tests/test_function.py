@@ -164,6 +164,38 @@ def test_nan_is_passed_on() -> None:
     assert mg.from_function(lambda s, y: float("nan"))(torch.zeros(3), torch.zeros(3)).isnan()
 
 
+def test_scorers_of_own_functions_get_target_first() -> None:
+    scores, target = torch.tensor([-2.0, 1.0, 3.0, -1.0]), torch.tensor([0, 1, 1, 1])
+    own = mg.from_function(sk.make_scorer(lambda a, b: float(np.mean(a)) + 10 * float(np.mean(b))))
+    assert own(scores, target) == pytest.approx(0.75 + 10 * 0.5)
+    chances = mg.from_function(sk.make_scorer(lambda y_true, y_pred: np.mean(y_pred), response_method="predict_proba"))
+    assert chances(scores, target).item() == pytest.approx(scores.sigmoid().mean().item())
+
+
+def test_torchmetrics_does_not_mistake_small_logits_for_probabilities() -> None:
+    scores, target = torch.tensor([[0.2, 0.3], [-0.2, 0.3]]), torch.tensor([[1, 1], [0, 1]])
+    assert mg.from_function(binary_f1_score)(scores, target).tolist() == [1, 1]
+    error = mg.from_function(torchmetrics.MeanSquaredError(), higher_is_better=False)
+    assert error(torch.tensor([-1.0, 2.0, 3.0]), torch.tensor([1.0, 2.0, 2.0])) == pytest.approx(5 / 3)
+
+
+def test_hinge_loss_sees_decision_values(classes: tuple[torch.Tensor, torch.Tensor]) -> None:
+    expected = [sk.hinge_loss(y.numpy(), s.numpy()) for s, y in zip(*classes, strict=True)]
+    value = mg.from_function(sk.hinge_loss, higher_is_better=False)(*classes)
+    np.testing.assert_allclose(value.numpy(), expected, atol=1e-6)
+
+
+def test_a_function_cannot_change_the_users_data() -> None:
+    def careless(scores: Any, target: Any) -> float:
+        scores -= 5
+        return float(scores.sum())
+
+    scores = torch.zeros(3)
+    for arrays in (True, False):
+        mg.from_function(careless, arrays=arrays)(scores, torch.zeros(3))
+    assert not scores.any()
+
+
 def test_the_direction_must_not_contradict_the_function() -> None:
     with pytest.raises(
         ValueError, match="hamming_loss says of itself that lower is better; pass higher_is_better=False"
@@ -185,7 +217,7 @@ def test_functions_with_turned_arguments_are_refused() -> None:
         ValueError, match=r"cost takes 'y_true' first.* lambda scores, target: cost\(target, scores > 0\)"
     ):
         mg.from_function(cost)
-    with pytest.raises(ValueError, match="not a target and predictions"):
+    with pytest.raises(ValueError, match="not a target and what a classifier says of it"):
         mg.from_function(sk.silhouette_score)
     with pytest.raises(TypeError, match=r"takes a callable .* got int: 3"):
         mg.from_function(3)  # type: ignore[arg-type]

@@ -1,10 +1,12 @@
 """How shapes choose the task, and two classes meet the binary question."""
 
+import numpy as np
 import pytest
 import sklearn.metrics
 import torch
 
 import metricgrad as mg
+from tests import references as ref
 
 CLASSIFICATION = [name for name in mg.metric_names() if "multi-class" in mg.metric(name).families]
 
@@ -100,7 +102,11 @@ def test_class_ten_of_ten_is_refused() -> None:
         ("mcc", {"average": "macro"}, "mcc has one multi-class form, without average; got average='macro'"),
         ("kappa", {"weights": "cubic"}, "weights must be None, 'linear' or 'quadratic'; got 'cubic'"),
         ("accuracy", {"k": 0}, "k must be 1 or more; got 0"),
-        ("fbeta", {"beta": -1}, "beta must be above 0; got -1"),
+        ("fbeta", {"beta": -1}, "beta must be above 0 and finite; got -1"),
+        ("fbeta", {"beta": float("inf")}, "beta must be above 0 and finite; got inf"),
+        ("partial_auc", {"max_fpr": 1.5}, "max_fpr must be above 0 and at most 1; got 1.5"),
+        ("accuracy", {"k": 2, "multilabel": True}, "k is for classes, not for labels; got k=2"),
+        ("hamming", {"multilabel": False}, "hamming has one multi-class form, without average"),
         ("partial_auc", {"max_fpr": 0}, "max_fpr must be above 0 and at most 1; got 0"),
         ("recall_at_precision", {"min_precision": 2}, "min_precision must be above 0 and at most 1; got 2"),
         ("ndcg", {"gain": "cubic"}, "gain must be 'linear' or 'exponential'; got 'cubic'"),
@@ -113,6 +119,55 @@ def test_class_ten_of_ten_is_refused() -> None:
 def test_wrong_options_are_refused(name: str, options: dict[str, object], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         mg.metric(name, **options)
+
+
+@pytest.mark.parametrize(
+    ("name", "option"), [("accuracy", "k"), ("ndcg", "k"), ("precision_at_k", "k"), ("bleu", "max_order")]
+)
+@pytest.mark.parametrize("value", [2.5, "3", True])
+def test_whole_numbers_are_asked_for(name: str, option: str, value: object) -> None:
+    with pytest.raises(TypeError, match=f"{option} must be a whole number; got {value!r}"):
+        mg.metric(name, **{option: value})
+
+
+def test_hamming_is_the_share_of_all_labels_that_count() -> None:
+    scores, target = torch.ones(3, 2), torch.tensor([[1, 0], [1, 0], [1, 1]])
+    where = torch.tensor([[1, 1], [1, 0], [1, 0]])
+    assert mg.metric("hamming")(scores, target, where=where) == 0.25
+    assert mg.metric("error_rate", multilabel=True)(scores, target, where=where) == 0.5
+
+
+def test_rows_that_swap_scores_tie_as_on_paper() -> None:
+    generator = torch.Generator().manual_seed(0)
+    scores = torch.randint(-3, 4, (60, 4), generator=generator).double() / 2
+    target = torch.randint(0, 4, (60,), generator=generator)
+    order = torch.tensor([2, 0, 3, 1])
+    swapped, moved = scores[:, order], torch.argsort(order)[target]
+    probabilities = scores.softmax(-1).numpy().round(12)
+    for name, reference in (("auc", ref.auc), ("average_precision", ref.average_precision), ("eer", ref.eer)):
+        value = mg.metric(name)(scores, target)
+        assert mg.metric(name)(swapped, moved) == pytest.approx(value.item(), abs=1e-12)
+        expected = [reference(probabilities[:, c], (target == c).long().numpy()) for c in range(4)]
+        assert value.item() == pytest.approx(sum(expected) / 4, abs=1e-9)
+
+
+def test_autocast_changes_nothing() -> None:
+    generator = torch.Generator().manual_seed(0)
+    scores, target = torch.randn(200, 5, generator=generator), torch.randint(0, 5, (200,), generator=generator)
+    for name in CLASSIFICATION:
+        for options in ({}, {"weights": "quadratic"}) if name == "kappa" else ({},):
+            expected = mg.metric(name, **options)(scores, target)
+            with torch.autocast("cpu", dtype=torch.bfloat16):
+                assert mg.metric(name, **options)(scores, target) == expected
+
+
+def test_unsigned_and_eight_bit_types_are_taken() -> None:
+    scores, target = torch.tensor([2.0, -1.0, 1.0]), torch.tensor([1, 0, 0])
+    for dtype in (torch.uint8, torch.uint16, torch.uint32, torch.uint64):
+        assert mg.metric("f1")(scores, target.to(dtype)) == mg.metric("f1")(scores, target)
+    assert mg.metric("f1")(scores.to(torch.float8_e5m2), target) == mg.metric("f1")(scores, target)
+    for kind in (">f4", ">i8", "float128", "float16"):
+        assert mg.metric("f1")(np.asarray(scores).astype(kind), np.asarray(target)) == pytest.approx(2 / 3)
 
 
 def test_top_k_needs_more_than_k_classes() -> None:

@@ -64,8 +64,8 @@ def test_correlations_of_constants_and_nothing_are_zero(correlation: Callable[..
     assert correlation(x, x, torch.zeros(4, dtype=torch.bool)) == 0
     assert correlation(x[:1], x[:1]) == 0
     assert correlation(x[:0], x[:0]) == 0
-    assert correlation(x, x) == 1
-    assert correlation(x, -x) == -1
+    assert correlation(x, x).item() == pytest.approx(1)
+    assert correlation(x, -x).item() == pytest.approx(-1)
 
 
 def test_pearson_has_a_gradient() -> None:
@@ -104,12 +104,42 @@ def test_log_odds_keep_the_order_that_probabilities_lose(scale: float) -> None:
     others.diagonal(dim1=-2, dim2=-1).fill_(-torch.inf)
     exact = scores.double() - others.logsumexp(-1)
     torch.testing.assert_close(ops.log_odds(scores).double(), exact, rtol=1e-5, atol=1e-4)
-    assert ops.spearman(ops.log_odds(scores).flatten(), exact.flatten().float()) > 0.99999
+    assert ops.spearman(ops.log_odds(scores).flatten(), exact.flatten()) > 0.99999
 
 
-def test_groups_are_padded_in_order() -> None:
-    index, where = ops.pad_groups(torch.tensor([4, 1, 4, 1, 1, 9]))
-    assert index.tolist() == [[1, 3, 4], [0, 2, 0], [5, 0, 0]]
-    assert where.tolist() == [[True, True, True], [True, True, False], [True, False, False]]
-    index, where = ops.pad_groups(torch.zeros(0, dtype=torch.int64))
-    assert index.shape == where.shape == (0, 0)
+def test_groups_of_similar_size_come_together() -> None:
+    groups = torch.tensor([4, 1, 4, 1, 1, 9, 1, 4])
+    batches = [(w.tolist(), i.tolist(), m.tolist()) for w, i, m in ops.group_batches(groups)]
+    assert batches[0] == ([2], [[5]], [[True]])
+    assert batches[1] == ([0, 1], [[1, 3, 4, 6], [0, 2, 7, 0]], [[True] * 4, [True, True, True, False]])
+    assert not list(ops.group_batches(torch.zeros(0, dtype=torch.int64)))
+
+
+def test_groups_of_very_different_sizes_need_little_padding() -> None:
+    groups = torch.cat([torch.zeros(5000), torch.arange(1, 5001)]).long()
+    assert sum(index.numel() for _, index, _ in ops.group_batches(groups)) <= 2 * len(groups)
+
+
+@pytest.mark.parametrize("scale", [1e-20, 1e-12, 1e10, 1e18])
+def test_correlations_do_not_depend_on_scale(scale: float) -> None:
+    x = torch.tensor([1.0, 2.0, 3.0, 5.0])
+    assert ops.pearson(x * scale, x * scale).item() == pytest.approx(1)
+    assert ops.pearson(x * scale, -x).item() == pytest.approx(-1)
+
+
+def test_correlations_of_many_and_of_short_floats() -> None:
+    many = torch.arange(5_000_000.0)
+    assert ops.spearman(many, many).item() == pytest.approx(1)
+    short = (100 * torch.randn(3000, generator=torch.Generator().manual_seed(0))).half()
+    assert ops.pearson(short, short).item() == pytest.approx(1, abs=1e-5)
+    assert ops.masked_mean(torch.full((100_000,), 2.0, dtype=torch.float16)) == 2
+
+
+def test_masked_nan_leaves_gradients_alone() -> None:
+    values = torch.tensor([1.0, 2.0, 4.0, float("nan")], requires_grad=True)
+    where = torch.tensor([True, True, True, False])
+    (
+        ops.soft_rank(values, 1.0, where).sum() + ops.pearson(values, torch.tensor([1.0, 3.0, 2.0, 0.0]), where)
+    ).backward()
+    assert values.grad is not None
+    assert values.grad.isfinite().all()

@@ -3,6 +3,7 @@
 import ast
 import doctest
 import json
+import os
 import re
 import subprocess
 import sys
@@ -17,8 +18,11 @@ SOURCE = ROOT / "src" / "metricgrad"
 LAYERS = ["ops", "metrics", "surrogates", "training", "estimators", "report", "cli", "__main__"]
 
 
-def run(*command: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, *command], capture_output=True, text=True, cwd=ROOT, check=False)
+def run(*command: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    surroundings = {**os.environ, "PYTHONIOENCODING": "utf-8", **environment}
+    return subprocess.run(
+        [sys.executable, *command], capture_output=True, encoding="utf-8", cwd=ROOT, check=False, env=surroundings
+    )
 
 
 def imported_layers(path: Path) -> set[str]:
@@ -71,6 +75,7 @@ def test_the_metric_table_in_the_docs_is_current() -> None:
         assert f"| {', '.join(metric.families)} |" in row, f"docs/metrics.md has no current row for {name}"
         assert f"| {metric.ties} |" in row
         assert f"| {metric.undefined} |" in row
+        assert ("↑" in row) == metric.higher_is_better
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "examples").glob("*.py")), ids=lambda path: path.name)
@@ -105,6 +110,19 @@ def test_a_wrong_name_is_an_error_without_a_traceback() -> None:
     assert result.returncode == 2
     assert "did you mean ndcg" in result.stderr
     assert "Traceback" not in result.stderr
+    assert "there is no metric named '[/red]'" in run("-m", "metricgrad", "metrics", "[/red]").stderr
+
+
+def test_the_command_states_directions() -> None:
+    lines = {line.split()[0]: line for line in run("-m", "metricgrad", "metrics").stdout.splitlines() if line.strip()}
+    for name in mg.metric_names():
+        assert ("↑" in lines[name]) == mg.metric(name).higher_is_better
+
+
+def test_a_terminal_without_unicode_will_do() -> None:
+    result = run("-m", "metricgrad", "metrics", PYTHONIOENCODING="ascii")
+    assert result.returncode == 0, result.stderr
+    assert "0..1 +" in result.stdout
 
 
 def test_the_command_says_what_to_install() -> None:

@@ -3,11 +3,13 @@
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torchmetrics.functional import retrieval
 
 import metricgrad as mg
+from tests import references as ref
 
 
 @pytest.mark.parametrize(
@@ -59,8 +61,35 @@ def test_float32_ndcg_of_a_long_list_is_precise() -> None:
     assert mg.metric("ndcg")(scores, grades).item() == pytest.approx(exact.item(), abs=1e-5)
 
 
+def test_huge_grades_do_not_overflow() -> None:
+    scores = torch.tensor([2.0, 1.0, 3.0])
+    for grades in ([200.0, 0.0, 199.0], [3e38, 3e38, 0.0]):
+        for gain in ("linear", "exponential"):
+            value = mg.metric("ndcg", gain=gain)(scores, torch.tensor(grades))
+            assert 0 < value < 1 or value == pytest.approx(1)
+    exact = mg.metric("ndcg", gain="exponential")(scores, torch.tensor([5.0, 1.0, 3.0]))
+    assert exact.item() == pytest.approx(
+        ref.ndcg(scores.numpy(), np.array([5.0, 1.0, 3.0]), exponential=True), abs=1e-6
+    )
+
+
 def test_shapes_must_agree() -> None:
     with pytest.raises(ValueError, match=r"ndcg takes scores \[..., N\] .* got scores \[3, 2\] and target \[3\]"):
         mg.metric("ndcg")(torch.zeros(3, 2), torch.zeros(3))
-    with pytest.raises(ValueError, match="groups cuts one flat set into many"):
+    with pytest.raises(ValueError, match=r"groups must be one integer id per item .* for scores \[2, 3\]"):
         mg.metric("ndcg")(torch.zeros(2, 3), torch.zeros(2, 3), groups=torch.tensor([0, 0, 1]))
+    with pytest.raises(ValueError, match="groups must be one integer id per item"):
+        mg.metric("ndcg")(torch.zeros(3), torch.zeros(3), groups=torch.tensor([[0, 0, 1]]))
+
+
+def test_groups_check_everything_in_the_users_own_layout() -> None:
+    scores, target, groups = torch.zeros(6), torch.zeros(6), torch.tensor([0, 1, 0, 1, 2, 2])
+    with pytest.raises(ValueError, match=r"where must have shape \[6\] here; got \[7\]"):
+        mg.metric("auc")(scores, target, where=torch.ones(7), groups=groups)
+    with pytest.raises(ValueError, match=r"where must hold only 0 and 1; got 0\.5"):
+        mg.metric("auc")(scores, target, where=torch.full((6,), 0.5), groups=groups)
+    with pytest.raises(ValueError, match=r"of 6 \(shape \[6\]\), at \[4\]"):
+        mg.metric("auc")(scores.index_fill(0, torch.tensor([4]), torch.nan), target, groups=groups)
+    for where in (None, torch.ones(3, 4)):
+        with pytest.raises(ValueError, match=r"one flat set; .* for scores \[3, 4\] and target \[3, 4\]"):
+            mg.metric("auc")(torch.zeros(3, 4), torch.zeros(3, 4), where=where, groups=torch.tensor([0, 1, 1]))

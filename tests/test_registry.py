@@ -30,6 +30,11 @@ def test_wrong_names_and_options_get_a_hint() -> None:
         mg.metric("f1", treshold=0.5)
 
 
+def test_a_class_is_no_metric() -> None:
+    with pytest.raises(TypeError, match=r"pass a metric's name or an instance, .* got the class F1"):
+        mg.metric(type(mg.metric("f1")))
+
+
 def test_metrics_are_frozen_and_readable() -> None:
     assert repr(mg.metric("ndcg", k=5)) == "Ndcg(k=5, gain='linear')"
     with pytest.raises(AttributeError):

@@ -1,5 +1,7 @@
 """Text metrics: ids, padding, end tokens, decoders and detokenizers."""
 
+from collections import Counter
+
 import hypothesis
 import hypothesis.strategies as st
 import numpy as np
@@ -34,12 +36,19 @@ def test_dynamic_programmes_equal_rapidfuzz(pairs: list[tuple[list[int], list[in
     assert tokens.common_subsequence(hypothesis_ids, references).squeeze(1).tolist() == common
 
 
-def test_large_batches_are_cut_into_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
-    generator = torch.Generator().manual_seed(0)
-    left, right = torch.randint(0, 4, (2, 9, 6), generator=generator)
-    whole = tokens.ngram_matches(left, right.unsqueeze(1), 4, pool=True)
-    monkeypatch.setattr(tokens, "_TABLE_ENTRIES", 100)
-    assert tokens.ngram_matches(left, right.unsqueeze(1), 4, pool=True).equal(whole)
+@hypothesis.given(st.lists(st.tuples(sequences, sequences, sequences), min_size=1, max_size=4))
+def test_clipped_matches_equal_counters(triples: list[tuple[list[int], list[int], list[int]]]) -> None:
+    def grams(ids: list[int], n: int) -> Counter[tuple[int, ...]]:
+        return Counter(tuple(ids[i : i + n]) for i in range(len(ids) - n + 1))
+
+    left = padded([h for h, _, _ in triples], 8)
+    right = torch.stack([padded([list(r) for r in refs], 8) for _, *refs in triples])
+    pooled = tokens.ngram_matches(left, right, 3, pool=True)
+    apart = tokens.ngram_matches(left, right, 3, pool=False)
+    for row, (h, *refs) in enumerate(triples):
+        for n in (1, 2, 3):
+            assert pooled[row, n - 1] == (grams(h, n) & (grams(refs[0], n) | grams(refs[1], n))).total()
+            assert apart[row, :, n - 1].tolist() == [(grams(h, n) & grams(ref, n)).total() for ref in refs]
 
 
 @pytest.mark.parametrize("name", TEXT)
@@ -98,6 +107,31 @@ def test_detokenize_takes_many_sets_and_empty_texts() -> None:
         assert value.isfinite().all()
     nothing = torch.full((1, 2, 3), -1)
     assert mg.metric("exact_match", detokenize=words)(nothing, nothing).tolist() == [1]
+
+
+def test_masked_targets_are_not_looked_at_and_others_are() -> None:
+    ids, target = torch.tensor([[1, 2, 3]]), torch.tensor([[1.0, 2.0, float("nan")]])
+    assert mg.metric("exact_match")(ids, target, where=torch.tensor([[True, True, False]])) == 1
+    for wrong in (float("nan"), float("inf"), 0.5):
+        target[0, 2] = wrong
+        with pytest.raises(ValueError, match=r"token ids, whole numbers; got torch.float32 of shape \[1, 3\]"):
+            mg.metric("exact_match")(ids, target)
+
+
+def test_two_empty_texts_agree_for_some_metrics_only() -> None:
+    nothing = torch.full((1, 3), -1)
+    values = {name: mg.metric(name)(nothing, nothing).item() for name in TEXT}
+    assert values == {
+        **{"span_f1": 1, "exact_match": 1, "bleu": 0},
+        **{"rouge_l": 0, "edit_distance": 0, "word_error_rate": 0},
+    }
+
+
+def test_ranges_follow_the_options() -> None:
+    assert mg.metric("edit_distance").worst == torch.inf
+    assert mg.metric("edit_distance", normalized=True).worst == 1
+    assert mg.metric("partial_auc", max_fpr=1.0).worst == 0
+    assert mg.metric("partial_auc", max_fpr=0.5).worst == pytest.approx(1 / 3)
 
 
 def test_sentence_bleu_is_a_set_of_one() -> None:

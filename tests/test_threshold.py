@@ -67,6 +67,8 @@ def test_one_threshold_per_label_or_one_for_all() -> None:
     assert tuned > mg.metric("f1", multilabel=True)(scores, target)
     pooled = mg.best_threshold(scores, target, mg.metric("f1", multilabel=True, average="micro"))
     assert pooled == mg.best_threshold(scores.flatten(), target.flatten(), "f1")
+    several = mg.metric("f1", multilabel=True, average="micro", threshold=(9.0, 9.0, 9.0))
+    assert mg.best_threshold(scores, target, several) == pooled
 
 
 def test_of_equally_good_thresholds_the_nearest_is_taken() -> None:
@@ -87,6 +89,38 @@ def test_functions_are_tried_at_every_cut() -> None:
     )
     few = mg.best_threshold(scores, target, lambda s, y: sk.f1_score(y, s > 0), candidates=5)
     assert few.isfinite().all()
+
+
+def test_functions_are_tried_where_decisions_change() -> None:
+    generator = torch.Generator().manual_seed(0)
+    scores = torch.randint(0, 3, (5000,), generator=generator)
+    target = (scores + 2 * torch.randn(5000, generator=generator) > 1).long()
+    f1 = mg.from_function(lambda s, y: sk.f1_score(y, s > 0), arrays=True)
+    assert mg.best_threshold(scores, target, f1, candidates=8) == mg.best_threshold(scores, target, "f1")
+    where = torch.arange(3000) % 150 == 0
+    apart, truth = torch.randn(3000, generator=generator), torch.zeros(3000)
+    truth[where] = (apart[where] > apart[where].median()).float()
+    found = mg.best_threshold(apart, truth, f1, where=where, candidates=30)
+    assert mg.metric("f1", threshold=found)(apart, truth, where=where) == 1
+    sometimes = mg.from_function(lambda s, y: float("nan") if (s > 0).all() else -float((s > 0).sum()))
+    assert mg.best_threshold(torch.tensor([1.0, 2.0, 3.0]), torch.ones(3), sometimes) == 4
+    for wrong in (0, 1, 2.5):
+        with pytest.raises((ValueError, TypeError), match="candidates must be"):
+            mg.best_threshold(scores, target, f1, candidates=wrong)  # type: ignore[arg-type]
+    labels = mg.from_function(sk.f1_score, multilabel=True)
+    with pytest.raises(ValueError, match="a threshold belongs to binary scores"):
+        mg.best_threshold(torch.zeros(5, 3), torch.zeros(5, 3), labels)
+
+
+def test_infinite_thresholds_are_replaced() -> None:
+    scores, target = torch.tensor([1.0, 2.0, 3.0, 4.0]), torch.tensor([0, 0, 1, 1])
+    for own in (torch.inf, -torch.inf):
+        assert mg.best_threshold(scores, target, mg.metric("f1", threshold=own)) == 2.5
+    lowest = torch.tensor([torch.finfo().min, 1.0])
+    found = mg.best_threshold(lowest, torch.tensor([1, 1]), "f1")
+    assert mg.metric("f1", threshold=found)(lowest, torch.tensor([1, 1])) == 1
+    with pytest.raises(ValueError, match="threshold must be a number; got nan"):
+        mg.metric("f1", threshold=float("nan"))
 
 
 def test_a_million_scores_are_cut_in_linear_memory() -> None:

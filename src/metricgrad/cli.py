@@ -3,6 +3,7 @@
 import inspect
 import json
 import math
+import sys
 from typing import Annotated, Any
 
 import typer
@@ -38,7 +39,7 @@ def metrics(
     try:
         chosen = [metric(each) for each in ([name] if name else metric_names())]
     except ValueError as error:
-        Console(stderr=True).print(f"[red]{error}[/red]", highlight=False)
+        Console(stderr=True).print(str(error), style="red", markup=False, highlight=False)
         raise typer.Exit(2) from None
     if as_json:
         typer.echo(json.dumps([facts(each) for each in chosen], indent=2))
@@ -67,8 +68,14 @@ def facts(each: Metric) -> dict[str, Any]:
 def value_range(each: Metric) -> str:
     """Range and direction in a few characters: `0..1 ↑`."""
     low, high = sorted([each.best, each.worst])
-    bounds = [f"{bound:.2g}" if math.isfinite(bound) else "∞" for bound in (low, high)]
-    return f"{bounds[0]}..{bounds[1]} {'↑' if each.higher_is_better else '↓'}"
+    bounds = [f"{bound:.2g}" if math.isfinite(bound) else "inf" for bound in (low, high)]
+    up, down = arrows()
+    return f"{bounds[0]}..{bounds[1]} {up if each.higher_is_better else down}"
+
+
+def arrows() -> tuple[str, str]:
+    """Signs for higher and lower is better, as far as the terminal can show them."""
+    return ("↑", "↓") if "utf" in (sys.stdout.encoding or "").lower() else ("+", "-")
 
 
 _FAMILY_LETTERS = {
@@ -85,7 +92,8 @@ _FAMILY_LETTERS = {
 def _legend(chosen: list[Metric]) -> Table:
     legend = Table.grid(padding=(0, 2, 0, 0))
     legend.add_row("family", ", ".join(f"{letter} {family}" for family, letter in _FAMILY_LETTERS.items()))
-    legend.add_row("range", "↑ higher is better, ↓ lower is better; with default options")
+    up, down = arrows()
+    legend.add_row("range", f"{up} higher is better, {down} lower is better; with default options")
     for word in dict.fromkeys(each.ties for each in chosen):
         legend.add_row(word, TIE_RULES[word])
     return legend
@@ -106,9 +114,15 @@ def _table(chosen: list[Metric]) -> Table:
 
 
 def _describe(each: Metric) -> None:
+    """One metric in full; options that it shares with others are explained by the classes it is made of."""
     console = Console(highlight=False)
     console.print(f"[bold]{each.name}[/bold]  {value_range(each)}  ({', '.join(each.families)})\n")
     console.print(inspect.getdoc(type(each)), markup=False)
+    for base in type(each).__mro__[1:]:
+        arguments = (base.__doc__ or "").partition("Args:\n")[2]
+        if arguments:
+            console.print(f"\nOptions of {base.__name__}:\n{inspect.cleandoc(arguments)}", markup=False)
+            break
     console.print(f"\nequal scores: {TIE_RULES[each.ties]}\nundefined:    {each.undefined}", markup=False)
     options = ", ".join(f"{option}={default!r}" for option, default in metric_options(type(each)).items())
     console.print(f"\nmg.metric({each.name!r}{', ' if options else ''}{options})", markup=False, style="cyan")

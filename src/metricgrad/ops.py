@@ -6,6 +6,8 @@ From it follow averaged ranks, tied pairs and, in `metrics/curves.py`, the verti
 all in O(N log N) time and O(N) memory. Only `soft_rank` compares all pairs, because its gradient needs them.
 """
 
+from collections.abc import Iterator
+
 import torch
 from torch import Tensor
 
@@ -17,7 +19,7 @@ def float_dtype(values: Tensor) -> torch.dtype:
         values: any real tensor.
 
     Returns:
-        float32 for float32 and shorter floats, float64 for float64 and integers.
+        float32 for float32 and shorter floats, float64 for float64 and integers (exact up to 2^53).
 
     Example:
         >>> float_dtype(torch.zeros(1, dtype=torch.bfloat16)), float_dtype(torch.zeros(1, dtype=torch.int64))
@@ -55,19 +57,22 @@ def log_odds(scores: Tensor) -> Tensor:
         scores: `[..., C]`, float, C at least 2.
 
     Returns:
-        `[..., C]`.
+        `[..., C]`, float64.
 
     Example:
         >>> log_odds(torch.tensor([[0.0, 20.0], [0.0, 30.0]]))
         tensor([[-20.,  20.],
-                [-30.,  30.]])
+                [-30.,  30.]], dtype=torch.float64)
     """
+    scores = scores.to(torch.float64)
     log_probability = scores.log_softmax(-1)
     probability = log_probability.exp()
     top = scores.argmax(-1, keepdim=True)
     lead = scores.gather(-1, top) - scores.scatter(-1, top, -torch.inf).logsumexp(-1, keepdim=True)
     likely = probability > 0.5
-    return torch.where(likely, lead, log_probability - torch.log1p(-probability.masked_fill(likely, 0.0)))
+    exact = torch.where(likely, lead, log_probability - torch.log1p(-probability.masked_fill(likely, 0.0)))
+    # Items whose classes only swap scores tie on paper; rounding to 2^-34 lets them tie here as well.
+    return exact + ((exact * 2**34).round() / 2**34 - exact).detach()
 
 
 def masked_sum(values: Tensor, where: Tensor | None = None) -> Tensor:
@@ -101,6 +106,7 @@ def masked_mean(values: Tensor, where: Tensor | None = None) -> Tensor:
         >>> masked_mean(torch.tensor([1.0, 2.0, 9.0]), torch.tensor([True, True, False]))
         tensor(1.5000)
     """
+    values = values.to(float_dtype(values))
     where = torch.ones_like(values, dtype=torch.bool) if where is None else where
     return divide(masked_sum(values, where), where.sum(-1).to(values.dtype))
 
@@ -190,13 +196,8 @@ def pearson(x: Tensor, y: Tensor, where: Tensor | None = None) -> Tensor:
     Reference:
         `scipy.stats.pearsonr`.
     """
-    x = x - masked_mean(x, where).unsqueeze(-1)
-    y = y - masked_mean(y, where).unsqueeze(-1)
-    spread = masked_sum(x * x, where) * masked_sum(y * y, where)
-    constant = spread == 0
-    # The square root is taken of 1 where the spread is 0: its own gradient there would be infinite.
-    scale = torch.where(constant, 1.0, spread).sqrt()
-    return torch.where(constant, 0.0, masked_sum(x * y, where) / scale).clamp(-1.0, 1.0)
+    x, y = _unit(x, where), _unit(y, where)
+    return (x * y).sum(-1).clamp(-1.0, 1.0)
 
 
 def kendall(x: Tensor, y: Tensor, where: Tensor | None = None) -> Tensor:
@@ -259,6 +260,7 @@ def soft_rank(values: Tensor, slope: float = 1.0, where: Tensor | None = None) -
         >>> soft_rank(torch.tensor([10.0, 30.0, 20.0, 20.0]))
         tensor([1.0001, 3.9999, 2.5000, 2.5000])
     """
+    values = values if where is None else torch.where(where, values, 0.0)
     wins = torch.sigmoid(slope * (values.unsqueeze(-1) - values.unsqueeze(-2)))
     # The comparison with itself contributes 1/2, where the rank needs 1.
     if where is None:
@@ -266,29 +268,45 @@ def soft_rank(values: Tensor, slope: float = 1.0, where: Tensor | None = None) -
     return torch.where(where, masked_sum(wins, where.unsqueeze(-2)) + 0.5, 0.0)
 
 
-def pad_groups(groups: Tensor) -> tuple[Tensor, Tensor]:
-    """Where the items of each group stand, one row per group, ragged rows padded.
+def group_batches(groups: Tensor) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+    """Groups of similar size together, one row per group, so that padding at most doubles the items.
 
     Args:
         groups: `[N]`, integer ids in any order.
 
-    Returns:
-        index `[G, L]`, positions into the flat items, groups by ascending id and items in their order, 0 as padding;
-        where `[G, L]`, False on the padding.
+    Yields:
+        which `[G]`, places of these groups among all by ascending id; index `[G, L]`, places of their items, 0 as
+        padding; where `[G, L]`, False on the padding.
 
     Example:
-        >>> index, where = pad_groups(torch.tensor([7, 3, 7, 7]))
-        >>> index, where
-        (tensor([[1, 0, 0],
-                [0, 2, 3]]),
-         tensor([[ True, False, False],
-                [ True,  True,  True]]))
+        >>> for which, index, where in group_batches(torch.tensor([7, 3, 7, 7])):
+        ...     print(which.tolist(), index.tolist(), where.tolist())
+        [0] [[1]] [[True]]
+        [1] [[0, 2, 3]] [[True, True, True]]
     """
     _, sizes = groups.unique(return_counts=True)
-    longest = int(sizes.max()) if len(sizes) else 0
-    where = torch.arange(longest, device=groups.device) < sizes.unsqueeze(-1)
-    index = torch.zeros(where.shape, dtype=torch.int64, device=groups.device)
-    return index.masked_scatter_(where, groups.argsort(stable=True)), where
+    order = groups.argsort(stable=True)
+    starts = sizes.cumsum(0) - sizes
+    octaves = torch.log2(sizes.to(torch.float64)).ceil()
+    for octave in octaves.unique():
+        which = (octaves == octave).nonzero().squeeze(-1)
+        places = torch.arange(int(sizes[which].max()), device=groups.device)
+        where = places < sizes[which].unsqueeze(-1)
+        yield which, order[torch.where(where, starts[which].unsqueeze(-1) + places, 0)].masked_fill(~where, 0), where
+
+
+def _unit(values: Tensor, where: Tensor | None) -> Tensor:
+    """Values with mean 0 and length 1 among those that count, 0 elsewhere; all 0 where they are constant."""
+    values = values.to(float_dtype(values))
+    values = values if where is None else torch.where(where, values, 0.0)
+    largest = values.detach().abs().amax(-1, keepdim=True) if values.shape[-1] else values
+    values = divide(values, largest)
+    centred = values - masked_mean(values, where).unsqueeze(-1)
+    centred = centred if where is None else torch.where(where, centred, 0.0)
+    squares = (centred * centred).sum(-1, keepdim=True)
+    # Rounding leaves a trace of spread in a constant row. The root of 1 is taken there: that of 0 has no gradient.
+    constant = squares <= values.shape[-1] * torch.finfo(values.dtype).eps ** 2
+    return torch.where(constant, 0.0, centred / torch.where(constant, 1.0, squares).sqrt())
 
 
 def _masked_last(values: Tensor, where: Tensor | None) -> Tensor:

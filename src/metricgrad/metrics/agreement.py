@@ -13,9 +13,10 @@ import torch
 from torch import Tensor
 
 from metricgrad import ops
+from metricgrad.metrics.checks import whole
 from metricgrad.metrics.confusion import ConfusionMetric, label_decisions
 from metricgrad.metrics.decisions import AllRivals, ItemDecisions, Pooling, own_margin
-from metricgrad.metrics.multiclass import Counts, one_hot
+from metricgrad.metrics.multiclass import Average, Counts, one_hot
 from metricgrad.metrics.reexpression import Reexpression
 
 
@@ -60,7 +61,7 @@ class Accuracy(RecallMetric):
     Args:
         k: a multi-class item is right if its class is among the k highest scores; of equal ones the lower index wins.
         threshold: see `ConfusionMetric`.
-        average: for labels only; the mean over labels (macro) and the share of all decisions (micro) are the same.
+        average: for labels only; macro and micro differ only where single labels are masked.
         multilabel: see `ConfusionMetric`.
 
     Example:
@@ -80,12 +81,13 @@ class Accuracy(RecallMetric):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.k < 1:
-            raise ValueError(f"k must be 1 or more; got {self.k}")
+        whole("k", self.k, 1)
+        if self.k > 1 and self.multilabel:
+            raise ValueError(f"k is for classes, not for labels; got k={self.k} with multilabel=True")
 
     def of_counts(self, counts: Counts) -> Tensor:
         """(tp + tn) / n."""
-        if self.k > 1 and not self.multilabel:
+        if self.k > 1:
             raise ValueError(f"accuracy with k={self.k} needs scores [..., N, C] with more than {self.k} classes")
         return ops.divide(counts.tp + counts.tn, sum(counts, torch.zeros_like(counts.tp)))
 
@@ -156,6 +158,7 @@ class Hamming(WrongShare):
     families = ("multi-label",)
     reference = "sklearn hamming_loss"
 
+    average: Average | None = "micro"
     multilabel: bool = True
 
 
@@ -252,7 +255,7 @@ class Mcc(JointMetric):
         """(tp tn - fp fn) / sqrt((tp + fp)(fn + tn)(tp + fn)(fp + tn))."""
         tp, fp, fn, tn = counts
         decided, given = (tp + fp) * (fn + tn), (tp + fn) * (fp + tn)
-        return ops.divide(tp * tn - fp * fn, decided.sqrt() * given.sqrt())
+        return ops.divide(tp * tn - fp * fn, decided.clamp(min=0).sqrt() * given.clamp(min=0).sqrt()).clamp(-1, 1)
 
     def class_pooling(self) -> Pooling:
         """The correlation of two class assignments; every sum is free of cancellation but the covariance itself."""
@@ -263,7 +266,7 @@ class Mcc(JointMetric):
 
         def value(sums: Tensor) -> Tensor:
             covariance, decided, given = sums.unbind(-1)
-            return ops.divide(covariance, decided.clamp(min=0).sqrt() * given.clamp(min=0).sqrt())
+            return ops.divide(covariance, decided.clamp(min=0).sqrt() * given.clamp(min=0).sqrt()).clamp(-1, 1)
 
         return Pooling(terms, value)
 

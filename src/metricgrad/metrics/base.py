@@ -87,9 +87,11 @@ class Metric(ABC):
         """
         scores, target = to_tensor("scores", scores), to_tensor("target", target)
         where = None if where is None else to_tensor("where", where)
-        if groups is not None:
-            scores, target, where = _split(scores, target, where, to_tensor("groups", groups))
-        return self.evaluate(*self.check(scores, target, where)).to(ops.float_dtype(scores))
+        with torch.autocast(scores.device.type, enabled=False):
+            inputs = self.check(scores, target, where)
+            if groups is None:
+                return self.evaluate(*inputs).to(ops.float_dtype(scores))
+            return self._by_group(scores, target, where, to_tensor("groups", groups)).to(ops.float_dtype(scores))
 
     @abstractmethod
     def check(self, scores: Tensor, target: Tensor, where: Tensor | None) -> Inputs:
@@ -99,6 +101,31 @@ class Metric(ABC):
     def evaluate(self, scores: Tensor, target: Tensor, where: Tensor | None) -> Tensor:
         """The metric of every set, `[...]`, from checked inputs."""
 
+    def _by_group(self, scores: Tensor, target: Tensor, where: Tensor | None, groups: Tensor) -> Tensor:
+        """The metric of every group of one flat set, by ascending id."""
+        refusal = ValueError(
+            f"groups must be one integer id per item of one flat set; got {groups.dtype} of shape {shape(groups)} for "
+            f"scores {shape(scores)} and target {shape(target)}"
+        )
+        if groups.is_floating_point() or groups.dim() != 1 or not len(groups) == len(scores) == len(target):
+            raise refusal
+        everything = torch.ones_like(groups, dtype=torch.bool)
+        try:
+            scores, target, where = self.check(scores, target, everything if where is None else where)
+        except ValueError:
+            raise refusal from None
+        assert where is not None
+        values = torch.zeros(len(groups.unique()), dtype=torch.float64, device=scores.device)
+        for which, index, real in ops.group_batches(groups):
+            counted = where[index] & real.reshape(real.shape + (1,) * (where.dim() - 1))
+            grouped = target[index]
+            grouped = grouped.masked_fill(~counted.reshape(counted.shape + (1,) * (grouped.dim() - counted.dim())), 0)
+            found = self.evaluate(scores[index], grouped, counted)
+            if found.dim() != 1:
+                raise refusal
+            values[which] = found.to(values.dtype)
+        return values
+
 
 def same_shape(metric: Metric, scores: Tensor, target: Tensor) -> None:
     """Raises ValueError unless scores and target have one shape."""
@@ -107,19 +134,3 @@ def same_shape(metric: Metric, scores: Tensor, target: Tensor) -> None:
             f"{metric.name} takes scores [..., N] and a target of the same shape; "
             f"got scores {shape(scores)} and target {shape(target)}"
         )
-
-
-def _split(scores: Tensor, target: Tensor, where: Tensor | None, groups: Tensor) -> Inputs:
-    """One padded set per group; the padding does not count."""
-    if groups.is_floating_point() or groups.dim() != 1:
-        raise ValueError(f"groups must be one integer id per item, [N]; got {groups.dtype} of shape {shape(groups)}")
-    if not len(groups) == len(scores) == len(target):
-        raise ValueError(
-            f"groups cuts one flat set into many, so scores and target begin with its {len(groups)} items and have "
-            f"no set dimensions; got scores {shape(scores)} and target {shape(target)}"
-        )
-    index, real = ops.pad_groups(groups)
-    if where is not None:
-        where = where.to(torch.bool)[index]
-        real = where & real.reshape(real.shape + (1,) * (where.dim() - real.dim()))
-    return Inputs(scores[index], target[index], real)

@@ -30,6 +30,10 @@ def to_tensor(argument: str, value: Any) -> Tensor:
     tensor = value.detach() if isinstance(value, Tensor) else _from_array(argument, value)
     if tensor.is_complex():
         raise TypeError(f"{argument} must be real; got {tensor.dtype} of shape {shape(tensor)}")
+    if tensor.dtype in (torch.uint16, torch.uint32, torch.uint64):
+        tensor = tensor.to(torch.int64)
+    elif tensor.is_floating_point() and tensor.dtype.itemsize == 1:
+        tensor = tensor.to(torch.float32)
     if not tensor.dim():
         raise ValueError(f"{argument} must have at least one dimension, the items of a set; got the number {tensor}")
     return tensor
@@ -105,21 +109,20 @@ def zero_one(argument: str, target: Tensor, where: Tensor | None = None, hint: s
         return truth
     wrong = truth != target if where is None else (truth != target) & where
     if wrong.any():
-        found = ", ".join(f"{value:g}" for value in target[wrong].unique()[:_SHOWN].tolist())
+        found = _examples(target[wrong])
         raise ValueError(
             f"{argument} must hold only 0 and 1; got {found} among its values (shape {shape(target)})" + hint
         )
     return truth
 
 
-def class_indices(target: Tensor, classes: int, where: Tensor | None, ignore_index: int | None = None) -> Tensor:
+def class_indices(target: Tensor, classes: int, where: Tensor | None) -> Tensor:
     """The target as int64 class indices, 0 where it does not count; ValueError outside 0 to classes - 1.
 
     Args:
         target: `[...]`, int or whole floats.
         classes: number of classes C.
         where: same shape, True where an entry counts; None counts all.
-        ignore_index: a value that is allowed although it is no class.
 
     Returns:
         `[...]`, int64.
@@ -130,17 +133,23 @@ def class_indices(target: Tensor, classes: int, where: Tensor | None, ignore_ind
     if not target.numel():
         return indices
     wrong = (indices < 0) | (indices >= classes)
-    if ignore_index is not None:
-        wrong &= indices != ignore_index
     if target.is_floating_point():
         wrong |= (indices != target) if where is None else (indices != target) & where
     if wrong.any():
-        found = ", ".join(f"{value:g}" for value in target[wrong].unique()[:_SHOWN].tolist())
+        found = _examples(target[wrong])
         raise ValueError(
             f"target must hold class indices 0 to {classes - 1}, as scores has {classes} classes; "
             f"got {found} among its values (shape {shape(target)})"
         )
     return indices
+
+
+def whole(option: str, value: Any, least: int) -> None:
+    """Raises unless an option is a whole number of at least `least`."""
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(f"{option} must be a whole number; got {value!r}")
+    if value < least:
+        raise ValueError(f"{option} must be {least} or more; got {value}")
 
 
 def grades(target: Tensor, where: Tensor | None, dtype: torch.dtype) -> Tensor:
@@ -159,9 +168,15 @@ def grades(target: Tensor, where: Tensor | None, dtype: torch.dtype) -> Tensor:
         grade = grade.masked_fill(~where, 0.0)
     wrong = ~((grade >= 0) & grade.isfinite())
     if wrong.any():
-        found = ", ".join(f"{value:g}" for value in grade[wrong].unique()[:_SHOWN].tolist())
+        found = _examples(grade[wrong])
         raise ValueError(f"target must hold finite grades of 0 or more; got {found} (shape {shape(target)})")
     return grade
+
+
+def _examples(values: Tensor) -> str:
+    """A few of the values, each once."""
+    different = dict.fromkeys(f"{value:.10g}" for value in values.flatten()[:1000].tolist())
+    return ", ".join(list(different)[:_SHOWN])
 
 
 def _from_array(argument: str, value: Any) -> Tensor:

@@ -46,6 +46,8 @@ class ConfusionMetric(ClassificationMetric):
         super().__post_init__()
         values = torch.as_tensor(self.threshold, dtype=torch.float64)
         object.__setattr__(self, "threshold", tuple(values.tolist()) if values.dim() else values.item())
+        if values.isnan().any():
+            raise ValueError(f"threshold must be a number; got {self.threshold}")
         if values.dim() and not self.multilabel:
             raise ValueError(f"one threshold per label needs multilabel=True; got threshold={self.threshold}")
         if self.pairs not in ("best", "all"):
@@ -126,6 +128,16 @@ def averaged(
         return torch.stack([formula(counts) * weight, weight], -1)
 
     return Pooling(terms, lambda sums: ops.divide(sums[..., 0], sums[..., 1]))
+
+
+def dice_of(counts: Counts) -> Tensor:
+    """2 tp / (2 tp + fn + fp): F1 of decisions, Dice of maps."""
+    return ops.divide(2 * counts.tp, 2 * counts.tp + counts.fn + counts.fp)
+
+
+def jaccard_of(counts: Counts) -> Tensor:
+    """tp / (tp + fp + fn): Jaccard of decisions, IoU of maps."""
+    return ops.divide(counts.tp, counts.tp + counts.fp + counts.fn)
 
 
 def occurring(counts: Counts) -> Tensor:
@@ -219,8 +231,8 @@ class FBeta(AveragedMetric):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not self.beta > 0:
-            raise ValueError(f"beta must be above 0; got {self.beta}")
+        if not 0 < self.beta < torch.inf:
+            raise ValueError(f"beta must be above 0 and finite; got {self.beta}")
 
     def of_counts(self, counts: Counts) -> Tensor:
         """(1 + b^2) tp / ((1 + b^2) tp + b^2 fn + fp)."""
@@ -246,7 +258,7 @@ class F1(AveragedMetric):
 
     def of_counts(self, counts: Counts) -> Tensor:
         """2 tp / (2 tp + fn + fp)."""
-        return ops.divide(2 * counts.tp, 2 * counts.tp + counts.fn + counts.fp)
+        return dice_of(counts)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -266,4 +278,4 @@ class Jaccard(AveragedMetric):
 
     def of_counts(self, counts: Counts) -> Tensor:
         """tp / (tp + fp + fn)."""
-        return ops.divide(counts.tp, counts.tp + counts.fp + counts.fn)
+        return jaccard_of(counts)

@@ -3,8 +3,8 @@
 Scores `[..., N, T, V]` are decoded to token ids (the highest-scored token of each place, or the user's `decode`);
 integer scores `[..., N, T]` are ids already. Targets are ids too, with one reference per item or R of them. Negative
 ids (such as cross-entropy's -100), the `padding` id, everything from the `end` id on, and what `where` masks are
-dropped from both. Items of which `where` masks everything are left out of the set; with several references, an empty
-one is absent.
+dropped from both (`where` from the target only if it has that shape). Items of which `where` masks everything are left
+out of the set; with several references, an empty one is absent.
 
 With `detokenize` ids become text first: it maps a list of ids to a string (split into words, or characters for
 `edit_distance`) or to a list of tokens of any kind.
@@ -55,8 +55,6 @@ class TextMetric(Metric):
     def check(self, scores: Tensor, target: Tensor, where: Tensor | None) -> Inputs:
         """Tidy ids `[..., N, T]` and `[..., N, R, S]`, and which items count."""
         ids, where = self._decode(scores, where)
-        if target.is_floating_point() and (target != target.round()).any():
-            raise ValueError(f"target must hold token ids, whole numbers; got {target.dtype} with fractions")
         several = target.dim() == ids.dim() + 1
         if (
             target.shape[: ids.dim() - 1] != ids.shape[:-1]
@@ -67,8 +65,8 @@ class TextMetric(Metric):
                 f"{self.name} takes target ids [..., N, T], or [..., N, R, T] with R references, for the decoded "
                 f"ids [..., N, T]; got target {shape(target)} and decoded ids {shape(ids)}"
             )
-        target = target.to(torch.int64)
         seen = where if where is not None and where.shape == target.shape else None
+        target = _token_ids(target, seen)
         items = None if where is None else where.any(-1)
         references = self._tidy(target, seen)
         hypothesis = self._tidy(ids, where)
@@ -136,3 +134,15 @@ class TextMetric(Metric):
                 row[: len(tokens)] = tokens
             numbered.append(padded.reshape(*ids.shape[:-1], longest))
         return numbered
+
+
+def _token_ids(target: Tensor, where: Tensor | None) -> Tensor:
+    """The target as int64; ValueError for what is no whole number where it counts."""
+    if not target.is_floating_point():
+        return target.to(torch.int64)
+    target = target if where is None else target.masked_fill(~where, PADDING)
+    if not (target.isfinite() & (target == target.round())).all():
+        raise ValueError(
+            f"target must hold token ids, whole numbers; got {target.dtype} of shape {shape(target)} with others"
+        )
+    return target.to(torch.int64)

@@ -3,10 +3,11 @@
 A function gets one set at a time, `fn(scores, target)`, and answers with a number; sets are looped over for it. It is
 called with tensors and, should that raise, with NumPy arrays. Three kinds of callables need more than that, and get it:
 
-    scikit-learn functions   take (y_true, y_pred) or (y_true, y_score): the order is turned around, and y_pred becomes
-                             decisions (score > 0, or the highest class), a probability the sigmoid or softmax
-    scikit-learn scorers     stand for their function, options and sign
-    torchmetrics             want integer targets; an object is copied and reset, so that its own state is left alone
+    scikit-learn functions   take (y_true, y_pred) or (y_true, y_score): the order is turned around; y_pred becomes
+                             decisions (score > 0, or the highest class), y_score the scores (softmax for classes)
+    scikit-learn scorers     stand for their function, options, response method and sign
+    torchmetrics             takes scores in [0, 1] for probabilities, so it gets their sigmoid or softmax, and integer
+                             targets; an object is copied and reset, so that its own state is left alone
 """
 
 import copy
@@ -149,7 +150,8 @@ class FunctionMetric(Metric):
         where = f"{place} (scores {shape(scores)}, target {shape(target)})"
         for kind in (False, True) if arrays is None else (arrays,):
             try:
-                result = self.call(*(x.cpu().numpy() for x in (scores, target))) if kind else self.call(scores, target)
+                own = scores.clone(), target.clone()  # the function may do with them what it likes
+                result = self.call(*(x.cpu().numpy() for x in own)) if kind else self.call(*own)
             except Exception as error:
                 first = first or error
                 continue
@@ -170,24 +172,25 @@ def _number(result: Any, place: str) -> float:
 
 
 def _name(fn: Callable[..., Any]) -> str:
+    fn = getattr(fn, "_score_func", fn)
     name = getattr(inspect.unwrap(fn.func if isinstance(fn, functools.partial) else fn), "__name__", type(fn).__name__)
     return "function" if name == "<lambda>" else name
 
 
 def _adapt(fn: Callable[..., Any]) -> tuple[Call, bool | None]:
     """How to call fn with (scores, target), and the direction that it states, if it does."""
-    if any(base.__module__.startswith("torchmetrics.") for base in inspect.getmro(type(fn))):
-        return _torchmetrics_object(fn), getattr(fn, "higher_is_better", None)
+    kind = next((c.__module__ for c in inspect.getmro(type(fn)) if c.__module__.startswith("torchmetrics.")), None)
+    if kind is not None:
+        return _torchmetrics(_resetting(fn), type(fn).__module__), getattr(fn, "higher_is_better", None)
     if type(fn).__module__ == "sklearn.metrics._scorer":
-        call, _ = _adapt(functools.partial(fn._score_func, **fn._kwargs))  # type: ignore[attr-defined]
-        return call, fn._sign > 0  # type: ignore[attr-defined]
+        return _scorer(fn)
     function = inspect.unwrap(fn.func if isinstance(fn, functools.partial) else fn)
     module, name = getattr(function, "__module__", None) or "", getattr(function, "__name__", "")
     if module.startswith("torchmetrics.functional"):
-        return lambda scores, target: fn(scores, _whole(target)), None
+        return _torchmetrics(fn, module), None
     if module.startswith("sklearn.metrics"):
         stated = False if name.endswith(("_loss", "_error", "_deviance")) else True if name.endswith("_score") else None
-        return _sklearn_function(fn, module, name), stated
+        return _sklearn(fn, _wants(module, name, _parameters(fn)), name), stated
     first = next(iter(_parameters(fn)), "")
     if first in ("y_true", "target", "targets", "label", "labels"):
         raise ValueError(
@@ -204,53 +207,73 @@ def _parameters(fn: Callable[..., Any]) -> list[str]:
         return []
 
 
-def _torchmetrics_object(fn: Any) -> Call:
+def _resetting(fn: Any) -> Callable[..., Any]:
+    """A copy of a torchmetrics object that forgets each set before the next."""
     own = copy.deepcopy(fn)
 
     def call(scores: Tensor, target: Tensor) -> Any:
         own.reset()
         try:
-            return own(scores, _whole(target))
+            return own(scores, target)
         finally:
             own.reset()
 
     return call
 
 
-def _whole(target: Tensor) -> Tensor:
-    """Target as integers where it holds whole numbers, which torchmetrics asks for."""
-    whole = target.to(torch.int64)
-    return whole if (whole == target).all() else target
+def _torchmetrics(fn: Callable[..., Any], module: str) -> Call:
+    """torchmetrics takes scores between 0 and 1 for probabilities: it gets probabilities, and integer targets."""
+    if ".classification" not in module and ".retrieval" not in module:
+        return fn
+
+    def call(scores: Any, target: Any) -> Any:
+        values, truth = torch.as_tensor(scores).double(), torch.as_tensor(target).to(torch.int64)
+        return fn(values.softmax(-1) if values.dim() == truth.dim() + 1 else values.sigmoid(), truth)
+
+    return call
 
 
+Wants = Literal["scores", "probabilities", "decisions", "raw"]
 _PROBABILITIES = ("log_loss", "brier_score_loss", "d2_log_loss_score", "d2_brier_score")
 _LISTS = ("ndcg_score", "dcg_score", "label_ranking_average_precision_score", "label_ranking_loss", "coverage_error")
 
 
-def _sklearn_function(fn: Callable[..., Any], module: str, name: str) -> Call:
-    parameters = _parameters(fn)
+def _scorer(fn: Any) -> tuple[Call, bool]:
+    """A scorer's function takes (y_true, what the estimator's response method gives), whatever its arguments' names."""
+    function, response = functools.partial(fn._score_func, **fn._kwargs), fn._response_method
+    wants: Wants = (
+        "decisions" if response == "predict" else "probabilities" if response == "predict_proba" else "scores"
+    )
+    module, name = fn._score_func.__module__ or "", fn._score_func.__name__
+    if module.startswith("sklearn.metrics"):
+        wants = _wants(module, name, _parameters(fn._score_func))
+    return _sklearn(function, wants, name), fn._sign > 0
+
+
+def _wants(module: str, name: str, parameters: list[str]) -> Wants:
+    """What a scikit-learn function takes beside the target: told by the name of its second parameter."""
     if parameters[:1] not in (["y_true"], ["y1"]):
         raise ValueError(
-            f"{name} takes ({', '.join(parameters[:3])}, ...), not a target and predictions; wrap it in a lambda"
+            f"{name} takes ({', '.join(parameters[:2])}, ...), not a target and what a classifier says of it; "
+            "wrap it in a lambda (scores, target) -> number"
         )
-    second = parameters[1]
-    wants: Literal["scores", "decisions", "probabilities"]
-    if name in _PROBABILITIES or second in ("y_prob", "y_proba"):
-        wants = "probabilities"
-    elif second in ("y_pred", "y2") and module != "sklearn.metrics._regression":
-        wants = "decisions"
-    else:
-        wants = "scores"
+    if module == "sklearn.metrics._regression" or parameters[1] == "pred_decision":
+        return "raw"
+    if name in _PROBABILITIES or parameters[1] in ("y_prob", "y_proba"):
+        return "probabilities"
+    return "decisions" if parameters[1] in ("y_pred", "y2") else "scores"
 
+
+def _sklearn(fn: Callable[..., Any], wants: Wants, name: str) -> Call:
     def call(scores: Any, target: Any) -> Any:
         values, truth = torch.as_tensor(scores), torch.as_tensor(target)
         classes = values.dim() == truth.dim() + 1
         if wants == "decisions":
             values = values.argmax(-1) if classes else values > 0
-        elif classes:
+        elif wants != "raw" and classes:
             values = values.double().softmax(-1)
         elif wants == "probabilities":
-            values = values.sigmoid()
+            values = values.double().sigmoid()
         if name in _LISTS and truth.dim() == 1:
             values, truth = values.unsqueeze(0), truth.unsqueeze(0)
         return fn(truth.cpu().numpy(), values.cpu().numpy())

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from metricgrad import ops
 from metricgrad.metrics.base import Inputs, same_shape
-from metricgrad.metrics.checks import expand_where, grades, real_scores
+from metricgrad.metrics.checks import expand_where, grades, real_scores, whole
 from metricgrad.metrics.curves import Curve, make_pairs, walk_down
 from metricgrad.metrics.pairs import GradedPairs, Pairs, PlaceRule, padded_places
 from metricgrad.metrics.reexpression import ComparisonMetric
@@ -32,8 +32,8 @@ class RankingMetric(ComparisonMetric):
     k: int | None = None
 
     def __post_init__(self) -> None:
-        if self.k is not None and self.k < 1:
-            raise ValueError(f"k must be 1 or more; got {self.k}")
+        if self.k is not None:
+            whole("k", self.k, 1)
 
     def check(self, scores: Tensor, target: Tensor, where: Tensor | None) -> Inputs:
         """Scores `[..., N]`, finite, and grades of the same shape, 0 or more."""
@@ -93,7 +93,8 @@ class Ndcg(RankingMetric):
 
     def evaluate(self, scores: Tensor, target: Tensor, where: Tensor | None) -> Tensor:
         """The discounted gains in score order, over those in grade order; what does not count has grade 0."""
-        gains, discounts = self._gains(target), self._discounts(scores)
+        top = target.amax(-1, keepdim=True) if target.shape[-1] else target
+        gains, discounts = self._gains(target, top), self._discounts(scores)
         ordered, order = (scores if where is None else scores.masked_fill(~where, -torch.inf)).sort(-1, descending=True)
         found = gains.gather(-1, order) * _mean_over_ties(discounts, ordered)
         ideal = gains.sort(-1, descending=True).values * discounts
@@ -103,15 +104,17 @@ class Ndcg(RankingMetric):
         """Documents against those of lower grade, level by level."""
         high, high_live = padded_places(target > 0)
         levels = target[target > 0].unique()
-        gains = self._gains(levels)
+        top = levels.amax() if len(levels) else levels.new_ones(())
+        gains = self._gains(levels, top)
         level = torch.searchsorted(levels, target, right=True)
-        ideal = self._gains(target).sort(-1, descending=True).values * self._discounts(target)
+        ideal = self._gains(target, top).sort(-1, descending=True).values * self._discounts(target)
         outside = level if where is None else level.masked_fill(~where, len(levels) + 1)
         steps = torch.diff(gains, prepend=gains.new_zeros(1))
         return GradedPairs(high, high_live, level.gather(-1, high), outside, steps, ideal.sum(-1), self.k)
 
-    def _gains(self, grades: Tensor) -> Tensor:
-        return grades if self.gain == "linear" else torch.exp2(grades) - 1
+    def _gains(self, grades: Tensor, top: Tensor) -> Tensor:
+        """Gains as shares of what the highest grade gives (or nearly), so that no grade overflows."""
+        return ops.divide(grades, top) if self.gain == "linear" else torch.exp2(grades - top) - torch.exp2(-top)
 
     def _discounts(self, like: Tensor) -> Tensor:
         ranks = torch.arange(1, like.shape[-1] + 1, device=like.device)
@@ -207,6 +210,9 @@ class PrecisionAtK(RelevanceMetric):
 
     k: int = 10
 
+    def __post_init__(self) -> None:
+        whole("k", self.k, 1)
+
     def rule(self) -> PlaceRule:
         """Ranks r + n_(r) up to k, / k."""
         return PlaceRule(lambda r, n, p, m: (r + n <= self.k).to(n.dtype) / self.k)
@@ -237,6 +243,9 @@ class RecallAtK(RelevanceMetric):
     reference = "torchmetrics retrieval_recall"
 
     k: int = 10
+
+    def __post_init__(self) -> None:
+        whole("k", self.k, 1)
 
     def rule(self) -> PlaceRule:
         """Ranks r + n_(r) up to k, / P."""

@@ -52,6 +52,10 @@ def metric(spec: Any, **options: Any) -> Metric:
         if options:
             raise TypeError(f"options go with a name; {spec!r} is made already, got {', '.join(options)} besides")
         return spec
+    if isinstance(spec, type) and issubclass(spec, Metric):
+        raise TypeError(
+            f"pass a metric's name or an instance, such as metric({spec.name!r}); got the class {spec.__name__}"
+        )
     if not isinstance(spec, str):
         return from_function(spec, **options)
     if spec not in _BY_NAME:

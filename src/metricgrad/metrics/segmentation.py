@@ -11,10 +11,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from metricgrad import ops
 from metricgrad.metrics.base import Inputs
 from metricgrad.metrics.checks import class_indices, expand_where, real_scores, shape
-from metricgrad.metrics.confusion import PairsOption, averaged, label_decisions, occurring
+from metricgrad.metrics.confusion import PairsOption, averaged, dice_of, jaccard_of, label_decisions, occurring
 from metricgrad.metrics.decisions import Pooling
 from metricgrad.metrics.multiclass import Counts, class_counts
 from metricgrad.metrics.reexpression import ComparisonMetric, Reexpression
@@ -124,7 +123,7 @@ class MeanIou(SegmentationMetric):
 
     def of_counts(self, counts: Counts) -> Tensor:
         """tp / (tp + fp + fn)."""
-        return ops.divide(counts.tp, counts.tp + counts.fp + counts.fn)
+        return jaccard_of(counts)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -148,4 +147,4 @@ class Dice(SegmentationMetric):
 
     def of_counts(self, counts: Counts) -> Tensor:
         """2 tp / (2 tp + fp + fn)."""
-        return ops.divide(2 * counts.tp, 2 * counts.tp + counts.fp + counts.fn)
+        return dice_of(counts)

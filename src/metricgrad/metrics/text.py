@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from metricgrad import ops
+from metricgrad.metrics.checks import whole
 from metricgrad.metrics.decoding import TextMetric
 from metricgrad.metrics.tokens import common_subsequence, edit_distances, lengths, ngram_matches
 
@@ -229,8 +230,7 @@ class Bleu(TextMetric):
     effective_order: bool = False
 
     def __post_init__(self) -> None:
-        if self.max_order < 1:
-            raise ValueError(f"max_order must be 1 or more; got {self.max_order}")
+        whole("max_order", self.max_order, 1)
         if self.smoothing not in ("exp", "floor", "add-k", "none"):
             raise ValueError(f"smoothing must be 'exp', 'floor', 'add-k' or 'none'; got {self.smoothing!r}")
 

@@ -11,12 +11,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from metricgrad.metrics.base import Metric
-from metricgrad.metrics.checks import shape, to_tensor
+from metricgrad import ops
+from metricgrad.metrics.checks import shape, to_tensor, whole
 from metricgrad.metrics.confusion import ConfusionMetric
 from metricgrad.metrics.curves import Curve, CurveMetric, walk_down
 from metricgrad.metrics.function import FunctionMetric
 from metricgrad.metrics.multiclass import Counts
+from metricgrad.metrics.pairs import padded_places
 from metricgrad.metrics.ranking import RankingMetric
 from metricgrad.metrics.registry import metric as to_metric
 
@@ -31,11 +32,11 @@ def best_threshold(scores: Any, target: Any, metric: Any, *, where: Any = None, 
         metric: a name, a `Metric` or a callable that decides at score > 0. Metrics of the confusion matrix are answered
             exactly; others by trying thresholds between neighbouring scores.
         where: same shape, True for what counts; None counts all.
-        candidates: thresholds tried for the other metrics; exact if there are no more than these.
+        candidates: thresholds tried for functions, spread evenly; exact if there are no more than these.
 
     Returns:
-        `[...]`, one threshold per set, half-way between two scores; of equally good ones the highest. For labels
-        `[..., C]`, one per label, or `[...]` if the average is micro.
+        `[...]`, one threshold per set, half-way between two scores or beyond all of them; of equally good ones the
+        nearest to the metric's own. For labels `[..., C]`, one per label, or `[...]` if the average is micro.
 
     Example:
         >>> import metricgrad as mg
@@ -88,8 +89,10 @@ def _own(metric: ConfusionMetric, scores: Tensor) -> Tensor:
 def _best(thresholds: Tensor, gains: Tensor, allowed: Tensor, own: Tensor) -> Tensor:
     """The allowed threshold of the highest gain, all `[..., N + 1]`; of equal ones the nearest to `own`."""
     gains = gains.masked_fill(~allowed, -torch.inf)
-    equal = gains == gains.amax(-1, keepdim=True)
-    nearest = (thresholds - own).abs().masked_fill(~equal, torch.inf).argmin(-1, keepdim=True)
+    equal = (gains == gains.amax(-1, keepdim=True)) & allowed
+    limit = torch.finfo(thresholds.dtype).max
+    distance = (thresholds.clamp(-limit, limit) / 2 - own.clamp(-limit, limit) / 2).abs()
+    nearest = distance.masked_fill(~equal, torch.inf).argmin(-1, keepdim=True)
     return thresholds.gather(-1, nearest).squeeze(-1)
 
 
@@ -100,10 +103,9 @@ def cuts(curve: Curve) -> Tensor:
         return ordered.new_zeros(*ordered.shape[:-1], 1)
     counted = curve.positives + curve.negatives
     above, below = ordered[..., :1], ordered.gather(-1, (counted - 1).clamp(min=0))
-    outside = ordered.masked_fill(~ordered.isfinite(), 0.0)
-    middle = outside[..., 1:] + (outside[..., :-1] - outside[..., 1:]) / 2
+    middle = ordered[..., 1:] / 2 + ordered[..., :-1] / 2
     # Neighbouring floats have nothing between them; the lower one itself then separates them.
-    middle = torch.where(middle < outside[..., :-1], middle, outside[..., 1:])
+    middle = torch.where((middle < ordered[..., :-1]) & (middle >= ordered[..., 1:]), middle, ordered[..., 1:])
     last = torch.minimum(below - 1, torch.nextafter(below, torch.full_like(below, -torch.inf)))
     positions = torch.arange(1, ordered.shape[-1] + 1, device=ordered.device)
     inner = torch.cat([middle, last], -1)
@@ -112,19 +114,20 @@ def cuts(curve: Curve) -> Tensor:
     return torch.cat([highest, inner], -1).masked_fill(counted == 0, 0.0)
 
 
-def _by_trying(metric: Metric, scores: Tensor, target: Tensor, where: Tensor | None, candidates: int) -> Tensor:
-    scores, target, where = metric.check(scores, target, where)
-    if scores.shape != target.shape:
+def _by_trying(metric: FunctionMetric, scores: Tensor, target: Tensor, where: Tensor | None, candidates: int) -> Tensor:
+    whole("candidates", candidates, 2)
+    scores, target, where = metric.check(scores.to(ops.float_dtype(scores)), target, where)
+    if scores.shape != target.shape or metric.set_dims not in (None, (1, 1)):
         raise ValueError(
             f"a threshold belongs to binary scores [..., N]; got scores {shape(scores)} and target {shape(target)}"
         )
-    curve = walk_down(scores, target != 0, where)
-    last = scores.shape[-1]
-    tried = torch.linspace(0, last, min(candidates, last + 1), dtype=torch.float64).round().to(torch.int64)
-    allowed = F.pad(curve.vertex, (1, 0), value=True)[..., tried]
-    thresholds = cuts(curve)[..., tried]
-    values = torch.stack(
-        [metric.evaluate(scores - each.unsqueeze(-1), target, where) for each in thresholds.unbind(-1)], -1
-    )
+    curve = walk_down(scores, (target != 0) if where is None else (target != 0) & where, where)
+    places, live = padded_places(F.pad(curve.vertex, (1, 0), value=True))
+    number = live.sum(-1, keepdim=True)
+    spread = torch.linspace(0, 1, min(candidates, places.shape[-1]), dtype=torch.float64, device=scores.device)
+    tried = places.gather(-1, (spread * (number - 1)).round().to(torch.int64))
+    thresholds = cuts(curve).gather(-1, tried)
+    shifted = [metric.evaluate(scores - each.unsqueeze(-1), target, where) for each in thresholds.unbind(-1)]
+    values = torch.stack(shifted, -1)
     gains = (values if metric.higher_is_better else -values).nan_to_num(nan=-torch.inf)
-    return _best(thresholds, gains, allowed, torch.zeros_like(thresholds[..., :1]))
+    return _best(thresholds, gains, torch.ones_like(tried, dtype=torch.bool), torch.zeros_like(thresholds[..., :1]))

@@ -1,15 +1,16 @@
 """Token sequences as padded tensors: tidied up once, then compared for all items at the same time.
 
 A tidy sequence stands at the left, padded with -1 on the right. n-gram overlap, longest common subsequence and edit
-distance are computed for whole batches: the first from tables of equal tokens, the other two row by row of their
-dynamic programmes, where a running maximum (or minimum) takes the place of the inner loop.
+distance are computed for whole batches: the first by numbering all n-grams and counting equal numbers in sorted lists,
+the other two row by row of their dynamic programmes, where a running maximum (or minimum) replaces the inner loop.
 """
 
 import torch
 from torch import Tensor
 
+from metricgrad import ops
+
 PADDING = -1
-_TABLE_ENTRIES = 1 << 26  # cells of one table of equal tokens; larger batches are cut into chunks
 
 
 def tidy(ids: Tensor, keep: Tensor) -> Tensor:
@@ -53,24 +54,22 @@ def ngram_matches(hypothesis: Tensor, references: Tensor, order: int, *, pool: b
         >>> ngram_matches(torch.tensor([[1, 1, 2]]), torch.tensor([[[1, 2, 3]]]), 2, pool=True)
         tensor([[2, 1]])
     """
-    items, (refs, length) = hypothesis.shape[:1], references.shape[-2:]
-    size = hypothesis.shape[-1]
-    chunk = max(1, _TABLE_ENTRIES // max(1, size * max(size, refs * length)))
-    if items[0] > chunk:
-        parts = zip(hypothesis.split(chunk), references.split(chunk), strict=True)
-        return torch.cat([ngram_matches(h, r, order, pool=pool) for h, r in parts])
-    own_first = own = _equal_tokens(hypothesis, hypothesis)
-    other_first = other = _equal_tokens(hypothesis.unsqueeze(-2), references)
+    items, refs = references.shape[:2]
+    mine, theirs = hypothesis, references
+    vocabulary = 1 + max((int(ids.max()) for ids in (hypothesis, references) if ids.numel()), default=0)
+    rows = torch.arange(items * refs, device=hypothesis.device).reshape(items, refs, 1)
     matches = []
     for n in range(1, order + 1):
         if n > 1:
-            own = own[..., :-1, :-1] & own_first[..., n - 1 :, n - 1 :]
-            other = other[..., :-1, :-1] & other_first[..., n - 1 :, n - 1 :]
-        occurrence = own.tril().sum(-1).unsqueeze(-2)
-        available = other.sum(-1)
+            mine, theirs = _extend(mine, hypothesis, n, vocabulary), _extend(theirs, references, n, vocabulary)
+        mine, theirs, number = _renumber(mine, theirs)
+        # One sorted list of (item, reference, n-gram) answers how often each n-gram stands in each reference.
+        known = torch.where(theirs < 0, -1, rows * number + theirs).flatten().sort().values
+        wanted = rows * number + mine.unsqueeze(-2)
+        available = torch.searchsorted(known, wanted, right=True) - torch.searchsorted(known, wanted)
         if pool:
             available = available.amax(-2, keepdim=True)
-        matches.append(((occurrence > 0) & (occurrence <= available)).sum(-1))
+        matches.append(((mine >= 0).unsqueeze(-2) & (_occurrence(mine).unsqueeze(-2) <= available)).sum(-1))
     counted = torch.stack(matches, -1)
     return counted.squeeze(-2) if pool else counted
 
@@ -149,6 +148,26 @@ def decode_spans(scores: Tensor) -> Tensor:
     return torch.where((positions >= start) & (positions <= end), positions, PADDING)
 
 
-def _equal_tokens(left: Tensor, right: Tensor) -> Tensor:
-    """Table `[..., T, S]` of equal tokens; padding equals nothing."""
-    return (left.unsqueeze(-1) == right.unsqueeze(-2)) & (left != PADDING).unsqueeze(-1)
+def _extend(codes: Tensor, ids: Tensor, n: int, vocabulary: int) -> Tensor:
+    """An (n - 1)-gram's code and the token that follows it as one number; -1 where either is missing."""
+    places = max(ids.shape[-1] - n + 1, 0)
+    first, follower = codes[..., :places], ids[..., n - 1 :][..., :places]
+    return (first * vocabulary + follower).masked_fill((first < 0) | (follower < 0), PADDING)
+
+
+def _renumber(left: Tensor, right: Tensor) -> tuple[Tensor, Tensor, int]:
+    """Both code tensors with their codes numbered from 0, -1 kept, and a bound of the numbers."""
+    codes, numbers = torch.cat([left.flatten(), right.flatten()]).unique(return_inverse=True)
+    left_numbers, right_numbers = numbers.split([left.numel(), right.numel()])
+    return (
+        left_numbers.reshape(left.shape).masked_fill(left < 0, PADDING),
+        right_numbers.reshape(right.shape).masked_fill(right < 0, PADDING),
+        len(codes) + 1,
+    )
+
+
+def _occurrence(codes: Tensor) -> Tensor:
+    """How many times each code has occurred in its row so far, itself included: `[..., T]`."""
+    ordered, order = codes.sort(dim=-1, stable=True)
+    places = torch.arange(codes.shape[-1], device=codes.device) - ops.tie_starts(ordered) + 1
+    return torch.empty_like(codes).scatter_(-1, order, places)
