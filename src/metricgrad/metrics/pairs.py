@@ -13,6 +13,7 @@ two numbers, its `loss` (one more comparison lost) or its `win` (one less), and 
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal, NamedTuple
 
 import torch
@@ -75,7 +76,7 @@ class Pairs(Reexpression):
     def comparisons(self, scores: Tensor) -> tuple[Tensor, Tensor]:
         """Positive minus negative, `[..., P * M]` or `[..., C * P * M]`."""
         high, low = self.compared(scores)
-        return self._flat(high.unsqueeze(-1) - low.unsqueeze(-2)), self._flat(self._live())
+        return self._flat(high.unsqueeze(-1) - low.unsqueeze(-2)), self._flat(self._live)
 
     def compared(self, scores: Tensor) -> tuple[Tensor, Tensor]:
         """Scores of the positives `[..., P]` and of the negatives `[..., M]`."""
@@ -84,7 +85,7 @@ class Pairs(Reexpression):
 
     def defined(self) -> Tensor:
         """Sets with positives (and negatives, where they are needed), in one class at least."""
-        return self._defined() if self.weight is None else (self.weight > 0).any(-1)
+        return self._defined if self.weight is None else (self.weight > 0).any(-1)
 
     def from_bits(self, bits: Tensor) -> Tensor:
         """The rule's value of the comparisons that the positives lost."""
@@ -99,39 +100,47 @@ class Pairs(Reexpression):
         if self.rule.cycles == "zero":
             return tried_flip_gains(self, bits)
         lost = self._lost(bits)
-        loss, win = self.item_gains(lost.sum(-1))
-        return self._flat(torch.where(self._live(), torch.where(lost, win.unsqueeze(-1), loss.unsqueeze(-1)), 0.0))
+        _, loss, win = self.item_gains(lost.sum(-1))
+        return self._flat(torch.where(self._live, torch.where(lost, win.unsqueeze(-1), loss.unsqueeze(-1)), 0.0))
 
     def of_lost(self, lost: Tensor) -> Tensor:
         """The value of each set or class, `[A, ...]`, from lost comparisons `[A, ..., P]`."""
-        ordered = lost.masked_fill(~self.high_live, FAR).sort(-1).values
-        value = self.rule.sign * self._pool(self._terms(self._places(), ordered)) + self.rule.offset
-        return torch.where(self._defined(), value, 0.0)
+        return self._scaled(self._pool(self._terms(self._places, self._padded(lost).sort(-1).values)))
 
-    def item_gains(self, lost: Tensor) -> tuple[Tensor, Tensor]:
-        """What one more (`loss`) and one less (`win`) lost comparison changes, `[A, ..., P]`, weighted by class."""
-        lost = lost.masked_fill(~self.high_live, FAR)
+    def item_gains(self, lost: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """The value, and what one more (`loss`) and one less (`win`) lost comparison of each positive changes.
+
+        Args:
+            lost: `[A, ..., P]`, lost comparisons.
+
+        Returns:
+            value `[A, ...]`, of each set or class; loss and win `[A, ..., P]`, weighted by class.
+        """
+        lost = self._padded(lost)
         ordered = lost.sort(-1).values
         first = torch.searchsorted(ordered, lost, right=False) + 1
         last = torch.searchsorted(ordered, lost, right=True)
         if self.rule.pool == "sum":
-            loss = self._terms(last, lost) - self._terms(last, lost + 1)
-            win = self._terms(first, lost - 1) - self._terms(first, lost)
+            places = torch.stack([last, last, first, first, self._places.expand_as(last)])
+            after = torch.stack([lost, lost + 1, lost - 1, lost, ordered])
+            terms = self._terms(places, after)
+            loss, win, pooled = terms[0] - terms[1], terms[2] - terms[3], terms[4].sum(-1)
         else:
-            now = self._pool(self._terms(self._places(), ordered)).unsqueeze(-1)
-            loss = now - self._with_one_changed(ordered, 1).gather(-1, (last - 1).clamp(max=ordered.shape[-1] - 1))
-            win = self._with_one_changed(ordered, -1).gather(-1, (first - 1).clamp(max=ordered.shape[-1] - 1)) - now
-        scale = self.rule.sign * self._defined().to(self.dtype)
-        scale = scale if self.weight is None else scale * self.weight
-        live = self.high_live & (scale != 0).unsqueeze(-1)
-        return (
-            torch.where(live, loss * scale.unsqueeze(-1), 0.0),
-            torch.where(live, win * scale.unsqueeze(-1), 0.0),
-        )
+            pooled = self._pool(self._terms(self._places, ordered))
+            loss = pooled.unsqueeze(-1) - self._with_one_changed(ordered, 1).gather(-1, (last - 1).clamp(min=0))
+            win = self._with_one_changed(ordered, -1).gather(-1, (first - 1).clamp(min=0)) - pooled.unsqueeze(-1)
+        loss, win = (torch.where(self._counts, gain, 0.0) * self._scale for gain in (loss, win))
+        return self._scaled(pooled), loss, win
+
+    def _scaled(self, pooled: Tensor) -> Tensor:
+        return torch.where(self._defined, self.rule.sign * pooled + self.rule.offset, 0.0)
+
+    def _padded(self, lost: Tensor) -> Tensor:
+        return lost if self.full else lost.masked_fill(~self.high_live, FAR)
 
     def _with_one_changed(self, ordered: Tensor, step: int) -> Tensor:
         """The pooled value after the place r alone changes by `step`, for every r: `[A, ..., P]`."""
-        terms, changed = self._terms(self._places(), ordered), self._terms(self._places(), ordered + step)
+        terms, changed = self._terms(self._places, ordered), self._terms(self._places, ordered + step)
         if self.rule.pool == "max":
             top, at = terms.topk(min(2, terms.shape[-1]), dim=-1)
             second = top[..., 1:] if top.shape[-1] > 1 else torch.full_like(top, -torch.inf)
@@ -143,27 +152,49 @@ class Pairs(Reexpression):
         return self._pool(torch.where(every, changed.unsqueeze(-2), terms.unsqueeze(-2)))
 
     def _terms(self, places: Tensor, lost: Tensor) -> Tensor:
-        positives, negatives = self._sizes()
+        positives, negatives = self._sizes
         values = self.rule.term(places.to(self.dtype), lost.to(self.dtype), positives, negatives)
-        outside = -torch.inf if self.rule.pool == "max" else 0.0
-        return torch.where(places <= positives, values, outside)
+        if self.full:
+            return values
+        return torch.where(places <= positives, values, -torch.inf if self.rule.pool == "max" else 0.0)
 
     def _pool(self, terms: Tensor) -> Tensor:
-        if self.rule.pool == "sum":
-            return terms.sum(-1)
-        if not terms.shape[-1]:
+        if self.rule.pool == "sum" or not terms.shape[-1]:
             return terms.sum(-1)
         return terms.amax(-1) if self.rule.pool == "max" else terms.flip(-1).cummax(-1).values.sum(-1)
 
+    @cached_property
+    def full(self) -> bool:
+        """One set, or sets of one size: nothing is padding."""
+        return self.high_live.dim() == 1
+
+    @cached_property
     def _places(self) -> Tensor:
         return torch.arange(1, self.high.shape[-1] + 1, device=self.high.device)
 
+    @cached_property
     def _sizes(self) -> tuple[Tensor, Tensor]:
-        return tuple(live.sum(-1, keepdim=True).to(self.dtype) for live in (self.high_live, self.low_live))  # type: ignore[return-value]
+        """Positives and negatives, `[..., 1]`."""
+        positives, negatives = (live.sum(-1, keepdim=True).to(self.dtype) for live in (self.high_live, self.low_live))
+        return positives, negatives
 
+    @cached_property
     def _defined(self) -> Tensor:
-        return self.high_live.any(-1) & (self.low_live.any(-1) | (not self.rule.needs_negatives))
+        positives, negatives = self._sizes
+        enough = positives > 0
+        return (enough & (negatives > 0) if self.rule.needs_negatives else enough).squeeze(-1)
 
+    @cached_property
+    def _scale(self) -> Tensor:
+        """What turns a pooled term into a share of the value, `[..., 1]`."""
+        scale = self.rule.sign * self._defined.to(self.dtype)
+        return (scale if self.weight is None else scale * self.weight).unsqueeze(-1)
+
+    @cached_property
+    def _counts(self) -> Tensor:
+        return self.high_live & (self._scale != 0)
+
+    @cached_property
     def _live(self) -> Tensor:
         return self.high_live.unsqueeze(-1) & self.low_live.unsqueeze(-2)
 
@@ -174,7 +205,7 @@ class Pairs(Reexpression):
         """Lost comparisons `[A, ..., P, M]`, bool."""
         shape = self.high.shape[-1:] + self.low.shape[-1:]
         shape = shape if self.weight is None else self.high.shape[-2:-1] + shape
-        return ~bits.unflatten(-1, shape) & self._live()
+        return ~bits.unflatten(-1, shape) & self._live
 
     def _cyclic(self, lost: Tensor) -> Tensor:
         """Bits fit an order if what a positive lost to, the next one in the order of lost counts lost to as well."""

@@ -1,4 +1,5 @@
 """The stand-ins: losses that take a metric's place in training."""
 
 from metricgrad.surrogates.base import Surrogate as Surrogate
+from metricgrad.surrogates.memory import with_memory as with_memory
 from metricgrad.surrogates.uniloss import UniLoss as UniLoss

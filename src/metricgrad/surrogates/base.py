@@ -6,12 +6,15 @@ attached to the graph, so that a training loop needs no special case.
 """
 
 import math
+import warnings
 from abc import abstractmethod
 
 import torch
 from torch import Tensor, nn
 
 from metricgrad.metrics import Metric
+
+_WATCHED = 50  # batches at the start of training that are looked at before a warning
 
 
 class Surrogate(nn.Module):
@@ -22,6 +25,7 @@ class Surrogate(nn.Module):
     """
 
     readable: bool = False
+    _batches = _empty = 0
 
     @abstractmethod
     def losses(self, scores: Tensor, target: Tensor, where: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -52,7 +56,21 @@ class Surrogate(nn.Module):
             A 0-dim tensor; 0 with a zero gradient where no set has a value.
         """
         values, defined = self.losses(scores, target, where)
+        if self.training and self._batches < _WATCHED:
+            self._watch(defined)
         return torch.where(defined, values, 0.0).sum() / defined.sum().clamp(min=1)
+
+    def _watch(self, defined: Tensor) -> None:
+        """Warns, once, when most of the first batches are too small to have a value."""
+        self._batches += 1
+        self._empty += int(not defined.any())
+        if self._batches == _WATCHED and 2 * self._empty > _WATCHED:
+            warnings.warn(
+                f"{self._empty} of the first {_WATCHED} batches had no value of the metric (no positive, for example), "
+                "so nothing was learned from them. Larger or stratified batches help, or mg.with_memory(loss), which "
+                "lets past items join the set",
+                stacklevel=3,
+            )
 
 
 def as_loss(metric: Metric, values: Tensor) -> Tensor:

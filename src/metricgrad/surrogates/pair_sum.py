@@ -20,7 +20,7 @@ from metricgrad.surrogates.relaxations import Relaxation
 _BLOCK_ENTRIES = 1 << 22
 
 
-def pair_sum(plan: Pairs, scores: Tensor, relaxation: Relaxation) -> Tensor:
+def pair_sum(plan: Pairs, scores: Tensor, relaxation: Relaxation) -> tuple[Tensor, Tensor, bool]:
     """The metric's multilinear interpolation, expanded at the scores' own bits.
 
     Args:
@@ -29,19 +29,20 @@ def pair_sum(plan: Pairs, scores: Tensor, relaxation: Relaxation) -> Tensor:
         relaxation: the smooth step.
 
     Returns:
-        `[...]`, differentiable.
+        The value `[...]` at the scores' bits, the change `[...]` that the soft bits make, differentiable, and whether
+        no positive ties with a negative, so that the value is the metric's own.
     """
     high, low = plan.compared(scores)
-    low = low.masked_fill(~plan.low_live, -torch.inf) if not plan.low_live.all() else low
+    low = low if plan.full else low.masked_fill(~plan.low_live, -torch.inf)
     with torch.no_grad():
-        won = torch.searchsorted(low.sort(-1).values, high.contiguous(), right=False)
-        lost = low.shape[-1] - won
-        values = plan.of_lost(lost)
-        loss, win = plan.item_gains(lost)
-    changes = _PairSum.apply(high, low, loss, win, relaxation)
+        ordered, queries = low.sort(-1).values, high.detach().contiguous()
+        won = torch.searchsorted(ordered, queries, right=False)
+        untied = torch.equal(won, torch.searchsorted(ordered, queries, right=True))
+        value, loss, win = plan.item_gains(low.shape[-1] - won)
+    change = _PairSum.apply(high, low, loss, win, relaxation)
     if plan.weight is None:
-        return values + changes
-    return (plan.weight * values + changes).sum(-1)
+        return value, change, untied
+    return (plan.weight * value).sum(-1), change.sum(-1), untied
 
 
 class _PairSum(torch.autograd.Function):

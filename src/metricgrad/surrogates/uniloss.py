@@ -146,10 +146,11 @@ class UniLoss(Surrogate):
         with torch.autocast(scores.device.type, enabled=False):
             inputs = self._check(scores, target, where)
             plan = self._plan(inputs)
-            with torch.no_grad():
-                true = as_loss(self.metric, self.metric.evaluate(*inputs))
-            relaxed = as_loss(self.metric, self._interpolate(plan, inputs.scores))
-            return true + relaxed - relaxed.detach(), plan.defined()
+            value, change, exact = self._interpolate(plan, inputs.scores)
+            if not exact:
+                value = self.metric.evaluate(inputs.scores.detach(), inputs.target, inputs.where)
+            # The change is made to count for nothing but its gradient.
+            return as_loss(self.metric, value + (change - change.detach())), plan.defined()
 
     def relaxed(self, scores: Tensor, target: Tensor, where: Tensor | None = None) -> Tensor:
         """The interpolation itself, as a loss: the function whose gradient `loss(scores, target)` has.
@@ -163,7 +164,8 @@ class UniLoss(Surrogate):
             `[...]`, one value per set.
         """
         inputs = self._check(scores, target, where)
-        return as_loss(self.metric, self._interpolate(self._plan(inputs), inputs.scores))
+        value, change, _ = self._interpolate(self._plan(inputs), inputs.scores)
+        return as_loss(self.metric, value + change)
 
     def _check(self, scores: Tensor, target: Tensor, where: Tensor | None) -> Inputs:
         if scores.dim() == target.dim() + 1 and scores.shape[-1] == 1:
@@ -173,25 +175,27 @@ class UniLoss(Surrogate):
     def _plan(self, inputs: Inputs) -> Reexpression:
         return self.metric.reexpress(inputs.scores.shape, inputs.target, inputs.where, inputs.scores.dtype)
 
-    def _interpolate(self, plan: Reexpression, scores: Tensor) -> Tensor:
-        """e~ = g~(h~(f(s))), Eqn. 5: `[...]`."""
+    def _interpolate(self, plan: Reexpression, scores: Tensor) -> tuple[Tensor, Tensor, bool]:
+        """e~ = g~(h~(f(s))), Eqn. 5, in two parts, `[...]` each: the value at the bits, and what softness changes.
+
+        The third tells whether the value at the bits is known to be the metric's own, because nothing ties.
+        """
         scores = scores.sigmoid() if self.squash else scores
         plain = self.portion == 1 and not self.samples
         if self.interpolation == "multilinear" and plain and isinstance(plan, Pairs) and plan.rule.cycles == "count":
             return pair_sum(plan, scores, self.relaxation)
         comparisons, live = plan.comparisons(scores)  # c = f(s)
-        live = live & self._drawn(live)
+        live = live if self.portion == 1 else live & self._drawn(live)
         soft = self.relaxation.soft(comparisons)  # u = h~(c), Eqn. 9
         bits = comparisons.detach() > 0  # v = h(c)
+        value = plan.from_bits(bits)  # g(v)
         if self.interpolation == "multilinear":
-            return multilinear(soft, bits, live, plan.from_bits(bits), self._gains(plan, soft, bits) / self.portion)
+            return value, multilinear(soft, bits, live, self._gains(plan, soft, bits) / self.portion), False
         anchors = self.sample(plan, bits, live, self.generator)
-        return inverse_distance(soft, anchors, live, plan.from_bits(anchors), self.gradient)
+        return value, inverse_distance(soft, anchors, live, plan.from_bits(anchors), self.gradient) - value, False
 
     def _drawn(self, live: Tensor) -> Tensor:
         """The portion of the comparisons that this step uses."""
-        if self.portion == 1:
-            return torch.ones_like(live)
         return torch.rand(live.shape, generator=self.generator, device=live.device) < self.portion
 
     def _gains(self, plan: Reexpression, soft: Tensor, bits: Tensor) -> Tensor:
@@ -206,20 +210,19 @@ class UniLoss(Surrogate):
         return f"{self.metric!r}, interpolation={self.interpolation!r}, relaxation={self.relaxation}"
 
 
-def multilinear(soft: Tensor, bits: Tensor, live: Tensor, value: Tensor, gains: Tensor) -> Tensor:
-    """First-order expansion of g's multilinear extension at the current bits: g(v) + sum_d gain_d (u_d - v_d).
+def multilinear(soft: Tensor, bits: Tensor, live: Tensor, gains: Tensor) -> Tensor:
+    """First-order change of g's multilinear extension from the bits v to the soft bits u: sum_d gain_d (u_d - v_d).
 
     Args:
         soft: `[..., D]`, u, differentiable.
         bits: `[..., D]`, v.
         live: `[..., D]`, bits that mean something.
-        value: `[...]`, g(v).
-        gains: `[..., D]`, flip gains.
+        gains: `[..., D]`, flip gains at v.
 
     Returns:
         `[...]`.
     """
-    return value + torch.where(live, gains * (soft - bits.to(soft.dtype)), 0.0).sum(-1)
+    return torch.where(live, gains * (soft - bits.to(soft.dtype)), 0.0).sum(-1)
 
 
 def inverse_distance(soft: Tensor, anchors: Tensor, live: Tensor, values: Tensor, gradient: Gradient) -> Tensor:

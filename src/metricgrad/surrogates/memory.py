@@ -1,0 +1,89 @@
+"""Memory: past scores join the set, for small batches and rare positives.
+
+A metric of a set is about many items at once; a batch of 16 with one positive in a hundred hardly ever has one. With a
+memory the set is the batch and the most recent items before it. Past scores are detached: they are compared with, and
+only the batch receives a gradient. They grow stale as the model moves, so a memory is no longer than it needs to be.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from metricgrad.metrics.checks import whole
+from metricgrad.surrogates.base import Surrogate
+
+
+def with_memory(loss: Surrogate, size: int = 4096) -> "WithMemory":
+    """The same loss on sets that past items have joined.
+
+    Args:
+        loss: any surrogate.
+        size: how many past items are kept, the most recent ones.
+
+    Returns:
+        A surrogate to call like the loss itself, with one flat set per call. In `eval()` mode it is the loss alone.
+
+    Example:
+        >>> import metricgrad as mg
+        >>> loss = mg.with_memory(mg.UniLoss("average_precision"), size=256)
+        >>> for step in range(3):
+        ...     value = loss(torch.randn(16, requires_grad=True), torch.arange(16) % 16 == 0)
+        >>> loss.scores.shape
+        torch.Size([48])
+    """
+    return WithMemory(loss, size)
+
+
+class WithMemory(Surrogate):
+    """A surrogate whose sets past items join; made by `with_memory`.
+
+    Attributes:
+        scores: `[M, ...]`, the past items' scores, the latest first.
+        target: `[M, ...]`, their targets.
+    """
+
+    scores: Tensor
+    target: Tensor
+
+    def __init__(self, loss: Surrogate, size: int) -> None:
+        super().__init__()
+        whole("size", size, 1)
+        self.loss, self.size, self.readable = loss, size, loss.readable
+        self.register_buffer("scores", torch.zeros(0))
+        self.register_buffer("target", torch.zeros(0))
+        self.register_load_state_dict_pre_hook(_take_stored_shape)
+
+    def losses(self, scores: Tensor, target: Tensor, where: Tensor | None) -> tuple[Tensor, Tensor]:
+        """The loss of the joined set; what counts of the batch is remembered for the next one."""
+        if not self.training:
+            return self.loss.losses(scores, target, where)
+        if scores.dim() == target.dim() + 1 and scores.shape[-1] == 1:
+            scores = scores.squeeze(-1)
+        if where is not None and where.dim() > 1:
+            raise ValueError(f"with_memory takes one flag per item as where; got shape {list(where.shape)}")
+        kept = slice(None) if where is None else where.to(torch.bool)
+        now, truth = scores[kept], target[kept]
+        if len(self.scores) and self.scores.shape[1:] != now.shape[1:]:
+            raise ValueError(
+                f"the memory holds items of shape {list(self.scores.shape[1:])}; got scores {list(scores.shape)}. "
+                "Call forget() before another kind of data"
+            )
+        past = self.scores.to(now), self.target.to(truth)
+        joined = (torch.cat([now, past[0]]), torch.cat([truth, past[1]])) if len(self.scores) else (now, truth)
+        values, defined = self.loss.losses(*joined, None)
+        if values.dim():
+            raise ValueError(f"with_memory takes one flat set, without set dimensions; got scores {list(scores.shape)}")
+        self.scores, self.target = (part[: self.size].detach() for part in joined)
+        return values, defined
+
+    def forget(self) -> None:
+        """Empties the memory."""
+        self.scores, self.target = self.scores[:0].flatten(), self.target[:0].flatten()
+
+
+def _take_stored_shape(module: WithMemory, state_dict: dict[str, Any], prefix: str, *_: Any) -> None:
+    """A memory may be of any length when it is saved."""
+    for name in ("scores", "target"):
+        if prefix + name in state_dict:
+            setattr(module, name, torch.empty_like(state_dict[prefix + name]))
