@@ -77,6 +77,7 @@ def test_batches_without_a_value_are_warned_of_once() -> None:
         train(loss, [0, 0, 0, 0])
     train(loss, [0, 0, 0, 0])  # warnings are errors: once is enough
     train(mg.UniLoss("auc"), [0, 1, 0, 1])
+    assert not mg.UniLoss("auc").eval()(torch.randn(4), torch.zeros(4)).any()
 
 
 def test_what_a_memory_cannot_hold_is_refused() -> None:

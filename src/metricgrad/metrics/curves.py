@@ -1,9 +1,8 @@
 """Metrics of order: areas and points of the ROC and precision-recall curves.
 
-Sort a set by score, highest first. Walking down, each positive passed adds to tp and each negative to fp; the ROC curve
-is (fp / negatives, tp / positives), the precision-recall curve (tp / positives, tp / (tp + fp)). Items with equal
-scores are passed together, so the curves have a vertex only at the last of them. Every metric here is one expression
-over these vertices, in O(N log N) time and O(N) memory.
+Walk down the scores from the highest, counting the positives (tp) and negatives (fp) passed (`walk.py`). The ROC curve
+is (fp / negatives, tp / positives), the precision-recall curve (tp / positives, tp / (tp + fp)). Every metric here is
+one expression over the vertices of these curves; and, for surrogates, a rule of lost comparisons (`pairs.py`).
 
 Many classes are ranked one against the rest by the log-odds of their softmax, whose order is that of the probabilities
 and does not saturate; labels are ranked by their own scores.
@@ -12,82 +11,14 @@ and does not saturate; labels are ranked by their own scores.
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from metricgrad import ops
 from metricgrad.metrics.multiclass import ClassificationMetric, average_classes, one_hot
 from metricgrad.metrics.pairs import Cycles, Pairs, PlaceRule, padded_places
-
-
-class Curve(NamedTuple):
-    """The counts on the way down from the highest score.
-
-    Attributes:
-        scores: `[..., N]`, from the highest to the lowest.
-        tp: `[..., N]`, int64, positives at or above the i-th highest score.
-        fp: `[..., N]`, negatives likewise.
-        tp_before: `[..., N]`, positives strictly above the i-th highest score: tp at the previous vertex.
-        fp_before: `[..., N]`, negatives likewise.
-        vertex: `[..., N]`, bool, True at the last of equal scores.
-        positives: `[..., 1]`, all positives.
-        negatives: `[..., 1]`, all negatives.
-    """
-
-    scores: Tensor
-    tp: Tensor
-    fp: Tensor
-    tp_before: Tensor
-    fp_before: Tensor
-    vertex: Tensor
-    positives: Tensor
-    negatives: Tensor
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """The float dtype in which to answer."""
-        return self.scores.dtype
-
-    def ratio(self, numerator: Tensor, denominator: Tensor) -> Tensor:
-        """Quotient of two counts in the answer's dtype; 0 for 0 / 0."""
-        return ops.divide(numerator.to(self.dtype), denominator.to(self.dtype))
-
-    def sum(self, terms: Tensor) -> Tensor:
-        """Sum of terms `[..., N]` over the vertices, `[...]`."""
-        return ops.masked_sum(terms, self.vertex)
-
-    def precision(self) -> Tensor:
-        """tp / (tp + fp), `[..., N]`."""
-        return self.ratio(self.tp, self.tp + self.fp)
-
-
-def walk_down(scores: Tensor, positive: Tensor, where: Tensor | None) -> Curve:
-    """The curve of every set.
-
-    Args:
-        scores: `[..., N]`, finite.
-        positive: `[..., N]`, bool.
-        where: `[..., N]`, True where an item counts; None counts all.
-
-    Returns:
-        The curve; items that do not count stand last, without vertices.
-    """
-    size = scores.shape[-1]
-    ordered, order = (scores if where is None else scores.masked_fill(~where, -torch.inf)).sort(-1, descending=True)
-    hits = positive.gather(-1, order)
-    tp = hits.cumsum(-1)
-    starts = ops.tie_starts(ordered)
-    positions = torch.arange(1, size + 1, device=scores.device)
-    vertex = F.pad(starts[..., 1:] == positions[:-1], (0, 1), value=True)[..., :size]
-    counted = torch.full_like(tp[..., :0].sum(-1, keepdim=True), size) if where is None else where.sum(-1, keepdim=True)
-    if where is not None:
-        vertex = vertex & (positions <= counted)
-    tp_before = (tp - hits.to(tp.dtype)).gather(-1, starts)
-    positives = positive.sum(-1, keepdim=True)
-    return Curve(ordered, tp, positions - tp, tp_before, starts - tp_before, vertex, positives, counted - positives)
+from metricgrad.metrics.walk import Curve, walk_down
 
 
 @dataclass(frozen=True, kw_only=True)

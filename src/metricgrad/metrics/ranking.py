@@ -17,9 +17,10 @@ from torch import Tensor
 from metricgrad import ops
 from metricgrad.metrics.base import Inputs, same_shape
 from metricgrad.metrics.checks import expand_where, grades, real_scores, whole
-from metricgrad.metrics.curves import Curve, make_pairs, walk_down
+from metricgrad.metrics.curves import make_pairs
 from metricgrad.metrics.pairs import GradedPairs, Pairs, PlaceRule, padded_places
 from metricgrad.metrics.reexpression import ComparisonMetric
+from metricgrad.metrics.walk import Curve, walk_down
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,11 +4,12 @@ import difflib
 from dataclasses import fields
 from typing import Any
 
-from metricgrad.metrics.agreement import Accuracy, BalancedAccuracy, ErrorRate, GMean, Hamming, Kappa, Mcc
+from metricgrad.metrics.agreement import Accuracy, BalancedAccuracy, ErrorRate, GMean, Hamming, Mcc
 from metricgrad.metrics.base import Metric
 from metricgrad.metrics.confusion import F1, FBeta, Jaccard, Precision, Recall
 from metricgrad.metrics.curves import Auc, AveragePrecision, Eer, PartialAuc, RecallAtPrecision
 from metricgrad.metrics.function import from_function
+from metricgrad.metrics.kappa import Kappa
 from metricgrad.metrics.pose import Pck
 from metricgrad.metrics.ranking import Map, Mrr, Ndcg, PrecisionAtK, RecallAtK
 from metricgrad.metrics.segmentation import Dice, MeanIou

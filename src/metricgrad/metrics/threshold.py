@@ -1,7 +1,7 @@
 """Where to cut: the threshold at which a metric of decisions is best, found exactly.
 
 Only N + 1 thresholds differ in what they decide: one above all scores, one between each pair of neighbours, one below
-all. One walk down the sorted scores gives the counts for all of them (`curves.py`), and the metric's formula of counts
+all. One walk down the sorted scores gives the counts for all of them (`walk.py`), and the metric's formula of counts
 their values, in O(N log N). Choose on validation scores, never on test scores.
 """
 
@@ -14,12 +14,13 @@ from torch import Tensor
 from metricgrad import ops
 from metricgrad.metrics.checks import shape, to_tensor, whole
 from metricgrad.metrics.confusion import ConfusionMetric
-from metricgrad.metrics.curves import Curve, CurveMetric, walk_down
+from metricgrad.metrics.curves import CurveMetric
 from metricgrad.metrics.function import FunctionMetric
 from metricgrad.metrics.multiclass import Counts
 from metricgrad.metrics.pairs import padded_places
 from metricgrad.metrics.ranking import RankingMetric
 from metricgrad.metrics.registry import metric as to_metric
+from metricgrad.metrics.walk import Curve, walk_down
 
 
 @torch.no_grad()
