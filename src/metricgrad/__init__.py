@@ -13,6 +13,7 @@ from metricgrad.metrics import metric as metric
 from metricgrad.metrics import metric_names as metric_names
 from metricgrad.surrogates import Surrogate as Surrogate
 from metricgrad.surrogates import UniLoss as UniLoss
+from metricgrad.surrogates import load_surrogate as load_surrogate
 from metricgrad.surrogates import with_memory as with_memory
 
 __version__ = "0.1.0"

@@ -5,6 +5,7 @@ checks take the cheap road first (one sum tells whether all scores are finite, o
 in range) and look for the culprits only when there are some.
 """
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -77,7 +78,7 @@ def real_scores(scores: Tensor, where: Tensor | None) -> Tensor:
     scores = scores.to(ops.float_dtype(scores))
     if where is not None:
         scores = scores.masked_fill(~where, 0.0)
-    if scores.sum().isfinite():
+    if math.isfinite(scores.sum().item()):
         return scores
     bad = ~scores.isfinite()
     count = int(bad.sum())

@@ -130,7 +130,7 @@ class Auc(CurveMetric):
 
     def rule(self) -> PlaceRule:
         """sum_r (1 - n_(r) / N) / P."""
-        return PlaceRule(lambda r, n, p, m: ops.divide(1 - ops.divide(n, m), p))
+        return PlaceRule(lambda r, n, p, m: (1 - n / m) / p)
 
     def of_curve(self, curve: Curve) -> Tensor:
         """Trapezoids between vertices, in whole numbers until the last division."""
@@ -177,7 +177,7 @@ class PartialAuc(CurveMetric):
         smallest = self.max_fpr**2 / 2
         scale = 1 / (2 * (self.max_fpr - smallest))
         return PlaceRule(
-            lambda r, n, p, m: ops.divide((self.max_fpr - ops.divide(n, m)).clamp(min=0), p),
+            lambda r, n, p, m: (self.max_fpr - n / m).clamp(min=0) / p,
             sign=scale,
             offset=0.5 - scale * smallest,
         )
@@ -227,7 +227,7 @@ class AveragePrecision(CurveMetric):
     def rule(self) -> PlaceRule:
         """sum_r r / (r + n_(r)) / P; interpolated: every term replaced by the largest from its place on."""
         pool = "envelope" if self.interpolated else "sum"
-        return PlaceRule(lambda r, n, p, m: ops.divide(r / (r + n), p), pool, cycles=self.cycles)
+        return PlaceRule(lambda r, n, p, m: r / (r + n) / p, pool, cycles=self.cycles)
 
     def of_curve(self, curve: Curve) -> Tensor:
         """The sum of precision over the steps of recall."""
@@ -260,7 +260,7 @@ class Eer(CurveMetric):
 
     def rule(self) -> PlaceRule:
         """min_r max(n_(r) / N, 1 - r / P)."""
-        return PlaceRule(lambda r, n, p, m: -torch.maximum(ops.divide(n, m), 1 - ops.divide(r, p)), "max", sign=-1.0)
+        return PlaceRule(lambda r, n, p, m: -torch.maximum(n / m, 1 - r / p), "max", sign=-1.0)
 
     def of_curve(self, curve: Curve) -> Tensor:
         """The first vertex with fpr + tpr >= 1, and the segment that leads to it."""
@@ -311,9 +311,7 @@ class RecallAtPrecision(CurveMetric):
 
     def rule(self) -> PlaceRule:
         """max_r r / P over the places with r / (r + n_(r)) >= min_precision."""
-        return PlaceRule(
-            lambda r, n, p, m: torch.where(r / (r + n) >= self.min_precision, ops.divide(r, p), 0.0), "max"
-        )
+        return PlaceRule(lambda r, n, p, m: torch.where(r / (r + n) >= self.min_precision, r / p, 0.0), "max")
 
     def of_curve(self, curve: Curve) -> Tensor:
         """The largest tp of the vertices that are precise enough."""

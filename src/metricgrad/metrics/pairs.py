@@ -31,7 +31,8 @@ class PlaceRule(NamedTuple):
     """A metric as a function of the comparisons that the positives lost.
 
     Attributes:
-        term: from place r, lost n, positives P and negatives N (float, broadcastable) to what the place contributes.
+        term: from place r, lost n, positives P and negatives N (float, broadcastable, P and N at least 1) to what the
+            place contributes.
         pool: `"sum"` adds the terms up, `"max"` takes the largest, `"envelope"` adds up, for every place, the largest
             term from there on.
         sign: the metric is sign * pool(terms) + offset.
@@ -129,8 +130,9 @@ class Pairs(Reexpression):
             pooled = self._pool(self._terms(self._places, ordered))
             loss = pooled.unsqueeze(-1) - self._with_one_changed(ordered, 1).gather(-1, (last - 1).clamp(min=0))
             win = self._with_one_changed(ordered, -1).gather(-1, (first - 1).clamp(min=0)) - pooled.unsqueeze(-1)
-        loss, win = (torch.where(self._counts, gain, 0.0) * self._scale for gain in (loss, win))
-        return self._scaled(pooled), loss, win
+        if not self.full:
+            loss, win = (torch.where(self.high_live, gain, 0.0) for gain in (loss, win))
+        return self._scaled(pooled), loss * self._scale, win * self._scale
 
     def _scaled(self, pooled: Tensor) -> Tensor:
         return torch.where(self._defined, self.rule.sign * pooled + self.rule.offset, 0.0)
@@ -153,7 +155,8 @@ class Pairs(Reexpression):
 
     def _terms(self, places: Tensor, lost: Tensor) -> Tensor:
         positives, negatives = self._sizes
-        values = self.rule.term(places.to(self.dtype), lost.to(self.dtype), positives, negatives)
+        places, lost = places.to(self.dtype), lost.to(self.dtype)
+        values = self.rule.term(places, lost, positives.clamp(min=1), negatives.clamp(min=1))
         if self.full:
             return values
         return torch.where(places <= positives, values, -torch.inf if self.rule.pool == "max" else 0.0)
@@ -175,11 +178,19 @@ class Pairs(Reexpression):
     @cached_property
     def _sizes(self) -> tuple[Tensor, Tensor]:
         """Positives and negatives, `[..., 1]`."""
+        if self.full:
+            sizes = torch.tensor(
+                [[self.high.shape[-1]], [self.low.shape[-1]]], dtype=self.dtype, device=self.high.device
+            )
+            return sizes[0], sizes[1]
         positives, negatives = (live.sum(-1, keepdim=True).to(self.dtype) for live in (self.high_live, self.low_live))
         return positives, negatives
 
     @cached_property
     def _defined(self) -> Tensor:
+        if self.full:
+            enough = self.high.numel() > 0 and (self.low.numel() > 0 or not self.rule.needs_negatives)
+            return torch.tensor(enough, device=self.high.device)
         positives, negatives = self._sizes
         enough = positives > 0
         return (enough & (negatives > 0) if self.rule.needs_negatives else enough).squeeze(-1)
@@ -189,10 +200,6 @@ class Pairs(Reexpression):
         """What turns a pooled term into a share of the value, `[..., 1]`."""
         scale = self.rule.sign * self._defined.to(self.dtype)
         return (scale if self.weight is None else scale * self.weight).unsqueeze(-1)
-
-    @cached_property
-    def _counts(self) -> Tensor:
-        return self.high_live & (self._scale != 0)
 
     @cached_property
     def _live(self) -> Tensor:

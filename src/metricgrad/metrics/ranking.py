@@ -145,7 +145,7 @@ class Map(RelevanceMetric):
     def rule(self) -> PlaceRule:
         """sum_r r / (r + n_(r)) over the ranks r + n_(r) up to k, / min(P, k)."""
         k = torch.inf if self.k is None else self.k
-        return PlaceRule(lambda r, n, p, m: ops.divide((r / (r + n)).masked_fill(r + n > k, 0.0), p.clamp(max=k)))
+        return PlaceRule(lambda r, n, p, m: (r / (r + n)).masked_fill(r + n > k, 0.0) / p.clamp(max=k))
 
     def of_curve(self, curve: Curve) -> Tensor:
         """The precisions at the vertices, as often as relevant documents are passed there."""
@@ -250,7 +250,7 @@ class RecallAtK(RelevanceMetric):
 
     def rule(self) -> PlaceRule:
         """Ranks r + n_(r) up to k, / P."""
-        return PlaceRule(lambda r, n, p, m: ops.divide((r + n <= self.k).to(n.dtype), p.expand_as(r + n)))
+        return PlaceRule(lambda r, n, p, m: (r + n <= self.k).to(n.dtype) / p)
 
     def of_curve(self, curve: Curve) -> Tensor:
         """Hits / relevant."""

@@ -2,4 +2,5 @@
 
 from metricgrad.surrogates.base import Surrogate as Surrogate
 from metricgrad.surrogates.memory import with_memory as with_memory
+from metricgrad.surrogates.saving import load_surrogate as load_surrogate
 from metricgrad.surrogates.uniloss import UniLoss as UniLoss

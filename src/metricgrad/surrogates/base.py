@@ -5,14 +5,19 @@ of `per_set` over the sets on which the metric is defined. If there are none, it
 attached to the graph, so that a training loop needs no special case.
 """
 
+import json
 import math
 import warnings
 from abc import abstractmethod
+from pathlib import Path
+from typing import Any
 
 import torch
+from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from metricgrad.metrics import Metric
+from metricgrad.metrics import Metric, metric_names, metric_options
+from metricgrad.metrics import metric as to_metric
 
 _WATCHED = 50  # batches at the start of training that are looked at before a warning
 
@@ -30,6 +35,26 @@ class Surrogate(nn.Module):
     @abstractmethod
     def losses(self, scores: Tensor, target: Tensor, where: Tensor | None) -> tuple[Tensor, Tensor]:
         """The loss of every set `[...]`, and whether the metric is defined there `[...]`."""
+
+    @abstractmethod
+    def config(self) -> dict[str, Any]:
+        """What rebuilds the surrogate, ready for JSON."""
+
+    def description(self) -> dict[str, Any]:
+        """Class and configuration, ready for JSON."""
+        return {"class": type(self).__name__, "config": self.config()}
+
+    def save(self, path: str | Path) -> None:
+        """Writes the surrogate to one safetensors file: its tensors, and its settings as JSON in the header.
+
+        Args:
+            path: where to; an existing file is replaced only once the new one is complete.
+        """
+        header = json.dumps(self.description())
+        tensors = {name: tensor.contiguous() for name, tensor in self.state_dict().items()}
+        partial = Path(path).with_name(Path(path).name + ".partial")
+        save_file(tensors, partial, metadata={"metricgrad": header})
+        partial.replace(path)
 
     def per_set(self, scores: Tensor, target: Tensor, where: Tensor | None = None) -> Tensor:
         """The loss of every set.
@@ -58,7 +83,8 @@ class Surrogate(nn.Module):
         values, defined = self.losses(scores, target, where)
         if self.training and self._batches < _WATCHED:
             self._watch(defined)
-        return torch.where(defined, values, 0.0).sum() / defined.sum().clamp(min=1)
+        kept = torch.where(defined, values, 0.0)
+        return kept.sum() / defined.sum().clamp(min=1) if kept.dim() else kept
 
     def _watch(self, defined: Tensor) -> None:
         """Warns, once, when most of the first batches are too small to have a value."""
@@ -71,6 +97,21 @@ class Surrogate(nn.Module):
                 "lets past items join the set",
                 stacklevel=3,
             )
+
+
+def metric_config(metric: Metric) -> dict[str, Any]:
+    """Name and options of a metric, ready for JSON; ValueError for one that no name stands for."""
+    if metric.name not in metric_names():
+        raise ValueError(f"{metric.name} is a function, which no file can hold; pass it again to load_surrogate")
+    return {
+        "name": metric.name,
+        "options": {option: getattr(metric, option) for option in metric_options(type(metric))},
+    }
+
+
+def metric_from_config(config: dict[str, Any]) -> Metric:
+    """The metric that `metric_config` described."""
+    return to_metric(config["name"], **config["options"])
 
 
 def as_loss(metric: Metric, values: Tensor) -> Tensor:

@@ -77,6 +77,10 @@ class WithMemory(Surrogate):
         self.scores, self.target = (part[: self.size].detach() for part in joined)
         return values, defined
 
+    def config(self) -> dict[str, Any]:
+        """The loss's own description and the size."""
+        return {"loss": self.loss.description(), "size": self.size}
+
     def forget(self) -> None:
         """Empties the memory."""
         self.scores, self.target = self.scores[:0].flatten(), self.target[:0].flatten()

@@ -48,26 +48,26 @@ def pair_sum(plan: Pairs, scores: Tensor, relaxation: Relaxation) -> tuple[Tenso
 class _PairSum(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, high: Tensor, low: Tensor, loss: Tensor, win: Tensor, relaxation: Relaxation) -> Tensor:
-        total = high.new_zeros(high.shape[:-1])
-        slope_low = torch.zeros_like(low)
-        slopes_high = []
+        total, slopes_high, slopes_low = [], [], []
         rows = max(1, _BLOCK_ENTRIES // max(1, low.numel()))
-        for block in range(0, high.shape[-1], rows):
+        for block in range(0, max(high.shape[-1], 1), rows):
             part = slice(block, block + rows)
             comparisons = high[..., part, None] - low[..., None, :]
             won = comparisons > 0
             weight = torch.where(won, loss[..., part, None], win[..., part, None])
             soft, slope = relaxation.soft_and_derivative(comparisons)
-            total += (weight * (soft - won.to(soft.dtype))).sum((-1, -2))
+            total.append((weight * (soft - won.to(soft.dtype))).sum((-1, -2)))
             slope = weight * slope
             slopes_high.append(slope.sum(-1))
-            slope_low -= slope.sum(-2)
-        slope_high = torch.cat(slopes_high, -1) if slopes_high else torch.zeros_like(high)
-        ctx.save_for_backward(slope_high, slope_low)
-        return total
+            slopes_low.append(slope.sum(-2))
+        if len(total) == 1:
+            ctx.save_for_backward(slopes_high[0], slopes_low[0])
+            return total[0]
+        ctx.save_for_backward(torch.cat(slopes_high, -1), torch.stack(slopes_low).sum(0))
+        return torch.stack(total).sum(0)
 
     @staticmethod
     def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor | None, ...]:
         slope_high, slope_low = ctx.saved_tensors
         gradient = grad_outputs[0].detach().unsqueeze(-1)
-        return gradient * slope_high, gradient * slope_low, None, None, None
+        return gradient * slope_high, -gradient * slope_low, None, None, None

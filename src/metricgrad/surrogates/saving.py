@@ -1,0 +1,54 @@
+"""Surrogates from files: one safetensors file each, tensors and a JSON header, never pickle."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import load_file
+
+from metricgrad.surrogates.base import Surrogate
+from metricgrad.surrogates.memory import WithMemory
+from metricgrad.surrogates.uniloss import UniLoss
+
+_CLASSES = {cls.__name__: cls for cls in (UniLoss,)}
+
+
+def load_surrogate(path: str | Path, *, metric: Any = None) -> Surrogate:
+    """The surrogate that `loss.save(path)` wrote, exactly as it was.
+
+    Args:
+        path: the file.
+        metric: a metric or function in place of the stored metric; needed where that is a function of the user's own.
+
+    Returns:
+        The surrogate.
+
+    Example:
+        >>> import tempfile, metricgrad as mg
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     mg.UniLoss("f1", slope=2.0).save(f"{folder}/f1.safetensors")
+        ...     loss = mg.load_surrogate(f"{folder}/f1.safetensors")
+        >>> loss.relaxation.slope
+        2.0
+    """
+    if not Path(path).is_file():
+        raise FileNotFoundError(f"there is no file {path}; loss.save(path) writes one")
+    try:
+        with safe_open(path, "pt") as file:
+            header = (file.metadata() or {}).get("metricgrad")
+    except SafetensorError as error:
+        raise ValueError(f"{path} is not a safetensors file: {error}") from None
+    if header is None:
+        raise ValueError(f"{path} holds tensors but no surrogate; loss.save(path) writes one")
+    stored = json.loads(header)
+    surrogate = _rebuild(stored, metric)
+    surrogate.load_state_dict(load_file(path))
+    return surrogate
+
+
+def _rebuild(stored: dict[str, Any], metric: Any) -> Surrogate:
+    config = stored["config"]
+    if stored["class"] == WithMemory.__name__:
+        return WithMemory(_rebuild(config["loss"], metric), config["size"])
+    return _CLASSES[stored["class"]].from_config(config, metric)
