@@ -258,6 +258,22 @@ def test_autocast_leaves_the_loss_in_float32() -> None:
         assert expected.dtype == torch.float32
 
 
+@pytest.mark.parametrize("options", [{}, {"interpolation": "idw"}], ids=str)
+@pytest.mark.parametrize("name", ["f1", "average_precision", "ndcg"])
+def test_a_compiled_model_has_the_same_loss(name: str, options: dict[str, Any]) -> None:
+    features = torch.randn(32, 4, generator=torch.Generator().manual_seed(0))
+    target = torch.arange(32) % 5 == 0
+    weight = torch.ones(4, requires_grad=True)
+
+    def step(weights: Tensor) -> Tensor:
+        loss = mg.UniLoss(name, generator=torch.Generator().manual_seed(0), **options)
+        return loss(torch.tanh(features @ weights), target)
+
+    compiled = torch.compile(step, backend="aot_eager")
+    torch.testing.assert_close(compiled(weight), step(weight))
+    torch.testing.assert_close(*(torch.autograd.grad(each(weight), weight) for each in (compiled, step)))
+
+
 def test_published_settings() -> None:
     loss = mg.UniLoss.as_published("average_precision")
     assert loss.metric == mg.metric("average_precision", interpolated=True, cycles="zero")

@@ -69,7 +69,11 @@ class Surrogate(nn.Module):
         """
         return self.losses(scores, target, where)[0]
 
-    def forward(self, scores: Tensor, target: Tensor, where: Tensor | None = None) -> Tensor:
+    # What is compared depends on the target, so a compiled model calls the loss as it is.
+    @torch.compiler.disable
+    def forward(  # pyright: ignore[reportIncompatibleMethodOverride] (the decorator hides the signature)
+        self, scores: Tensor, target: Tensor, where: Tensor | None = None
+    ) -> Tensor:
         """The mean loss of the sets on which the metric is defined.
 
         Args:
@@ -81,13 +85,15 @@ class Surrogate(nn.Module):
             A 0-dim tensor; 0 with a zero gradient where no set has a value.
         """
         values, defined = self.losses(scores, target, where)
-        if self.training and self._batches < _WATCHED:
+        if self.training:
             self._watch(defined)
         kept = torch.where(defined, values, 0.0)
         return kept.sum() / defined.sum().clamp(min=1) if kept.dim() else kept
 
     def _watch(self, defined: Tensor) -> None:
         """Warns, once, when most of the first batches are too small to have a value."""
+        if self._batches == _WATCHED:
+            return
         self._batches += 1
         self._empty += int(not defined.any())
         if self._batches == _WATCHED and 2 * self._empty > _WATCHED:
