@@ -56,6 +56,8 @@ def ideal_set(family: Family, rng: np.random.Generator, size: int) -> tuple[np.n
 def _size(family: Family, kind: Kind, rng: np.random.Generator) -> int:
     if kind == "tiny":
         return int(rng.integers(1, 4))
+    if family == "segmentation" and kind == "imbalanced":
+        return 50  # one pixel in a thousand
     if family in ("segmentation", "pose", "text", "text-references"):
         return int(rng.integers(1, 6))
     return 1000 if kind == "imbalanced" else int(rng.integers(2, 60))

@@ -1,7 +1,7 @@
 """Metrics by name: one name, one class, whatever the family of the scores."""
 
 import difflib
-from dataclasses import fields
+from dataclasses import fields, is_dataclass
 from typing import Any
 
 from metricgrad.metrics.agreement import Accuracy, BalancedAccuracy, ErrorRate, GMean, Hamming, Mcc
@@ -72,5 +72,7 @@ def metric(spec: Any, **options: Any) -> Metric:
 
 
 def metric_options(cls: type[Metric]) -> dict[str, Any]:
-    """The options of a metric class and their defaults."""
-    return {option.name: option.default for option in fields(cls) if option.init}  # type: ignore[arg-type]
+    """The options of a metric class and their defaults; none for a class that is no dataclass."""
+    if not is_dataclass(cls):
+        return {}
+    return {option.name: option.default for option in fields(cls) if option.init}

@@ -8,7 +8,7 @@ attached to the graph, so that a training loop needs no special case.
 import json
 import math
 import warnings
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ from metricgrad.metrics import metric as to_metric
 _WATCHED = 50  # batches at the start of training that are looked at before a warning
 
 
-class Surrogate(nn.Module):
+class Surrogate(nn.Module, ABC):
     """A loss in place of a metric.
 
     Attributes:

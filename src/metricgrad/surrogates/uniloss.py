@@ -12,14 +12,12 @@ the value. h and g have no gradient, so each is interpolated (Eqn. 5): e~ = g~(h
 What the loss returns is the set's true value of the metric, as a loss, with the gradient of e~.
 """
 
-import dataclasses
-import functools
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
-from metricgrad.metrics import ComparisonMetric
+from metricgrad.metrics import ComparisonMetric, metric_options
 from metricgrad.metrics import metric as to_metric
 from metricgrad.metrics.base import Inputs
 from metricgrad.metrics.pairs import Pairs
@@ -87,10 +85,6 @@ class UniLoss(Surrogate):
         generator: torch.Generator | None = None,
     ) -> None:
         super().__init__()
-        self._settings = {
-            **{"interpolation": interpolation, "relaxation": relaxation, "slope": slope, "anchors": anchors},
-            **{"near": near, "gradient": gradient, "portion": portion, "samples": samples, "squash": squash},
-        }
         self.metric = _comparison_metric(metric, pairs)
         self.relaxation = to_relaxation(relaxation, slope)
         if interpolation == "idw" and not self.relaxation.bounded:
@@ -110,9 +104,8 @@ class UniLoss(Surrogate):
         self.gradient: Gradient = gradient
         self.portion, self.samples = portion, samples
         self.squash, self.generator = squash, generator
-        self.sample: Sampler = (
-            anchors if callable(anchors) else functools.partial(sample_anchors, number=anchors, near=near)
-        )
+        self.anchors: int | Sampler = anchors
+        self.near: Near = near
 
     @classmethod
     def as_published(
@@ -134,7 +127,7 @@ class UniLoss(Surrogate):
         """
         chosen = _comparison_metric(metric, "all")
         if chosen.name == "average_precision":
-            chosen = dataclasses.replace(chosen, interpolated=True, cycles="zero")  # type: ignore[type-var]
+            chosen = _with_options(chosen, interpolated=True, cycles="zero")
         return cls(
             chosen,
             interpolation="idw",
@@ -195,12 +188,17 @@ class UniLoss(Surrogate):
         value = plan.from_bits(bits)  # g(v)
         if self.interpolation == "multilinear":
             return value, multilinear(soft, bits, live, self._gains(plan, soft, bits) / self.portion), False
-        anchors = self.sample(plan, bits, live, self.generator)
+        anchors = self._sample(plan, bits, live)
         return value, inverse_distance(soft, anchors, live, plan.from_bits(anchors), self.gradient) - value, False
 
     def _drawn(self, live: Tensor) -> Tensor:
         """The portion of the comparisons that this step uses."""
         return torch.rand(live.shape, generator=self.generator, device=live.device) < self.portion
+
+    def _sample(self, plan: Reexpression, bits: Tensor, live: Tensor) -> Tensor:
+        if callable(self.anchors):
+            return self.anchors(plan, bits, live, self.generator)
+        return sample_anchors(plan, bits, live, self.generator, number=self.anchors, near=self.near)
 
     def _gains(self, plan: Reexpression, soft: Tensor, bits: Tensor) -> Tensor:
         """Flip gains at the current bits, or their mean over configurations drawn with the soft bits as chances."""
@@ -211,9 +209,21 @@ class UniLoss(Surrogate):
 
     def config(self) -> dict[str, Any]:
         """What rebuilds the loss; a generator and its state are not part of it."""
-        if callable(self._settings["anchors"]):
+        if callable(self.anchors):
             raise ValueError("a loss with a sampling function of its own cannot be saved; pass anchors as a number")
-        return {"metric": metric_config(self.metric), **self._settings}
+        kind, q, slope = self.relaxation
+        return {
+            "metric": metric_config(self.metric),
+            "interpolation": self.interpolation,
+            "relaxation": q if kind == "q" else kind,
+            "slope": slope,
+            "anchors": self.anchors,
+            "near": self.near,
+            "gradient": self.gradient,
+            "portion": self.portion,
+            "samples": self.samples,
+            "squash": self.squash,
+        }
 
     @classmethod
     def from_config(cls, config: dict[str, Any], metric: Any) -> "UniLoss":
@@ -272,9 +282,13 @@ def _comparison_metric(spec: Any, pairs: Literal["best", "all"] | None) -> Compa
             f"UniLoss needs a metric that comparisons of scores decide; {chosen.name} is not one. "
             "Metrics of text and other black boxes need a learned surrogate"
         )
-    if pairs is None or not any(option.name == "pairs" for option in dataclasses.fields(chosen)):  # type: ignore[arg-type]
+    if pairs is None or "pairs" not in metric_options(type(chosen)):
         return chosen
-    return dataclasses.replace(chosen, pairs=pairs)  # type: ignore[type-var]
+    return _with_options(chosen, pairs=pairs)
+
+
+def _with_options(metric: ComparisonMetric, **options: Any) -> ComparisonMetric:
+    return type(metric)(**{option: getattr(metric, option) for option in metric_options(type(metric))} | options)
 
 
 def _one_of(option: str, value: str, allowed: tuple[str, ...]) -> None:
