@@ -1,7 +1,7 @@
 """Train on the metric you report.
 
-metricgrad turns evaluation metrics that have no useful gradient into losses for PyTorch. This release has the ground
-that the losses will stand on: metrics, each equal to a named reference, for many sets at once.
+metricgrad turns evaluation metrics that have no useful gradient into losses for PyTorch: metrics, each equal to a named
+reference, for many sets at once; and surrogates, losses that take a metric's place in training.
 """
 
 from metricgrad import ops as ops
@@ -14,6 +14,7 @@ from metricgrad.metrics import metric_names as metric_names
 from metricgrad.surrogates import Surrogate as Surrogate
 from metricgrad.surrogates import UniLoss as UniLoss
 from metricgrad.surrogates import load_surrogate as load_surrogate
+from metricgrad.surrogates import sample_anchors as sample_anchors
 from metricgrad.surrogates import with_memory as with_memory
 
 __version__ = "0.1.0"

@@ -1,0 +1,98 @@
+"""Data sets by name, cut into training, validation and test parts.
+
+Validation data is cut from the training part, by seed; a test part that comes with the data stays as it is. Numbers
+that are not already 0 and 1 are standardised with the training part's mean and spread.
+"""
+
+import os
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from sklearn.model_selection import train_test_split
+from torch import Tensor
+
+
+class Part(NamedTuple):
+    """Items of one part: features `[N, ...]` and target `[N]`."""
+
+    x: Tensor
+    y: Tensor
+
+
+class Data(NamedTuple):
+    """The three parts."""
+
+    train: Part
+    valid: Part
+    test: Part
+
+
+TABULAR = {
+    "a9a": "a9a/a9a.npz",
+    "cod_rna": "cod_rna/cod_rna.npz",
+    "covtype": "covtype/covtype.npz",
+    "ijcnn1": "ijcnn1/ijcnn1.npz",
+    "skin": "skin/skin.npz",
+}
+VALIDATION = 0.2
+
+
+def data_folder(given: Path | None) -> Path:
+    """The folder of the data sets: `--data`, or the environment variable METRICGRAD_DATA."""
+    folder = given or os.environ.get("METRICGRAD_DATA")
+    if folder is None:
+        raise ValueError("benchmarks on real data need their folder: pass --data DIR or set METRICGRAD_DATA")
+    if not Path(folder).is_dir():
+        raise ValueError(f"there is no folder {folder}; pass --data DIR with one folder for each data set in it")
+    return Path(folder)
+
+
+def load(name: str, folder: Path, seed: int) -> Data:
+    """A data set by name.
+
+    Args:
+        name: of a table of numbers, "mnist", or "mnist_zero" for zero against the rest.
+        folder: where the data sets are.
+        seed: of the cut into training and validation (and test, where there is no official one).
+
+    Returns:
+        The parts.
+    """
+    if name.startswith("mnist"):
+        return _mnist(folder, zero_against_rest=name == "mnist_zero")
+    if name not in TABULAR:
+        raise ValueError(f"there is no data set {name!r}; there are mnist, mnist_zero, {', '.join(TABULAR)}")
+    with np.load(folder / TABULAR[name]) as file:
+        if "X_test" in file:
+            x, y, x_test, y_test = file["X_train"], file["y_train"], file["X_test"], file["y_test"]
+        else:
+            x, x_test, y, y_test = _cut(file["X"], file["y"], seed)
+    x, x_valid, y, y_valid = _cut(x, y, seed)
+    mean, spread = x.mean(0), x.std(0)
+    plain = ((x == 0) | (x == 1)).all(0)
+    mean[plain], spread[plain] = 0, 1
+    parts = [Part(*_tensors((part - mean) / np.maximum(spread, 1e-8), target)) for part, target in
+             ((x, y), (x_valid, y_valid), (x_test, y_test))]  # fmt: skip
+    return Data(*parts)
+
+
+def _cut(x: np.ndarray, y: np.ndarray, seed: int) -> list[Any]:
+    return train_test_split(x, y, test_size=VALIDATION, stratify=y, random_state=seed)
+
+
+def _mnist(folder: Path, zero_against_rest: bool) -> Data:
+    """Normalised as in the paper's code; validation is the first tenth of the training images, as there."""
+    with np.load(folder / "mnist" / "mnist.npz") as file:
+        images = [(file[f"x_{part}"] / 255 - 0.1307) / 0.3081 for part in ("train", "test")]
+        digits = [file[f"y_{part}"].astype(np.int64) for part in ("train", "test")]
+    if zero_against_rest:
+        digits = [(digit == 0).astype(np.int64) for digit in digits]
+    train, test = (Part(*_tensors(x.reshape(len(x), -1), y)) for x, y in zip(images, digits, strict=True))
+    tenth = len(train.y) // 10
+    return Data(Part(train.x[tenth:], train.y[tenth:]), Part(train.x[:tenth], train.y[:tenth]), test)
+
+
+def _tensors(x: np.ndarray, y: np.ndarray) -> tuple[Tensor, Tensor]:
+    return torch.from_numpy(x.astype(np.float32)), torch.from_numpy(y.astype(np.int64))

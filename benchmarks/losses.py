@@ -1,0 +1,80 @@
+"""Losses by name: ours, and what people use today. All take logits and give a 0-dim tensor.
+
+The two hand-made ones are written as their authors print them, with a slope that is tuned like ours:
+
+    soft F1      2 tp / (2 tp + fp + fn) with soft decisions p = sigmoid(slope * s)
+    smooth AP    mean over positives of (1 + soft rank among positives) / (1 + soft rank among all) (Brown et al., 2020)
+"""
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+import metricgrad as mg
+
+Loss = Callable[[Tensor, Tensor], Tensor]
+
+
+def loss(settings: Mapping[str, Any], seed: int) -> Loss:
+    """The loss that the settings ask for.
+
+    Args:
+        settings: `method`; `metric` with `metric_options` for ours; `loss_options` for the loss itself, and `slope`.
+        seed: of the anchors and samples.
+
+    Returns:
+        From logits and target to a 0-dim tensor.
+    """
+    options = dict(settings.get("loss_options", {}))
+    slope = {"slope": settings["slope"]} if "slope" in settings else {}
+    metric = mg.metric(settings["metric"], **settings.get("metric_options", {}))
+    generator = torch.Generator().manual_seed(seed)
+    match settings["method"]:
+        case "cross_entropy":
+            return cross_entropy
+        case "soft_f1":
+            return partial(soft_f1, **slope)
+        case "smooth_ap":
+            return partial(smooth_ap, **slope)
+        case "uniloss":
+            kinds = options.pop("kinds", None)
+            if kinds is not None:
+                options["anchors"] = partial(_anchors_of, kinds=kinds, number=options["anchors"])
+            return mg.UniLoss(metric, generator=generator, **options, **slope)
+        case "uniloss_published":
+            return mg.UniLoss.as_published(metric, generator=generator, **options)
+        case method:
+            raise ValueError(f"there is no method {method!r}; see benchmarks/losses.py")
+
+
+def cross_entropy(scores: Tensor, target: Tensor) -> Tensor:
+    """Binary for scores in the target's shape, multi-class otherwise."""
+    if scores.shape == target.shape:
+        return F.binary_cross_entropy_with_logits(scores, target.to(scores.dtype))
+    return F.cross_entropy(scores, target)
+
+
+def soft_f1(scores: Tensor, target: Tensor, slope: float = 1.0) -> Tensor:
+    """1 - F1 of soft decisions."""
+    chance, truth = (slope * scores).sigmoid(), target.to(scores.dtype)
+    return 1 - 2 * (chance * truth).sum() / (chance.sum() + truth.sum()).clamp(min=1e-8)
+
+
+def smooth_ap(scores: Tensor, target: Tensor, slope: float = 1.0) -> Tensor:
+    """1 - average precision of soft ranks."""
+    positives, negatives = scores[target == 1], scores[target == 0]
+    if not len(positives):
+        return scores.sum() * 0
+    above = (slope * (positives - positives.unsqueeze(-1))).sigmoid().sum(-1) - 0.5  # but for itself
+    below = (slope * (negatives - positives.unsqueeze(-1))).sigmoid().sum(-1)
+    return 1 - ((1 + above) / (1 + above + below)).mean()
+
+
+def _anchors_of(plan: Any, bits: Tensor, live: Tensor, generator: Any, *, kinds: list[str], number: int) -> Tensor:
+    """Anchors of some kinds only; the best one is among them unless they are all drawn at random."""
+    drawn = mg.sample_anchors(plan, bits, live, generator, number=number, kinds=tuple(kinds))
+    return drawn[1:] if kinds == ["bad"] else drawn

@@ -1,0 +1,197 @@
+"""From reports of runs to `benchmarks/README.md`: ours beside the paper's, mean and spread, difference, deviations.
+
+Nothing in the page is written by hand: text comes from the tables' TOML, numbers from the runs' JSON.
+"""
+
+import json
+import statistics
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from benchmarks.runner import finished
+from benchmarks.table import RESULTS, Run, Table, table, table_names
+
+PAGE = Path(__file__).parent / "README.md"
+INTRODUCTION = """# Benchmarks
+
+Numbers that metricgrad claims, each with the command that makes it. Everything here uses only the public names of the
+library and is not installed with it. `python -m benchmarks list` shows the tables, `run NAME --data DIR` runs one,
+`report` builds this page from the tables in `tables/` and the runs in `results/`; each run is a JSON with its
+configuration, seed, versions, commit, hardware, threads, time and curve.
+
+Values are means over seeds, ± their standard deviation; bold is the best of a column. Model, moment, threshold,
+learning rate and slope are chosen on validation data, never on test data.
+"""
+
+SPEED = """
+## Speed
+
+`{command} --out benchmarks/results/speed.json` (or `make speed`): ratios of ours to a yardstick, both timed in turn
+within one run, best of several rounds, one thread. The command exits with 1 if a claim does not hold. Memory is what a
+call adds to a fresh process at its peak; "ties" are scores rounded to quarters.
+"""
+
+
+class Cell(NamedTuple):
+    """Values of the seeds of one row and column."""
+
+    values: list[float]
+
+    @property
+    def mean(self) -> float:
+        """Over seeds."""
+        return statistics.fmean(self.values)
+
+    @property
+    def spread(self) -> float:
+        """Standard deviation over seeds, 0 for one seed."""
+        return statistics.stdev(self.values) if len(self.values) > 1 else 0.0
+
+    @property
+    def error(self) -> float:
+        """Standard error of the mean."""
+        return self.spread / len(self.values) ** 0.5
+
+
+Cells = dict[tuple[str, str], Cell]
+
+
+def write(page: Path = PAGE) -> Path:
+    """Builds the page.
+
+    Args:
+        page: where to.
+
+    Returns:
+        The same path.
+    """
+    sections = [INTRODUCTION]
+    for name in sorted(table_names(), key=lambda name: table(name).content.get("order", 99)):
+        sections += [section(table(name), scale) for scale in table(name).content["scale"]]
+    sections.append(speed(RESULTS / "speed.json"))
+    page.write_text("\n".join(part for part in sections if part).rstrip() + "\n")
+    return page
+
+
+def section(content: Table, scale: str) -> str:
+    """A table of one scale with its text, claims and deviations; empty if nothing of it has run."""
+    runs = [run for run in content.runs(scale) if finished(run)]
+    if not runs:
+        return ""
+    cells = collect(content, runs)
+    digits = content.content.get("digits", 4)
+    lines = [f"\n## {content.title}" + (" (full scale)" if scale == "paper" else ""), ""]
+    lines += [content.content["about"].strip(), ""]
+    lines += grid(content, cells, digits)
+    lines += ["", _footing(content, runs, scale)]
+    lines += [""] + [f"- {verdict(claim, cells, content, digits)}" for claim in content.content.get("claims", [])]
+    if content.content.get("deviations"):
+        lines += ["", "Deviations from the paper:", ""]
+        lines += [f"- {sentence}" for sentence in content.content["deviations"]]
+    if content.content.get("figure"):
+        lines += ["", f"![{content.title}]({content.content['figure']})"]
+    return "\n".join(lines) + "\n"
+
+
+def collect(content: Table, runs: list[Run]) -> Cells:
+    """Values of all seeds, by row and column."""
+    found: dict[tuple[str, str], list[float]] = {}
+    for run in runs:
+        result = json.loads(run.path.read_text())["result"]
+        values = {run.column: result["value"]} if "columns" in content.content else result["values"]
+        for column, value in values.items():
+            found.setdefault((run.row, column), []).append(value)
+    return {key: Cell(values) for key, values in found.items()}
+
+
+def grid(content: Table, cells: Cells, digits: int) -> list[str]:
+    """The Markdown table; under each row that a paper has too, its values and the difference."""
+    columns = content.columns
+    lines = [f"| {content.content.get('corner', 'method')} | " + " | ".join(columns.values()) + " |"]
+    lines.append("| --- |" + " ---: |" * len(columns))
+    best = {column: _best(content, cells, column) for column in columns}
+    for row, settings in content.rows.items():
+        shown = []
+        for column in columns:
+            cell = cells.get((row, column))
+            text = (
+                ""
+                if cell is None
+                else f"{cell.mean:.{digits}f}" + (f" ±{cell.spread:.{digits}f}" if cell.spread else "")
+            )
+            shown.append(f"**{text}**" if text and cell == best[column] else text)
+        lines.append(f"| {settings['label']} | " + " | ".join(shown) + " |")
+        lines += _paper_lines(content, cells, row, digits)
+    return lines
+
+
+def verdict(claim: dict[str, Any], cells: Cells, content: Table, digits: int) -> str:
+    """What a claim asks, what was measured, and whether it holds."""
+    column, row = claim["column"], claim["row"]
+    if (row, column) not in cells:
+        return f"{content.columns[column]}: not measured yet"
+    ours, name = cells[row, column], content.rows[row]["label"]
+    if "at_least" in claim:
+        holds, asked = ours.mean >= claim["at_least"], f"at least {claim['at_least']:.{digits}f}"
+        return f"{content.columns[column]}: {name} {asked}: {ours.mean:.{digits}f}, {_word(holds)}"
+    others = [other for other in claim["above"] if (other, column) in cells]
+    rival = max(others, key=lambda other: cells[other, column].mean)
+    margin = ours.mean - cells[rival, column].mean
+    asked = f"at least {claim['by']} above" if "by" in claim else "not more than one standard error below"
+    allowed = claim["by"] if "by" in claim else -((ours.error**2 + cells[rival, column].error ** 2) ** 0.5)
+    label = content.rows[rival]["label"]
+    return f"{content.columns[column]}: {name} {asked} {label}: {margin:+.{digits}f}, {_word(margin >= allowed)}"
+
+
+def speed(path: Path) -> str:
+    """The section on speed, from the report of `python -m benchmarks.speed`."""
+    if not path.exists():
+        return ""
+    report = json.loads(path.read_text())
+    lines = [SPEED.format(command=report["command"])]
+    lines += ["| claim | ours | yardstick | ratio | must be |", "| --- | ---: | ---: | ---: | --- |"]
+    for row in report["rows"]:
+        factor = 1000 if row["unit"] == "ms" else 1
+        values = [f"{row[key] * factor:.1f} {row['unit']}" for key in ("ours", "yardstick")]
+        holds = "" if row["holds"] else " (does not hold)"
+        lines.append(f"| {row['claim']} | {' | '.join(values)} | {row['ratio']:.2f} | {row['limit']}{holds} |")
+    return "\n".join(lines) + "\n"
+
+
+def _footing(content: Table, runs: list[Run], scale: str) -> str:
+    seeds = sorted({run.seed for run in runs})
+    missing = len(content.runs(scale)) - len(runs)
+    seconds = sum(json.loads(run.path.read_text())["seconds"] for run in runs)
+    words = [
+        f"`python -m benchmarks run {content.name}`"
+        if scale == "small"
+        else f"`python -m benchmarks run {content.name} --scale paper`"
+    ]
+    words.append(f"{len(seeds)} seeds, {seconds / 3600:.1f} hours of one core in all")
+    words += [f"{missing} runs still missing"] if missing else []
+    return ", ".join(words) + f"; runs in [results/{content.name}](results/{content.name})."
+
+
+def _paper_lines(content: Table, cells: Cells, row: str, digits: int) -> list[str]:
+    printed = content.content.get("paper", {}).get(row)
+    if not printed:
+        return []
+    values, differences = [], []
+    for column in content.columns:
+        values.append(f"{printed[column]:.{digits}f}" if column in printed else "")
+        both = column in printed and (row, column) in cells
+        differences.append(f"{cells[row, column].mean - printed[column]:+.{digits}f}" if both else "")
+    source = content.content.get("source", "the paper")
+    return [f"| *{source}* | " + " | ".join(values) + " |", "| *difference* | " + " | ".join(differences) + " |"]
+
+
+def _best(content: Table, cells: Cells, column: str) -> Cell | None:
+    if content.content.get("best", "high") == "none":
+        return None
+    return max(
+        (cells[row, column] for row in content.rows if (row, column) in cells), key=lambda cell: cell.mean, default=None
+    )
+
+
+def _word(holds: bool) -> str:
+    return "holds" if holds else "**does not hold**"

@@ -1,0 +1,143 @@
+"""Runs configurations and keeps what each leaves behind: one JSON that stands on its own.
+
+A report has the configuration, seed, command, versions, commit, hardware, threads, time, result and curve. A run whose
+report is there, with the same configuration, is skipped, so a grid that was stopped goes on where it was; a report of
+another configuration is made anew. Every process has one thread.
+"""
+
+import importlib
+import json
+import os
+import platform
+import subprocess
+import time
+from collections.abc import Callable, Iterable
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from importlib.metadata import version
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+from benchmarks.table import Run
+
+_PACKAGES = ("metricgrad", "torch", "numpy", "scikit-learn")
+
+
+def finished(run: Run) -> bool:
+    """Whether the run's report is there and has the same configuration."""
+    if not run.path.exists():
+        return False
+    return json.loads(run.path.read_text())["configuration"] == run.configuration
+
+
+def run_all(runs: Iterable[Run], data: Path | None, jobs: int, console: Console) -> list[str]:
+    """Runs everything that has no report yet.
+
+    Args:
+        runs: what to run.
+        data: folder of the data sets.
+        jobs: processes at once.
+        console: where progress goes.
+
+    Returns:
+        What went wrong, one line for each run that failed; the others are kept.
+    """
+    runs = list(runs)
+    todo = [run for run in runs if not finished(run)]
+    console.print(f"{len(runs) - len(todo)} of {len(runs)} runs are there already, {len(todo)} to go, {jobs} at once")
+    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
+    errors: list[str] = []
+    with Progress(*columns, TextColumn("left"), TimeRemainingColumn(), console=console) as progress:
+        bar = progress.add_task("running", total=len(todo))
+        for run, error in _results(todo, data, jobs):
+            progress.advance(bar)
+            progress.update(bar, description=f"{run.table} {run.row} {run.column} {run.seed}")
+            errors += [] if error is None else [f"{run.path.stem}: {error}"]
+    return errors
+
+
+def _results(todo: list[Run], data: Path | None, jobs: int) -> Iterable[tuple[Run, str | None]]:
+    if jobs == 1:
+        for run in todo:
+            yield run, run_one(run, data)
+        return
+    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
+        futures = {pool.submit(run_one, run, data): run for run in todo}
+        for future in as_completed(futures):
+            yield futures[future], future.result()
+
+
+def run_one(run: Run, data: Path | None, say: Callable[[str], None] = lambda line: None) -> str | None:
+    """Runs one configuration and writes its report; returns what went wrong, None if nothing did."""
+    torch.set_num_threads(1)
+    task = importlib.import_module(f"benchmarks.{run.configuration['task']}")
+    start = time.perf_counter()
+    try:
+        result = task.run(run.configuration, run.seed, data, say)
+    except Exception as error:  # the other runs of a long grid go on
+        return f"{type(error).__name__}: {error}"
+    report = {**provenance(run), "seconds": round(time.perf_counter() - start, 2), "result": result}
+    run.path.parent.mkdir(parents=True, exist_ok=True)
+    partial = run.path.with_suffix(".partial")
+    partial.write_text(_compact(report) + "\n")
+    partial.replace(run.path)
+    return None
+
+
+def provenance(run: Run) -> dict[str, Any]:
+    """All that it takes to make the run again."""
+    scale = run.path.parent.name
+    return {
+        "table": run.table,
+        "row": run.row,
+        "column": run.column,
+        "scale": scale,
+        "seed": run.seed,
+        "command": f"python -m benchmarks run {run.table} --scale {scale} --rows {run.row} --seeds {run.seed + 1}",
+        "configuration": run.configuration,
+        "versions": {"python": platform.python_version(), **{name: version(name) for name in _PACKAGES}},
+        "commit": _commit(),
+        "hardware": {"machine": platform.machine(), "processor": _processor(), "cores": os.cpu_count()},
+        "threads": torch.get_num_threads(),
+    }
+
+
+def _commit() -> str:
+    """The commit, with a plus if the code of library or benchmarks differs from it."""
+    here = Path(__file__).parent
+
+    def git(*arguments: str) -> str:
+        return subprocess.run(["git", *arguments], cwd=here, capture_output=True, text=True, check=False).stdout.strip()
+
+    return git("rev-parse", "--short=12", "HEAD") + (
+        "+" if git("status", "--porcelain", "--", "../src", "*.py") else ""
+    )
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor()
+    return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), "unknown")
+
+
+def _compact(report: dict[str, Any]) -> str:
+    """JSON with one line per key, trial and step of the curve: diffs stay readable, files short."""
+    lines = []
+    for key, value in report.items():
+        if key != "result":
+            lines.append(f"  {json.dumps(key)}: {json.dumps(value)}")
+    inner = [f"    {json.dumps(key)}: {_rows(value)}" for key, value in report["result"].items()]
+    lines.append('  "result": {\n' + ",\n".join(inner) + "\n  }")
+    return "{\n" + ",\n".join(lines) + "\n}"
+
+
+def _rows(value: Any) -> str:
+    if isinstance(value, list) and value and isinstance(value[0], dict):
+        return "[\n      " + ",\n      ".join(json.dumps(row) for row in value) + "\n    ]"
+    return json.dumps(value)
