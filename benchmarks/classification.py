@@ -4,7 +4,7 @@ A run trains one model for every point of its grid (learning rate, slope, start,
 validation data, and reports the test value of the one that was best there. A metric of decisions has its threshold
 tuned on validation scores, for every method alike. `start = "warm"` spends the first half of the same budget on
 cross-entropy. With `screen` in the settings the grid is decided after that share of the budget, and only the winner is
-trained in full.
+trained in full. A training that diverges ends there.
 """
 
 import itertools
@@ -89,6 +89,8 @@ def run(settings: Settings, seed: int, folder: Path, say: Callable[[str], None])
     if screened:
         say(f"in full {best.point}")
         best = train(settings, best.point, data, seed, steps)
+    if best.valid is None:
+        raise RuntimeError(f"every training diverged before its first evaluation: {points}")
     model = network(settings, data)
     model.load_state_dict(best.state)
     return {
@@ -111,6 +113,8 @@ def train(settings: Settings, point: dict[str, Any], data: Data, seed: int, step
     losses: list[Tensor] = []
     for step, batch in enumerate(_batches(len(data.train.y), settings["batch"], steps, seed), start=1):
         scores, target = model(data.train.x[batch]), data.train.y[batch]
+        if not scores.isfinite().all():
+            break  # diverged: what it was before that still counts
         value = cross_entropy(scores, target) if step <= warm else objective(scores, target)
         optimizer.zero_grad(set_to_none=True)
         value.backward()

@@ -23,7 +23,8 @@ def loss(settings: Mapping[str, Any], seed: int) -> Loss:
     """The loss that the settings ask for.
 
     Args:
-        settings: `method`; `metric` with `metric_options` for ours; `loss_options` for the loss itself, and `slope`.
+        settings: `method`; `metric` with `metric_options` for ours, or `trained_options` where training takes others;
+            `loss_options` for the loss itself, and `slope`.
         seed: of the anchors and samples.
 
     Returns:
@@ -31,7 +32,7 @@ def loss(settings: Mapping[str, Any], seed: int) -> Loss:
     """
     options = dict(settings.get("loss_options", {}))
     slope = {"slope": settings["slope"]} if "slope" in settings else {}
-    metric = mg.metric(settings["metric"], **settings.get("metric_options", {}))
+    metric = mg.metric(settings["metric"], **settings.get("trained_options", settings.get("metric_options", {})))
     generator = torch.Generator().manual_seed(seed)
     match settings["method"]:
         case "cross_entropy":
