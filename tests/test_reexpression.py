@@ -83,6 +83,24 @@ def test_flip_gains_are_exact(case: Case, size: int) -> None:
         torch.testing.assert_close(gains, tried, rtol=0, atol=1e-9)
 
 
+@pytest.mark.parametrize("pairs", ["best", "all"])
+@pytest.mark.parametrize("weights", ["linear", "quadratic"])
+def test_weighted_kappa_gains_are_exact_for_sets_masks_and_one_class(weights: str, pairs: str) -> None:
+    metric, rng = mg.metric("kappa", weights=weights, pairs=pairs), np.random.default_rng(0)
+    assert isinstance(metric, ComparisonMetric)
+    target = torch.as_tensor(rng.integers(0, 5, (3, 4)))
+    target[1] = 2  # a set of one class has a kappa of 0 whatever is predicted
+    where = torch.as_tensor(rng.random((3, 4)) < 0.8)
+    plan = metric.reexpress((3, 4, 5), target, where, torch.float64)
+    values, live = plan.comparisons(torch.as_tensor(rng.normal(size=(3, 4, 5))))
+    for won in (0.0, 0.5, 0.9, 0.99, 1.0):
+        bits = torch.as_tensor(rng.random((20, *values.shape)) < won)
+        tried = torch.where(live, tried_flip_gains(plan, bits), 0.0)
+        torch.testing.assert_close(plan.flip_gains(bits), tried, rtol=0, atol=1e-12)
+        assert tried[:, 0].any()
+        assert tried[:, 2].any()
+
+
 @pytest.mark.parametrize("case", [case for case in DECIDED + ALL_PAIRS if case.reaches_best], ids=str)
 def test_all_comparisons_won_is_best(case: Case) -> None:
     metric = comparison_metric(case)

@@ -2,9 +2,16 @@
 
 Without weights it is a formula of counts, like the other metrics of `agreement.py`. With weights a confusion of near
 classes counts less than one of far classes, so it looks at the items: which class was predicted for which.
+
+    kappa = 1 - observed / expected
+
+Both are sums over the items. An item of class t that is predicted as c adds weight[t, c] to what is observed, and the
+mean weight[., c] over all targets to what chance would give; whoever is predicted as several classes, or as none, adds
+the mean over these classes, or over all of them. The two tables are fixed by the target (`Disagreement`). A flip moves
+one item, so it changes the two sums by known amounts, and all flip gains of a set follow from the sums and the tables.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 import torch
@@ -12,8 +19,7 @@ from torch import Tensor
 
 from metricgrad import ops
 from metricgrad.metrics.agreement import JointMetric
-from metricgrad.metrics.confusion import label_decisions
-from metricgrad.metrics.decisions import Pooling
+from metricgrad.metrics.decisions import LabelDecisions, Pooling, Tournament, best_other_margin
 from metricgrad.metrics.multiclass import Counts, one_hot
 from metricgrad.metrics.reexpression import Reexpression
 
@@ -67,38 +73,28 @@ class Kappa(JointMetric):
         if self.weights is None:
             return super().multi_class(scores, target, where)
         predicted = one_hot(scores.argmax(-1), scores.shape[-1])
-        live = torch.ones_like(target, dtype=torch.bool) if where is None else where
-        return self.of_predictions(predicted & live.unsqueeze(-1), target, live, scores.dtype)
-
-    def of_predictions(self, predicted: Tensor, target: Tensor, live: Tensor, dtype: torch.dtype) -> Tensor:
-        """1 - (sum of the items' weights) / (the same sum expected from the marginal counts).
-
-        Args:
-            predicted: `[A, ..., N, C]`, bool; an item spreads evenly over the classes predicted for it, or over all of
-                them where none is.
-            target: `[..., N]`, class indices.
-            live: `[..., N]`, bool, items that count.
-            dtype: float dtype of the value.
-
-        Returns:
-            `[A, ...]`.
-        """
-        classes = predicted.shape[-1]
-        weight = self._confusion_weights(classes, dtype, predicted.device)
-        predicted = predicted | ~predicted.any(-1, keepdim=True)
-        spread = (predicted & live.unsqueeze(-1)).to(dtype) / predicted.sum(-1, keepdim=True)
-        given = (one_hot(target, classes) & live.unsqueeze(-1)).sum(-2).to(dtype)
-        observed = (spread * weight[target]).sum((-1, -2))
-        # Written out instead of matmul, which autocast would take to half precision.
-        chance = (given.unsqueeze(-1) * weight).sum(-2)
-        expected = ops.divide((chance * spread.sum(-2)).sum(-1), live.sum(-1).to(dtype))
-        return torch.where(expected > 0, 1 - ops.divide(observed, expected), 0.0)
+        return self._disagreement(scores.shape[-1], target, where, scores.dtype).of_predictions(predicted)
 
     def reexpress_classes(self, classes: int, target: Tensor, where: Tensor | None, dtype: torch.dtype) -> Reexpression:
         """As for other metrics of classes; but weights look at items, not at counts."""
+        if self.weights is None:
+            return super().reexpress_classes(classes, target, where, dtype)
+        truth = one_hot(target, classes)
+        live = torch.ones_like(truth) if where is None else where.unsqueeze(-1).expand_as(truth)
+        disagreement = self._disagreement(classes, target, where, dtype)
+        labels = WeightedLabels(best_other_margin, truth, live, self.class_pooling(), dtype, disagreement=disagreement)
+        return labels if self.pairs == "best" else WeightedTournament(target, labels, disagreement=disagreement)
+
+    def _disagreement(self, classes: int, target: Tensor, where: Tensor | None, dtype: torch.dtype) -> "Disagreement":
+        weight = self._confusion_weights(classes, dtype, target.device)
         live = torch.ones_like(target, dtype=torch.bool) if where is None else where
-        weighted = None if self.weights is None else lambda found: self.of_predictions(found, target, live, dtype)
-        return label_decisions(classes, target, where, self.class_pooling(), self.pairs, dtype, weighted)
+        live = live.unsqueeze(-1)
+        given = (one_hot(target, classes) & live).sum(-2).to(dtype)
+        # Written out instead of matmul, which autocast would take to half precision.
+        chance = ops.divide((given.unsqueeze(-1) * weight).sum(-2), live.sum(-2).to(dtype))
+        observed = weight[target]
+        table = torch.stack([observed, chance.unsqueeze(-2).expand_as(observed)], -1)
+        return Disagreement(torch.where(live.unsqueeze(-1), table, 0.0))
 
     def _confusion_weights(self, classes: int, dtype: torch.dtype, device: torch.device) -> Tensor:
         index = torch.arange(classes, dtype=dtype, device=device)
@@ -110,3 +106,117 @@ class Kappa(JointMetric):
                 return distance
             case "quadratic":
                 return distance**2
+
+
+@dataclass(frozen=True)
+class Disagreement:
+    """What the items of a target add to the observed and to the expected disagreement.
+
+    Attributes:
+        table: `[..., N, C, 2]`, what an item adds to both when it is predicted as a class; 0 where it does not count.
+    """
+
+    table: Tensor
+
+    def value(self, sums: Tensor) -> Tensor:
+        """1 - observed / expected, `[...]` from `[..., 2]`; 0 where nothing is expected."""
+        observed, expected = sums.unbind(-1)
+        return torch.where(expected > 0, 1 - ops.divide(observed, expected), 0.0)
+
+    def of_predictions(self, predicted: Tensor) -> Tensor:
+        """The value `[A, ...]` of predicted classes `[A, ..., N, C]`, bool: none, one or several for each item."""
+        return self.value(self.added(predicted).sum(-2))
+
+    def added(self, predicted: Tensor) -> Tensor:
+        """What each item adds, `[A, ..., N, 2]`."""
+        return self._mean(*self._summed(predicted))
+
+    def added_after_flips(self, predicted: Tensor) -> Tensor:
+        """What each item adds when one class is predicted that was not, or the other way round: `[A, ..., N, C, 2]`."""
+        total, count = self._summed(predicted)
+        step = torch.where(predicted, -1, 1)
+        changed = total.unsqueeze(-2) + step.unsqueeze(-1) * self.table
+        return self._mean(changed, count.unsqueeze(-1) + step, self.none.unsqueeze(-2))
+
+    def after(self, added: Tensor, instead: Tensor) -> Tensor:
+        """The value after one item alone adds something else.
+
+        Args:
+            added: `[A, ..., N, 2]`, what the items add.
+            instead: `[A, ..., N, C, 2]`, what one of them would add instead, C times.
+
+        Returns:
+            `[A, ..., N, C]`.
+        """
+        others = added.sum(-2, keepdim=True) - added
+        return self.value(others.unsqueeze(-2) + instead)
+
+    @property
+    def none(self) -> Tensor:
+        """What an item adds for which no class is predicted, `[..., N, 2]`: the mean over all classes."""
+        return self.table.mean(-2)
+
+    def _summed(self, predicted: Tensor) -> tuple[Tensor, Tensor]:
+        """The table summed over the predicted classes `[A, ..., N, 2]`, and their number `[A, ..., N]`."""
+        return torch.where(predicted.unsqueeze(-1), self.table, 0.0).sum(-2), predicted.sum(-1)
+
+    def _mean(self, total: Tensor, count: Tensor, none: Tensor | None = None) -> Tensor:
+        none = self.none if none is None else none
+        return torch.where(count.unsqueeze(-1) > 0, total / count.clamp(min=1).unsqueeze(-1), none)
+
+
+@dataclass(frozen=True)
+class WeightedLabels(LabelDecisions):
+    """A bit per item and class: whether it is rightly predicted, or rightly not.
+
+    Attributes:
+        disagreement: what the items add.
+    """
+
+    disagreement: Disagreement = field(kw_only=True)
+
+    def from_bits(self, bits: Tensor) -> Tensor:
+        """The value of the predicted classes."""
+        return self.disagreement.of_predictions(self._predicted(bits))
+
+    def flip_gains(self, bits: Tensor) -> Tensor:
+        """A flip puts the item's class in or out of what is predicted for it."""
+        predicted = self._predicted(bits)
+        added = self.disagreement.added(predicted)
+        now = self.disagreement.value(added.sum(-2))[..., None, None]
+        after = self.disagreement.after(added, self.disagreement.added_after_flips(predicted))
+        gains = torch.where(predicted == self.truth, now - after, after - now)
+        return torch.where(self.live, gains, 0.0).flatten(-2)
+
+    def _predicted(self, bits: Tensor) -> Tensor:
+        return bits.unflatten(-1, self.truth.shape[-2:]) == self.truth
+
+
+@dataclass(frozen=True)
+class WeightedTournament(Tournament):
+    """All pairs of an item's classes: the one that wins all of its comparisons is predicted, or none.
+
+    Attributes:
+        disagreement: what the items add.
+    """
+
+    disagreement: Disagreement = field(kw_only=True)
+
+    def flip_gains(self, bits: Tensor) -> Tensor:
+        """The value with the first class of a pair ahead minus that with the second ahead.
+
+        The one ahead is predicted if it wins all of its other comparisons. If it does not, none is predicted, or a
+        third class; but that one then beats both, whoever of them is ahead, and the gain is 0 either way.
+        """
+        beats = self._beats(bits)
+        lost = self._lost(beats)
+        added = self.disagreement.added(lost == 0)
+        one = self.disagreement.after(added, self.disagreement.table)
+        none = self.disagreement.after(added, self.disagreement.none.unsqueeze(-2)).unsqueeze(-1)
+        first = (lost.unsqueeze(-1) - (~beats).to(lost.dtype)) == 0
+        second = (lost.unsqueeze(-2) - beats.to(lost.dtype)) == 0
+        ahead = torch.where(first, one.unsqueeze(-1), none)
+        behind = torch.where(second, one.unsqueeze(-2), none)
+        gains = torch.where(self._turned(), behind - ahead, ahead - behind)
+        live = self._pairs() & self.labels.live[..., :1].unsqueeze(-1)
+        return torch.where(live, gains, 0.0).flatten(-3)
