@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table as Grid
 
 from benchmarks import report
-from benchmarks.data import data_folder
+from benchmarks.data import BUNDLED, data_folder
 from benchmarks.runner import finished, run_all
 from benchmarks.table import SCALES, table, table_names
 
@@ -43,7 +43,7 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
     names = table_names() if arguments.name == "all" else [arguments.name]
     rows = arguments.rows.split(",") if arguments.rows else None
     runs = [run for name in names for run in table(name).runs(arguments.scale, arguments.seeds, rows)]
-    needs_data = any("dataset" in run.configuration for run in runs)
+    needs_data = any(run.configuration.get("dataset", BUNDLED[0]) not in BUNDLED for run in runs)
     errors = run_all(runs, data_folder(arguments.data) if needs_data else None, arguments.jobs, console)
     for error in errors:
         console.print(f"[red]failed[/red] {error}", highlight=False)

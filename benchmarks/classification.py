@@ -62,7 +62,7 @@ class Trial:
     state: dict[str, Tensor] = field(default_factory=dict)
 
 
-def run(settings: Settings, seed: int, folder: Path, say: Callable[[str], None]) -> dict[str, Any]:
+def run(settings: Settings, seed: int, folder: Path | None, say: Callable[[str], None]) -> dict[str, Any]:
     """One run.
 
     Args:

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
 from torch import Tensor
 
@@ -36,6 +37,7 @@ TABULAR = {
     "ijcnn1": "ijcnn1/ijcnn1.npz",
     "skin": "skin/skin.npz",
 }
+BUNDLED = ("digits",)
 VALIDATION = 0.2
 
 
@@ -49,26 +51,34 @@ def data_folder(given: Path | None) -> Path:
     return Path(folder)
 
 
-def load(name: str, folder: Path, seed: int) -> Data:
+def load(name: str, folder: Path | None, seed: int) -> Data:
     """A data set by name.
 
     Args:
-        name: of a table of numbers, "mnist", or "mnist_zero" for zero against the rest.
+        name: of a table of numbers, "mnist", "mnist_zero" for zero against the rest, or "digits", the eights among the
+            digits that come with scikit-learn.
         folder: where the data sets are.
         seed: of the cut into training and validation (and test, where there is no official one).
 
     Returns:
         The parts.
     """
-    if name.startswith("mnist"):
-        return _mnist(folder, zero_against_rest=name == "mnist_zero")
-    if name not in TABULAR:
-        raise ValueError(f"there is no data set {name!r}; there are mnist, mnist_zero, {', '.join(TABULAR)}")
-    with np.load(folder / TABULAR[name]) as file:
-        if "X_test" in file:
-            x, y, x_test, y_test = file["X_train"], file["y_train"], file["X_test"], file["y_test"]
-        else:
-            x, x_test, y, y_test = _cut(file["X"], file["y"], seed)
+    if name in BUNDLED:
+        x, digit = (np.asarray(part) for part in load_digits(return_X_y=True))
+        x, x_test, y, y_test = _cut(x, digit == 8, seed)
+    else:
+        folder = data_folder(folder)
+        if name.startswith("mnist"):
+            return _mnist(folder, zero_against_rest=name == "mnist_zero")
+        if name not in TABULAR:
+            raise ValueError(
+                f"there is no data set {name!r}; there are digits, mnist, mnist_zero, {', '.join(TABULAR)}"
+            )
+        with np.load(folder / TABULAR[name]) as file:
+            if "X_test" in file:
+                x, y, x_test, y_test = file["X_train"], file["y_train"], file["X_test"], file["y_test"]
+            else:
+                x, x_test, y, y_test = _cut(file["X"], file["y"], seed)
     x, x_valid, y, y_valid = _cut(x, y, seed)
     mean, spread = x.mean(0), x.std(0)
     plain = ((x == 0) | (x == 1)).all(0)

@@ -76,6 +76,6 @@ def smooth_ap(scores: Tensor, target: Tensor, slope: float = 1.0) -> Tensor:
 
 
 def _anchors_of(plan: Any, bits: Tensor, live: Tensor, generator: Any, *, kinds: list[str], number: int) -> Tensor:
-    """Anchors of some kinds only; the best one is among them unless they are all drawn at random."""
+    """Anchors of some kinds only, and the best one unless they are all drawn at random."""
     drawn = mg.sample_anchors(plan, bits, live, generator, number=number, kinds=tuple(kinds))
     return drawn[1:] if kinds == ["bad"] else drawn

@@ -69,8 +69,22 @@ def write(page: Path = PAGE) -> Path:
     for name in sorted(table_names(), key=lambda name: table(name).content.get("order", 99)):
         sections += [section(table(name), scale) for scale in table(name).content["scale"]]
     sections.append(speed(RESULTS / "speed.json"))
+    if page == PAGE:
+        draw()
     page.write_text("\n".join(part for part in sections if part).rstrip() + "\n")
     return page
+
+
+def draw() -> None:
+    """The pictures of all tables that have one and are complete."""
+    from benchmarks import figures  # matplotlib is slow to import, and only this needs it
+
+    for content in map(table, table_names()):
+        runs = content.runs("small") if content.content.get("figure") else []
+        if runs and all(map(finished, runs)):
+            picture = getattr(figures, content.name)
+            path = PAGE.parent / "figures" / f"{content.name}.png"
+            picture(collect(content, runs), content.rows, content.content.get("paper"), path)
 
 
 def section(content: Table, scale: str) -> str:
@@ -89,7 +103,7 @@ def section(content: Table, scale: str) -> str:
         lines += ["", "Deviations from the paper:", ""]
         lines += [f"- {sentence}" for sentence in content.content["deviations"]]
     if content.content.get("figure"):
-        lines += ["", f"![{content.title}]({content.content['figure']})"]
+        lines += ["", f"![{content.title}](figures/{content.name}.png)"]
     return "\n".join(lines) + "\n"
 
 

@@ -1,0 +1,98 @@
+"""How well an interpolation follows the metric away from the bits it was made for (UniLoss, supplement Sec. 2.1).
+
+A network is trained, and the bits v of some of its batches are kept, as training met them. At each distance, so many
+bits of v are flipped at random; the interpolation made at v (its anchors drawn there, or its gains taken there) is
+compared with the true metric of the flipped bits: root mean square error in points of 100, and rank correlation.
+"""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+import metricgrad as mg
+from benchmarks.classification import network
+from benchmarks.data import load
+from benchmarks.losses import cross_entropy
+from metricgrad.surrogates.uniloss import inverse_distance, multilinear
+
+DISTANCES = {"0": 0.0, "1_512": 1 / 512, "1_128": 1 / 128, "1_32": 1 / 32, "1_8": 1 / 8, "1_2": 1 / 2}
+
+
+def run(settings: Mapping[str, Any], seed: int, folder: Path | None, say: Callable[[str], None]) -> dict[str, Any]:
+    """One interpolation of one metric.
+
+    Args:
+        settings: `dataset`, `hidden`, `metric`, `metric_options`, `interpolation`, `batch`, `steps` of training,
+            `batches` to keep, `draws` at each distance.
+        seed: of weights, batches, flips and anchors.
+        folder: where the data sets are.
+        say: takes one line about how far the run is.
+
+    Returns:
+        `values`: error and rank correlation at each distance, under `error_D` and `rank_D`.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    metric: Any = mg.metric(settings["metric"], **settings.get("metric_options", {}))
+    approximate: dict[str, list[Tensor]] = {name: [] for name in DISTANCES}
+    true: dict[str, list[Tensor]] = {name: [] for name in DISTANCES}
+    for number, (scores, target) in enumerate(_met_in_training(settings, seed, folder)):
+        say(f"batch {number + 1}")
+        comparisons, _ = metric.comparisons(scores, target)
+        bits = comparisons > 0
+        interpolated = _interpolation(settings["interpolation"], metric, scores, target, bits, generator)
+        for name, share in DISTANCES.items():
+            flipped = _flipped(bits, round(share * bits.numel()), settings["draws"], generator)
+            approximate[name].append(interpolated(flipped))
+            true[name].append(metric.from_bits(flipped, target, shape=scores.shape))
+    values = {}
+    for name in DISTANCES:
+        ours, truth = torch.cat(approximate[name]).double(), torch.cat(true[name]).double()
+        values[f"error_{name}"] = 100 * (ours - truth).square().mean().sqrt().item()
+        values[f"rank_{name}"] = float(mg.ops.spearman(ours, truth))
+    return {"values": values}
+
+
+def _met_in_training(settings: Mapping[str, Any], seed: int, folder: Path | None) -> list[tuple[Tensor, Tensor]]:
+    """Scores and targets of batches at even moments of a training with cross-entropy."""
+    torch.manual_seed(seed)
+    data = load(settings["dataset"], folder, seed)
+    model = network(settings, data)
+    optimizer = torch.optim.SGD(model.parameters(), settings["learning_rate"], momentum=0.5)
+    kept, every = [], settings["steps"] // settings["batches"]
+    for step in range(1, settings["steps"] + 1):
+        batch = torch.randint(len(data.train.y), (settings["batch"],))
+        scores, target = model(data.train.x[batch]), data.train.y[batch]
+        if step % every == 0:
+            kept.append((scores.detach(), target))
+        optimizer.zero_grad()
+        cross_entropy(scores, target).backward()
+        optimizer.step()
+    return kept
+
+
+def _interpolation(
+    kind: str, metric: Any, scores: Tensor, target: Tensor, bits: Tensor, generator: torch.Generator
+) -> Callable[[Tensor], Tensor]:
+    """g~, made at the bits, from configurations `[A, D]` to values `[A]`."""
+    live = torch.ones_like(bits)
+    value = metric.from_bits(bits, target, shape=scores.shape)
+    if kind == "multilinear":
+        gains = metric.flip_gains(bits, target, shape=scores.shape)
+        return lambda flipped: value + multilinear(flipped.to(gains.dtype), bits, live, gains)
+    plan = metric.reexpress(scores.shape, target, None, torch.float64)
+    anchors = mg.sample_anchors(plan, bits, live, generator)
+    values = metric.from_bits(anchors, target, shape=scores.shape)
+
+    def idw(flipped: Tensor) -> Tensor:
+        return torch.stack([inverse_distance(one.double(), anchors, live, values, "exact") for one in flipped])
+
+    return idw
+
+
+def _flipped(bits: Tensor, number: int, draws: int, generator: torch.Generator) -> Tensor:
+    """Configurations `[draws, D]` at that Hamming distance from the bits."""
+    places = torch.rand(draws, bits.numel(), generator=generator).argsort(-1)[:, :number]
+    return bits ^ torch.zeros(draws, bits.numel(), dtype=torch.bool).scatter_(1, places, True)

@@ -1,0 +1,50 @@
+"""Pictures of the report, one function each, drawn from the same cells as the tables."""
+
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+
+matplotlib.use("Agg")
+import matplotlib.pyplot as plt
+
+_DISTANCES = ["0", "1_512", "1_128", "1_32", "1_8", "1_2"]
+_COLORS = {"accuracy": "#2a6f97", "accuracy_best": "#6a994e", "ap": "#bc4749"}
+
+
+def fidelity(cells: dict[tuple[str, str], Any], rows: dict[str, dict[str, Any]], paper: Any, path: Path) -> None:
+    """Error and rank correlation against Hamming distance, one line per row.
+
+    Args:
+        cells: mean and spread by row and column.
+        rows: settings of the rows, with their labels.
+        paper: values that the paper printed, by row.
+        path: where the picture goes.
+    """
+    figure, axes = plt.subplots(1, 2, figsize=(11, 4.2), layout="constrained")
+    places = range(len(_DISTANCES))
+    for axis, measure in zip(axes, ("error", "rank"), strict=True):
+        for row, settings in rows.items():
+            values = [cells[row, f"{measure}_{distance}"].mean for distance in _DISTANCES]
+            metric, _, kind = row.rpartition("_")
+            style = {
+                "color": _COLORS[metric],
+                "linestyle": "-" if kind == "multilinear" else "--",
+                "marker": "o",
+                "ms": 4,
+            }
+            axis.plot(places, values, label=settings["label"], **style)
+        printed = [next(iter(paper.values()))[f"{measure}_{distance}"] for distance in _DISTANCES]
+        axis.plot(places, printed, color="black", linestyle=":", marker="x", label="UniLoss, supplement, Table 1")
+        axis.set_xticks(places, [distance.replace("_", "/") for distance in _DISTANCES])
+        axis.set_xlabel("bits flipped, share of all")
+        axis.spines[["top", "right"]].set_visible(False)
+    axes[0].set_yscale("symlog", linthresh=0.1)
+    axes[0].set_ylim(0, None)
+    axes[0].set_title("error of the interpolated metric, points of 100", fontsize=11)
+    axes[1].set_title("rank correlation with the true metric", fontsize=11)
+    handles, labels = axes[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=3, frameon=False, fontsize=9)
+    path.parent.mkdir(exist_ok=True)
+    figure.savefig(path, dpi=130, metadata={"Software": None})
+    plt.close(figure)

@@ -1,0 +1,73 @@
+"""Who receives a gradient at random initialisation: the share of the wrong items, by metric.
+
+A wrong item is one decided wrongly, or for a metric of order a positive below some negative. Metrics with a cut-off
+(EER, precision at k, NDCG at k, ...) change only near their cut, so that most flips gain nothing; `samples=K` averages
+flip gains over K configurations drawn around the current one.
+"""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+import metricgrad as mg
+
+_SETS, _ITEMS, _POSITIVES, _CLASSES, _MAP = 20, 256, 0.1, 100, 64
+
+
+def run(settings: Mapping[str, Any], seed: int, folder: Path | None, say: Callable[[str], None]) -> dict[str, Any]:
+    """One metric: the share for each number of samples.
+
+    Args:
+        settings: `metric`, `metric_options`, `kind` of the sets, `samples` to try.
+        seed: of the sets.
+        folder: not used.
+        say: not used.
+
+    Returns:
+        `values`: the share for each number of samples, under `samples_K`.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    metric = mg.metric(settings["metric"], **settings.get("metric_options", {}))
+    scores, target, wrong = _KINDS[settings["kind"]](generator)
+    values = {}
+    for samples in settings["samples"]:
+        scores = scores.detach().requires_grad_()
+        loss = mg.UniLoss(metric, samples=samples, generator=torch.Generator().manual_seed(seed))
+        loss(scores, target).backward()
+        assert scores.grad is not None
+        received = scores.grad != 0
+        received = received.flatten(wrong.dim()).any(-1) if received.dim() > wrong.dim() else received
+        values[f"samples_{samples}"] = received[wrong].float().mean().item()
+    return {"values": values}
+
+
+def _order(generator: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:
+    scores = torch.randn(_SETS, _ITEMS, generator=generator)
+    target = (torch.rand(_SETS, _ITEMS, generator=generator) < _POSITIVES).long()
+    highest = torch.where(target == 0, scores, -torch.inf).amax(-1, keepdim=True)
+    return scores, target, (target == 1) & (scores < highest)
+
+
+def _decisions(generator: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:
+    scores, target, _ = _order(generator)
+    return scores, target, (scores > 0) != (target == 1)
+
+
+def _classes(generator: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:
+    scores = torch.randn(_SETS, _ITEMS, _CLASSES, generator=generator)
+    target = torch.randint(_CLASSES, (_SETS, _ITEMS), generator=generator)
+    return scores, target, scores.argmax(-1) != target
+
+
+def _maps(generator: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:
+    maps = torch.randn(_SETS, 8, 1, _MAP, _MAP, generator=generator)
+    joints = torch.rand(_SETS, 8, 1, 2, generator=generator) * (_MAP - 1)
+    joints = torch.cat([joints, torch.full((_SETS, 8, 1, 1), 8.0)], -1)
+    right = mg.metric("pck")(maps.unsqueeze(2), joints.unsqueeze(2))
+    return maps, joints, (right == 0).unsqueeze(-1)
+
+
+_KINDS = {"order": _order, "decisions": _decisions, "classes": _classes, "maps": _maps}

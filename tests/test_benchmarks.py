@@ -1,0 +1,185 @@
+"""The benchmark runner: tables that are whole, runs that resume, a report that is current."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from rich.console import Console
+from sklearn.metrics import average_precision_score, f1_score
+
+from benchmarks import data, losses, report, table
+from benchmarks.__main__ import main
+from benchmarks.runner import finished, run_all
+from benchmarks.table import Table
+
+TINY = """
+title = "Tiny"
+task = "classification"
+about = "Two rows."
+deviations = ["Everything is smaller."]
+[settings]
+dataset = "digits"
+hidden = []
+batch = 64
+optimizer = "adam"
+seeds = 2
+[scale.small]
+steps = 40
+[scale.paper]
+steps = 400
+[columns.f1]
+label = "F1"
+metric = "f1"
+[rows.constant]
+label = "constant"
+method = "constant"
+[rows.uniloss]
+label = "UniLoss"
+method = "uniloss"
+grid.learning_rate = [0.01, 0.1]
+grid.start = ["cold", "warm"]
+[paper.uniloss]
+f1 = 0.5
+[[claims]]
+column = "f1"
+row = "uniloss"
+above = ["constant"]
+by = 0.1
+[[claims]]
+column = "f1"
+row = "constant"
+at_least = 0.9
+"""
+
+
+@pytest.fixture
+def tiny(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Table:
+    (tmp_path / "tiny.toml").write_text(TINY)
+    monkeypatch.setattr(table, "FOLDER", tmp_path)
+    monkeypatch.setattr(table, "RESULTS", tmp_path / "results")
+    return table.table("tiny")
+
+
+def quietly(content: Table) -> list[str]:
+    return run_all(content.runs("small"), None, jobs=1, console=Console(quiet=True))
+
+
+def test_a_run_leaves_all_that_makes_it_again(tiny: Table) -> None:
+    assert quietly(tiny) == []
+    kept = json.loads((table.RESULTS / "tiny" / "small" / "uniloss--f1--1.json").read_text())
+    assert kept["seed"] == 1
+    assert kept["threads"] == 1
+    assert {"command", "configuration", "versions", "commit", "hardware", "seconds"} <= kept.keys()
+    result = kept["result"]
+    assert len(result["trials"]) == 4
+    assert result["valid"] == max(trial["valid"] for trial in result["trials"])
+    assert result["curve"]["rows"][-1][0] == 40
+    warm = [trial for trial in result["trials"] if trial["start"] == "warm"]
+    assert all(trial["step"] > 20 for trial in warm)  # moments of the cross-entropy phase do not count
+
+
+def test_a_stopped_grid_goes_on_and_a_changed_one_runs_anew(tiny: Table) -> None:
+    quietly(tiny)
+    first, *others = tiny.runs("small")
+    first.path.unlink()
+    times = [run.path.stat().st_mtime_ns for run in others]
+    quietly(tiny)
+    assert first.path.exists()
+    assert [run.path.stat().st_mtime_ns for run in others] == times
+    tiny.content["settings"]["batch"] = 32
+    assert not any(map(finished, tiny.runs("small")))
+
+
+def test_the_same_seed_gives_the_same_numbers(tiny: Table) -> None:
+    quietly(tiny)
+    run = next(run for run in tiny.runs("small") if run.row == "uniloss")
+    before = json.loads(run.path.read_text())["result"]
+    run.path.unlink()
+    quietly(tiny)
+    assert json.loads(run.path.read_text())["result"] == before
+
+
+def test_the_report_says_mean_spread_paper_difference_and_claims(tiny: Table) -> None:
+    quietly(tiny)
+    cell = report.collect(tiny, tiny.runs("small"))["uniloss", "f1"]
+    page = report.section(tiny, "small")
+    assert f"| UniLoss | **{cell.mean:.4f} ±{cell.spread:.4f}** |" in page
+    assert f"| *difference* | {cell.mean - 0.5:+.4f} |" in page
+    assert "UniLoss at least 0.1 above constant" in page
+    assert "**does not hold**" in page
+    assert "Everything is smaller." in page
+    assert report.section(tiny, "paper") == ""
+
+
+def test_a_failing_run_is_reported_and_the_others_are_kept(tiny: Table) -> None:
+    tiny.rows["constant"]["dataset"] = "nowhere"
+    errors = quietly(tiny)
+    assert len(errors) == 2
+    assert all("METRICGRAD_DATA" in error or "nowhere" in error for error in errors)
+    assert len(list((table.RESULTS / "tiny" / "small").glob("*.json"))) == 2
+
+
+@pytest.mark.parametrize("name", table.table_names())
+def test_committed_tables_are_whole(name: str) -> None:
+    content = table.table(name)
+    for claim in content.content.get("claims", []):
+        assert {claim["row"], *claim.get("above", [])} <= content.rows.keys()
+        assert claim["column"] in content.columns
+    for row, values in content.content.get("paper", {}).items():
+        assert row in content.rows
+        assert values.keys() <= content.columns.keys()
+    for scale in content.content["scale"]:
+        for run in content.runs(scale, seeds=1):
+            settings = run.configuration
+            grid = {key: values[0] for key, values in settings.get("grid", {}).items()}
+            if settings["task"] == "classification" and settings["method"] != "constant":
+                assert callable(losses.loss({**settings, **grid}, seed=0))
+
+
+def test_the_committed_report_is_current(tmp_path: Path) -> None:
+    assert report.write(tmp_path / "README.md").read_text() == report.PAGE.read_text(), (
+        "run: python -m benchmarks report"
+    )
+
+
+def test_hand_made_losses_become_their_metrics_as_the_slope_grows() -> None:
+    generator = torch.Generator().manual_seed(0)
+    scores, target = torch.randn(50, generator=generator), torch.arange(50) % 3 == 0
+    soft_f1 = losses.soft_f1(scores, target, slope=1e4).item()
+    assert soft_f1 == pytest.approx(1 - f1_score(target, scores > 0), abs=1e-4)
+    smooth_ap = losses.smooth_ap(scores, target, slope=1e5).item()
+    assert smooth_ap == pytest.approx(1 - average_precision_score(target, scores), abs=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["run", "nothing"], "there is no table 'nothing'; there are"),
+        (["run", "tabular", "--rows", "none"], "tabular has no row none; it has constant,"),
+        (["run", "tabular", "--data", "nowhere"], "there is no folder nowhere; pass --data DIR"),
+        (["run", "tabular"], "pass --data DIR or set METRICGRAD_DATA"),
+        (["run", "fidelity", "--scale", "paper"], "fidelity has no scale 'paper'; it has small"),
+    ],
+)
+def test_mistakes_are_answered_in_a_sentence(
+    words: list[str], message: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("METRICGRAD_DATA", raising=False)
+    assert main(words) == 2
+    assert message in capsys.readouterr().out.replace("\n", " ")
+
+
+def test_list_names_every_table(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["list"]) == 0
+    printed = capsys.readouterr().out
+    assert all(name in printed for name in table.table_names())
+
+
+def test_parts_do_not_overlap_and_are_standardised_by_the_training_part() -> None:
+    parts = data.load("digits", None, seed=0)
+    assert sum(len(part.y) for part in parts) == 1797
+    assert parts.train.x.mean(0).abs().max() < 1e-5
+    rows = [{tuple(row) for row in part.x.tolist()} for part in parts]
+    assert not rows[0] & rows[1]
+    assert not rows[0] & rows[2]
