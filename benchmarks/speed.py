@@ -22,13 +22,18 @@ from typing import Any
 import sklearn
 import sklearn.metrics
 import torch
+import torch.nn.functional as F
 from rich import box
 from rich.console import Console
 from rich.table import Table
+from torch import Tensor
+from torch.nn.utils import convert_conv2d_weight_memory_format
 
 import metricgrad as mg
+from benchmarks.resnet import ResNet
 
 SETS, ITEMS, MILLION = 1024, 128, 1_000_000
+BATCH, LARGE, STEPS = 256, 20_000, 30
 SEED, THREADS = 0, 1
 
 
@@ -108,7 +113,7 @@ def one_large_set() -> Iterator[Row]:
         call = lambda m=metric: m(scores, target)  # noqa: E731
         yield within(f"{name}, 1 x 1,000,000, against torch.sort", call, lambda: scores.sort(), 4, rounds=5)
     for name in ("auc", "average_precision"):
-        small, large = peak_memory(name, 4 * MILLION), peak_memory(name, 16 * MILLION)
+        small, large = (peak_memory("metric", name, millions * MILLION) for millions in (4, 16))
         ratio = large / small
         yield Row(
             f"{name}, memory, 16 against 4 million items", large, small, "MiB", ratio, "at most 4.4", ratio <= 4.4
@@ -118,20 +123,82 @@ def one_large_set() -> Iterator[Row]:
 _PEAK = """
 import resource, sys, torch
 import metricgrad as mg
-name, size = sys.argv[1], int(sys.argv[2])
+kind, name, size = sys.argv[1], sys.argv[2], int(sys.argv[3])
 torch.set_num_threads(1)
-mg.metric(name)(torch.randn(1000), torch.arange(1000) % 2)
-scores, target = torch.randn(size), (torch.rand(size) < 0.1).long()
+function = {"metric": mg.metric, "loss": mg.UniLoss}[kind](name)
+def call(scores, target):
+    value = function(scores, target)
+    if value.requires_grad:
+        value.backward()
+call(torch.randn(1000, requires_grad=True), torch.arange(1000) % 2)
+scores, target = torch.randn(size, requires_grad=True), (torch.rand(size) < 0.1).long()
 before = int(open("/proc/self/statm").read().split()[1]) * resource.getpagesize() // 1024
-mg.metric(name)(scores, target)
+call(scores, target)
 print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
 """
 
 
-def peak_memory(name: str, size: int) -> float:
-    """MiB that one call adds to a fresh process at its peak (Linux)."""
-    command = [sys.executable, "-c", _PEAK, name, str(size)]
+def peak_memory(kind: str, name: str, size: int) -> float:
+    """MiB that a call of a metric, or of a loss and its backward pass, adds to a fresh process at its peak (Linux)."""
+    command = [sys.executable, "-c", _PEAK, kind, name, str(size)]
     return int(subprocess.run(command, check=True, capture_output=True, text=True).stdout) / 1024
+
+
+def losses_of_order() -> Iterator[Row]:
+    """UniLoss of average precision, forward and backward: a batch against a pairwise loss, a large set's memory."""
+    generator = torch.Generator().manual_seed(SEED)
+    scores = torch.randn(BATCH, generator=generator).requires_grad_()
+    target = (torch.randperm(BATCH, generator=generator) < BATCH // 10).long()
+
+    def step(loss: Callable[[Tensor, Tensor], Tensor]) -> None:
+        scores.grad = None
+        loss(scores, target).backward()
+
+    for options, factor, rounds in (({}, 2, 3000), ({"interpolation": "idw", "anchors": 16}, 10, 1000)):
+        loss = mg.UniLoss("average_precision", **options)
+        claim = f"UniLoss({loss.interpolation!r}) of average precision, 1 x {BATCH}, against the pairwise logistic loss"
+        yield within(claim, lambda loss=loss: step(loss), lambda: step(pairwise_logistic), factor, rounds)
+    spent, most = peak_memory("loss", "average_precision", LARGE), 1024
+    claim = f"UniLoss of average precision, memory, 1 x {LARGE:,}, against 1 GiB"
+    yield Row(claim, spent, most, "MiB", spent / most, "at most 1", spent <= most)
+
+
+def pairwise_logistic(scores: Tensor, target: Tensor) -> Tensor:
+    """The mean of log(1 + exp(-(positive - negative))) over all pairs, written as one would."""
+    return F.softplus(-(scores[target == 1][:, None] - scores[target == 0][None, :])).mean()
+
+
+def training_steps() -> Iterator[Row]:
+    """A step of ResNet-20 on 128 images with UniLoss of accuracy, against the same step with cross-entropy.
+
+    A loss takes a thousandth of a step, and a busy machine makes steps differ by some hundredths. So the steps take
+    turns, and each is timed in two parts: the loss from logits to their gradient, best of its own steps; and the
+    network's passes and the optimiser, the same work whatever the loss, best of all steps.
+    """
+    torch.manual_seed(SEED)
+    model = convert_conv2d_weight_memory_format(ResNet(classes=10), torch.channels_last)
+    images = torch.randn(128, 3, 32, 32).to(memory_format=torch.channels_last)
+    target = torch.randint(0, 10, (128,))
+    optimiser = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, weight_decay=1e-4)
+
+    def step(loss: Callable[[Tensor, Tensor], Tensor]) -> tuple[float, float]:
+        start = time.perf_counter()
+        scores = model(images)
+        before = time.perf_counter()
+        (gradient,) = torch.autograd.grad(loss(scores, target), scores)
+        after = time.perf_counter()
+        optimiser.zero_grad()
+        scores.backward(gradient)
+        optimiser.step()
+        return after - before, time.perf_counter() - after + before - start
+
+    losses = [F.cross_entropy, mg.UniLoss("accuracy"), mg.UniLoss("accuracy", interpolation="idw")]
+    times = torch.tensor([[step(loss) for loss in losses] for _ in range(STEPS)])
+    own, network = times[..., 0].amin(0), times[..., 1].min()
+    base, *ours = (own + network).tolist()
+    for loss, spent in zip(losses[1:], ours, strict=True):
+        claim = f"ResNet-20 step with UniLoss({loss.interpolation!r}) of accuracy, against cross-entropy"
+        yield Row(claim, spent, base, "ms", spent / base, "at most 1.02", spent / base <= 1.02)
 
 
 def show(rows: list[Row]) -> Table:
@@ -158,7 +225,7 @@ def main() -> None:
     console = Console()
     with console.status("measuring") as status:
         rows = []
-        for row in (row for group in (many_sets, one_large_set) for row in group()):
+        for row in (row for group in (many_sets, one_large_set, losses_of_order, training_steps) for row in group()):
             rows.append(row)
             status.update(f"measured: {row.claim}")
     console.print(show(rows))

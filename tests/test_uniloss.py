@@ -289,18 +289,59 @@ def test_published_settings() -> None:
 
 def test_large_sets_hold_no_pair_matrix() -> None:
     scores = torch.randn(20_000, generator=torch.Generator().manual_seed(0)).requires_grad_()
-    target = torch.arange(20_000) % 10 == 0
-    relaxed = mg.UniLoss("average_precision").relaxed(scores, target)
-    held = 0
-    todo, seen = [relaxed.grad_fn], set()
-    while todo:
-        node = todo.pop()
-        if node is None or node in seen:
-            continue
-        seen.add(node)
-        held += sum(t.numel() for t in getattr(node, "saved_tensors", ()))
-        todo += [parent for parent, _ in node.next_functions]
-    assert held < 200_000
+    target, loss = torch.arange(20_000) % 10 == 0, mg.UniLoss("average_precision")
+    for function in (loss, loss.relaxed):
+        held: list[int] = []
+
+        def pack(tensor: Tensor, held: list[int] = held) -> Tensor:
+            held.append(tensor.numel())
+            return tensor
+
+        with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+            value = function(scores, target)
+        assert 0 < sum(held) < 200_000
+        value.backward()
+
+
+def test_one_set_alone_and_among_others_has_the_same_gradient() -> None:
+    """One set goes without padding, several are padded: two roads to one result, with blocks of pairs in both."""
+    scores = torch.randn(3, 40, generator=torch.Generator().manual_seed(0), dtype=torch.float64).requires_grad_()
+    target = torch.rand(3, 40, generator=torch.Generator().manual_seed(1)) < torch.tensor([[0.1], [0.5], [0.9]])
+    for name in ("average_precision", "auc", "eer", "partial_auc", "map"):
+        for relaxation in ("sigmoid", "logistic", "squared_hinge", 0.5):
+            loss = mg.UniLoss(name, relaxation=relaxation, slope=1.0)
+            (together,) = torch.autograd.grad(loss.per_set(scores, target).sum(), scores)
+            values = [loss.per_set(s, y) for s, y in zip(scores, target, strict=True)]
+            (alone,) = torch.autograd.grad(sum(values, torch.zeros(())), scores)
+            torch.testing.assert_close(together, alone)
+            torch.testing.assert_close(loss.per_set(scores, target), torch.stack(values))
+
+
+def test_blocks_of_pairs_add_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    scores = torch.randn(60, generator=torch.Generator().manual_seed(0), dtype=torch.float64).requires_grad_()
+    target, loss = torch.arange(60) % 4 == 0, mg.UniLoss("average_precision")
+    whole, (gradient,) = loss.relaxed(scores, target), torch.autograd.grad(loss(scores, target), scores)
+    monkeypatch.setattr("metricgrad.surrogates.pair_sum._BLOCK_ENTRIES", 100)
+    torch.testing.assert_close(loss.relaxed(scores, target), whole)
+    torch.testing.assert_close(torch.autograd.grad(loss(scores, target), scores)[0], gradient)
+
+
+def test_anchors_are_drawn_evenly_from_live_bits() -> None:
+    metric, target = mg.metric("average_precision"), torch.tensor([[1, 1, 0, 0], [1, 0, 0, 0]])
+    assert isinstance(metric, ComparisonMetric)
+    inputs = metric.check(torch.zeros(2, 4), target, None)
+    plan = metric.reexpress(inputs.scores.shape, inputs.target, None, torch.float32)
+    bits = torch.rand(2, 6, generator=torch.Generator().manual_seed(0)) < 0.5
+    live = plan.comparisons(inputs.scores)[1]
+    anchors = sample_anchors(plan, bits, live, torch.Generator().manual_seed(0), number=4000)
+    best, good, near, bad = anchors.split([1, 4000, 4000, 4000])
+    assert anchors[:, ~live].eq(bits[~live]).all()
+    assert best[0][live].all()
+    for flipped in (~good[:, live], near[:, live] ^ bits[live]):
+        assert flipped.sum() == 8000
+        shares = flipped.double().mean(0)
+        torch.testing.assert_close(shares, torch.where(torch.arange(7) < 4, 1 / 4, 1 / 3).to(shares), rtol=0, atol=0.04)
+    torch.testing.assert_close(bad[:, live].double().mean(0), torch.full((7,), 0.5).double(), rtol=0, atol=0.04)
 
 
 @pytest.mark.parametrize(

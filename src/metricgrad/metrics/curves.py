@@ -69,7 +69,7 @@ class CurveMetric(ClassificationMetric):
     def reexpress(self, shape: Sequence[int], target: Tensor, where: Tensor | None, dtype: torch.dtype) -> Pairs:
         """Positives against negatives, class by class where there are classes."""
         task = self.task(shape, target.shape)
-        rule = self.rule()._replace(needs_negatives=self.needs_negatives)
+        rule = self.rule()._replace(needs_negatives=True) if self.needs_negatives else self.rule()
         if task == "binary":
             return make_pairs(lambda scores: scores, target, where, rule, dtype)
         convert = ops.log_odds if task == "multiclass" else lambda scores: scores
@@ -96,6 +96,9 @@ def make_pairs(
 ) -> Pairs:
     """The re-expression of positives and all other items that count; see `Pairs` for the arguments."""
     negative = ~positive if where is None else ~positive & where
+    if positive.dim() == 1:  # one set needs no padding
+        high, low = (chosen.nonzero().squeeze(-1) for chosen in (positive, negative))
+        return Pairs(ranked, high, low, None, None, rule, weight, dtype)
     high, high_live = padded_places(positive)
     low, low_live = padded_places(negative)
     return Pairs(ranked, high, low, high_live, low_live, rule, weight, dtype)

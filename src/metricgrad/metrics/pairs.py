@@ -13,7 +13,7 @@ two numbers, its `loss` (one more comparison lost) or its `win` (one less), and 
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
+from functools import lru_cache
 from typing import Literal, NamedTuple
 
 import torch
@@ -24,7 +24,7 @@ from metricgrad.metrics.reexpression import Reexpression, tried_flip_gains
 
 Pool = Literal["sum", "max", "envelope"]
 Cycles = Literal["count", "zero"]
-FAR = 1 << 40  # lost comparisons of a place that holds no positive: after all others, and exact in float64
+FAR = 1 << 30  # lost comparisons of a place that holds no positive: after all others, and exact in int32 and float32
 
 
 class PlaceRule(NamedTuple):
@@ -57,8 +57,8 @@ class Pairs(Reexpression):
         ranked: from the metric's scores to those that are compared, `[..., N]`, or `[..., C, N]` for classes.
         high: `[..., P]`, places of the positives among the items; padded where sets differ.
         low: `[..., M]`, places of the negatives.
-        high_live: `[..., P]`, False on padding.
-        low_live: `[..., M]`, False on padding.
+        high_live: `[..., P]`, False on padding; None where nothing is, as in one set.
+        low_live: `[..., M]`, the same for the negatives.
         rule: from lost comparisons to the value.
         weight: `[..., C]`, weights of the classes' values, adding up to 1 (or 0 where no class has a value); None
             where there are no classes.
@@ -68,30 +68,39 @@ class Pairs(Reexpression):
     ranked: Callable[[Tensor], Tensor]
     high: Tensor
     low: Tensor
-    high_live: Tensor
-    low_live: Tensor
+    high_live: Tensor | None
+    low_live: Tensor | None
     rule: PlaceRule
     weight: Tensor | None
     dtype: torch.dtype
 
     def comparisons(self, scores: Tensor) -> tuple[Tensor, Tensor]:
         """Positive minus negative, `[..., P * M]` or `[..., C * P * M]`."""
-        high, low = self.compared(scores)
-        return self._flat(high.unsqueeze(-1) - low.unsqueeze(-2)), self._flat(self._live)
+        high, low = self.compared(self.ranked(scores))
+        difference = high.unsqueeze(-1) - low.unsqueeze(-2)
+        live = self._live
+        live = torch.ones_like(difference, dtype=torch.bool) if live is None else live
+        return self._flat(difference), self._flat(live)
 
-    def compared(self, scores: Tensor) -> tuple[Tensor, Tensor]:
-        """Scores of the positives `[..., P]` and of the negatives `[..., M]`."""
-        scores = self.ranked(scores)
-        return scores.gather(-1, self.high), scores.gather(-1, self.low)
+    def compared(self, ranked: Tensor) -> tuple[Tensor, Tensor]:
+        """Ranked scores of the positives `[..., P]` and of the negatives `[..., M]`."""
+        return ranked.gather(-1, self.high), ranked.gather(-1, self.low)
+
+    def spread(self, to_high: Tensor, to_low: Tensor, ranked: Tensor) -> Tensor:
+        """The converse of `compared`: what positives and negatives receive, in the places of the ranked scores."""
+        return torch.zeros_like(ranked).scatter_add_(-1, self.high, to_high).scatter_add_(-1, self.low, to_low)
 
     def defined(self) -> Tensor:
         """Sets with positives (and negatives, where they are needed), in one class at least."""
-        return self._defined if self.weight is None else (self.weight > 0).any(-1)
+        if self.weight is not None:
+            return (self.weight > 0).any(-1)
+        defined = self._defined
+        return defined if isinstance(defined, Tensor) else _number(defined, torch.bool, self.high.device)
 
     def from_bits(self, bits: Tensor) -> Tensor:
         """The rule's value of the comparisons that the positives lost."""
         lost = self._lost(bits)
-        values = self.of_lost(lost.sum(-1))
+        values = self.of_lost(_count(lost))
         if self.rule.cycles == "zero":
             values = torch.where(self._cyclic(lost), 0.0, values)
         return values if self.weight is None else (self.weight * values).sum(-1)
@@ -101,12 +110,14 @@ class Pairs(Reexpression):
         if self.rule.cycles == "zero":
             return tried_flip_gains(self, bits)
         lost = self._lost(bits)
-        _, loss, win = self.item_gains(lost.sum(-1))
-        return self._flat(torch.where(self._live, torch.where(lost, win.unsqueeze(-1), loss.unsqueeze(-1)), 0.0))
+        _, loss, win = self.item_gains(_count(lost))
+        gains = torch.where(lost, win.unsqueeze(-1), loss.unsqueeze(-1))
+        live = self._live
+        return self._flat(gains if live is None else torch.where(live, gains, 0.0))
 
     def of_lost(self, lost: Tensor) -> Tensor:
         """The value of each set or class, `[A, ...]`, from lost comparisons `[A, ..., P]`."""
-        return self._scaled(self._pool(self._terms(self._places, self._padded(lost).sort(-1).values)))
+        return self._scaled(self._pool(self._terms(self._padded(lost).sort(-1).values)))
 
     def item_gains(self, lost: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """The value, and what one more (`loss`) and one less (`win`) lost comparison of each positive changes.
@@ -119,30 +130,38 @@ class Pairs(Reexpression):
         """
         lost = self._padded(lost)
         ordered = lost.sort(-1).values
-        first = torch.searchsorted(ordered, lost, right=False) + 1
-        last = torch.searchsorted(ordered, lost, right=True)
+        first = torch.searchsorted(ordered, lost, right=False)
+        last = torch.searchsorted(ordered, lost, right=True) - 1
+        around = ordered + _around(ordered.dim(), self.dtype, ordered.device)
+        terms, more, fewer = self._terms(around.clamp_(min=0)).unbind()  # who lost none has nothing to win
+        pooled = self._pool(terms)
         if self.rule.pool == "sum":
-            places = torch.stack([last, last, first, first, self._places.expand_as(last)])
-            after = torch.stack([lost, lost + 1, lost - 1, lost, ordered])
-            terms = self._terms(places, after)
-            loss, win, pooled = terms[0] - terms[1], terms[2] - terms[3], terms[4].sum(-1)
+            loss, win = terms - more, fewer - terms
         else:
-            pooled = self._pool(self._terms(self._places, ordered))
-            loss = pooled.unsqueeze(-1) - self._with_one_changed(ordered, 1).gather(-1, (last - 1).clamp(min=0))
-            win = self._with_one_changed(ordered, -1).gather(-1, (first - 1).clamp(min=0)) - pooled.unsqueeze(-1)
-        if not self.full:
+            before = pooled.unsqueeze(-1)
+            loss, win = before - self._with_one_changed(terms, more), self._with_one_changed(terms, fewer) - before
+        loss, win = loss.gather(-1, last), win.gather(-1, first)
+        if self.high_live is not None:
             loss, win = (torch.where(self.high_live, gain, 0.0) for gain in (loss, win))
-        return self._scaled(pooled), loss * self._scale, win * self._scale
+        scale = self._scale
+        if isinstance(scale, Tensor) or scale != 1:
+            loss, win = loss * scale, win * scale
+        return self._scaled(pooled), loss, win
 
     def _scaled(self, pooled: Tensor) -> Tensor:
-        return torch.where(self._defined, self.rule.sign * pooled + self.rule.offset, 0.0)
+        """The metric of the pooled terms; 0 where it is not defined."""
+        if (self.rule.sign, self.rule.offset) != (1, 0):
+            pooled = self.rule.sign * pooled + self.rule.offset
+        defined = self._defined
+        if isinstance(defined, Tensor):
+            return torch.where(defined, pooled, 0.0)
+        return pooled if defined else torch.zeros_like(pooled)
 
     def _padded(self, lost: Tensor) -> Tensor:
-        return lost if self.full else lost.masked_fill(~self.high_live, FAR)
+        return lost if self.high_live is None else lost.masked_fill(~self.high_live, FAR)
 
-    def _with_one_changed(self, ordered: Tensor, step: int) -> Tensor:
-        """The pooled value after the place r alone changes by `step`, for every r: `[A, ..., P]`."""
-        terms, changed = self._terms(self._places, ordered), self._terms(self._places, ordered + step)
+    def _with_one_changed(self, terms: Tensor, changed: Tensor) -> Tensor:
+        """The pooled value after the term at place r alone changes, for every r: `[A, ..., P]`."""
         if self.rule.pool == "max":
             top, at = terms.topk(min(2, terms.shape[-1]), dim=-1)
             second = top[..., 1:] if top.shape[-1] > 1 else torch.full_like(top, -torch.inf)
@@ -153,11 +172,12 @@ class Pairs(Reexpression):
         every = torch.eye(terms.shape[-1], dtype=torch.bool, device=terms.device)
         return self._pool(torch.where(every, changed.unsqueeze(-2), terms.unsqueeze(-2)))
 
-    def _terms(self, places: Tensor, lost: Tensor) -> Tensor:
-        positives, negatives = self._sizes
-        places, lost = places.to(self.dtype), lost.to(self.dtype)
-        values = self.rule.term(places, lost, positives.clamp(min=1), negatives.clamp(min=1))
-        if self.full:
+    def _terms(self, ordered: Tensor) -> Tensor:
+        """What each place contributes, `[A, ..., P]`, from lost comparisons in order."""
+        positives, negatives = self._size(self.high, self.high_live), self._size(self.low, self.low_live)
+        places = torch.arange(1, self.high.shape[-1] + 1, dtype=self.dtype, device=self.high.device)
+        values = self.rule.term(places, ordered.to(self.dtype), positives, negatives)
+        if self.high_live is None:
             return values
         return torch.where(places <= positives, values, -torch.inf if self.rule.pool == "max" else 0.0)
 
@@ -166,43 +186,31 @@ class Pairs(Reexpression):
             return terms.sum(-1)
         return terms.amax(-1) if self.rule.pool == "max" else terms.flip(-1).cummax(-1).values.sum(-1)
 
-    @cached_property
-    def full(self) -> bool:
-        """One set, or sets of one size: nothing is padding."""
-        return self.high_live.dim() == 1
+    def _size(self, places: Tensor, live: Tensor | None) -> Tensor:
+        """Number of items, at least 1: `[..., 1]`, or 0-dim where nothing is padding."""
+        if live is None:
+            return _number(max(places.shape[-1], 1), self.dtype, places.device)
+        return live.sum(-1, keepdim=True).clamp(min=1).to(self.dtype)
 
-    @cached_property
-    def _places(self) -> Tensor:
-        return torch.arange(1, self.high.shape[-1] + 1, device=self.high.device)
+    @property
+    def _defined(self) -> Tensor | bool:
+        """Sets (or classes) with a value, `[...]`; a bool speaks for all of them."""
+        if self.high_live is None or self.low_live is None:
+            return self.high.shape[-1] > 0 and (self.low.shape[-1] > 0 or not self.rule.needs_negatives)
+        positives = self.high_live.any(-1)
+        return positives & self.low_live.any(-1) if self.rule.needs_negatives else positives
 
-    @cached_property
-    def _sizes(self) -> tuple[Tensor, Tensor]:
-        """Positives and negatives, `[..., 1]`."""
-        if self.full:
-            sizes = torch.tensor(
-                [[self.high.shape[-1]], [self.low.shape[-1]]], dtype=self.dtype, device=self.high.device
-            )
-            return sizes[0], sizes[1]
-        positives, negatives = (live.sum(-1, keepdim=True).to(self.dtype) for live in (self.high_live, self.low_live))
-        return positives, negatives
+    @property
+    def _scale(self) -> Tensor | float:
+        """What turns a pooled term into a share of the value, `[..., 1]`; a number speaks for all."""
+        share = self._defined if self.weight is None else self.weight * self._defined
+        return self.rule.sign * (share.unsqueeze(-1) if isinstance(share, Tensor) else share)
 
-    @cached_property
-    def _defined(self) -> Tensor:
-        if self.full:
-            enough = self.high.numel() > 0 and (self.low.numel() > 0 or not self.rule.needs_negatives)
-            return torch.tensor(enough, device=self.high.device)
-        positives, negatives = self._sizes
-        enough = positives > 0
-        return (enough & (negatives > 0) if self.rule.needs_negatives else enough).squeeze(-1)
-
-    @cached_property
-    def _scale(self) -> Tensor:
-        """What turns a pooled term into a share of the value, `[..., 1]`."""
-        scale = self.rule.sign * self._defined.to(self.dtype)
-        return (scale if self.weight is None else scale * self.weight).unsqueeze(-1)
-
-    @cached_property
-    def _live(self) -> Tensor:
+    @property
+    def _live(self) -> Tensor | None:
+        """Pairs without padding, `[..., P, M]`; None where nothing is padding."""
+        if self.high_live is None or self.low_live is None:
+            return None
         return self.high_live.unsqueeze(-1) & self.low_live.unsqueeze(-2)
 
     def _flat(self, table: Tensor) -> Tensor:
@@ -212,14 +220,33 @@ class Pairs(Reexpression):
         """Lost comparisons `[A, ..., P, M]`, bool."""
         shape = self.high.shape[-1:] + self.low.shape[-1:]
         shape = shape if self.weight is None else self.high.shape[-2:-1] + shape
-        return ~bits.unflatten(-1, shape) & self._live
+        lost = ~bits.unflatten(-1, shape)
+        live = self._live
+        return lost if live is None else lost & live
 
     def _cyclic(self, lost: Tensor) -> Tensor:
         """Bits fit an order if what a positive lost to, the next one in the order of lost counts lost to as well."""
-        lost = lost | ~self.high_live.unsqueeze(-1)
+        lost = lost if self.high_live is None else lost | ~self.high_live.unsqueeze(-1)
         order = lost.sum(-1).argsort(-1)
         ordered = lost.gather(-2, order.unsqueeze(-1).expand_as(lost))
         return (ordered[..., :-1, :] & ~ordered[..., 1:, :]).flatten(-2).any(-1)
+
+
+@lru_cache
+def _number(value: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """A number as a 0-dim tensor, kept: to make one takes longer than to compute with it."""
+    return torch.tensor(value, dtype=dtype, device=device)
+
+
+@lru_cache
+def _around(dims: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """None, one more and one less, `[3, 1, ...]`, to be added to counts of so many dimensions; kept as `_number` is."""
+    return torch.tensor([0, 1, -1], dtype=dtype, device=device).reshape(3, *[1] * dims)
+
+
+def _count(lost: Tensor) -> Tensor:
+    """Lost comparisons of each positive, `[..., P]` from `[..., P, M]`: bytes add up faster than bools."""
+    return lost.view(torch.uint8).sum(-1, dtype=torch.int32)
 
 
 def padded_places(chosen: Tensor) -> tuple[Tensor, Tensor]:

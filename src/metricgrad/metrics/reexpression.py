@@ -48,7 +48,11 @@ class Reexpression(ABC):
 
     def flip(self, bits: Tensor, places: Tensor) -> Tensor:
         """Bits `[..., D]` with the bit at each of the places `[A, ...]` flipped, `[A, ..., D]`; -1 flips none."""
-        return bits ^ (torch.arange(bits.shape[-1], device=bits.device) == places.unsqueeze(-1))
+        flipped = bits.expand(*places.shape, -1).clone()
+        if not bits.shape[-1]:
+            return flipped
+        index = places.unsqueeze(-1)
+        return flipped.scatter_(-1, index.clamp(min=0), flipped.gather(-1, index.clamp(min=0)) ^ (index >= 0))
 
 
 def tried_flip_gains(reexpression: Reexpression, bits: Tensor) -> Tensor:

@@ -9,7 +9,8 @@ Which bits belong together is the re-expression's to say: for pose a flip takes 
 is a function of its own, so that evaluating on given anchors is a pure one.
 """
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 from typing import Literal
 
 import torch
@@ -54,8 +55,16 @@ def sample_anchors(
         candidates = live if near == "any" else torch.where(wrong.any(-1, keepdim=True), wrong, live)
         drawn.append(plan.flip(bits, _choose(candidates, number, generator)))
     if "bad" in kinds:
-        drawn.append(torch.randint(0, 2, (number, *bits.shape), generator=generator, device=bits.device).bool())
-    return torch.where(live, torch.cat(drawn), bits)
+        drawn.append(_coins((number, *bits.shape), generator, bits.device))
+    # Live bits as drawn, the others as they are: x if live else b is b ^ ((x ^ b) & live), which is faster for bools.
+    return torch.cat(drawn).bitwise_xor_(bits).bitwise_and_(live).bitwise_xor_(bits)
+
+
+def _coins(shape: Sequence[int], generator: torch.Generator | None, device: torch.device) -> Tensor:
+    """Bits at random, each 1 with chance 1/2: the lowest bits of random bytes, of which one draw gives eight."""
+    size = math.prod(shape)
+    words = torch.empty(-(-size // 8), dtype=torch.int64, device=device).random_(generator=generator)
+    return words.view(torch.uint8)[:size].bitwise_and_(1).view(torch.bool).reshape(shape)
 
 
 def _choose(candidates: Tensor, number: int, generator: torch.Generator | None) -> Tensor:
@@ -64,8 +73,9 @@ def _choose(candidates: Tensor, number: int, generator: torch.Generator | None) 
     if not size:
         return torch.full((number, *candidates.shape[:-1]), -1, dtype=torch.int64, device=candidates.device)
     # The m-th of M candidates, m drawn at random: found where the running count of candidates passes m.
-    count = candidates.sum(-1, keepdim=True)
-    share = torch.rand(*candidates.shape[:-1], number, generator=generator, device=candidates.device)
-    drawn = (share * count).to(torch.int64).clamp(max=(count - 1).clamp(min=0)) + 1
-    places = torch.searchsorted(candidates.cumsum(-1), drawn)
-    return torch.where(count > 0, places, -1).movedim(-1, 0)
+    running = candidates.cumsum(-1, dtype=torch.int32)
+    count = running[..., -1:]
+    shape = (*candidates.shape[:-1], number)
+    share = torch.rand(shape, dtype=torch.float64, generator=generator, device=candidates.device)
+    places = torch.searchsorted(running, (share * count).to(torch.int32), right=True)
+    return places.masked_fill_(count == 0, -1).movedim(-1, 0)

@@ -87,8 +87,9 @@ class Surrogate(nn.Module, ABC):
         values, defined = self.losses(scores, target, where)
         if self.training:
             self._watch(defined)
-        kept = torch.where(defined, values, 0.0)
-        return kept.sum() / defined.sum().clamp(min=1) if kept.dim() else kept
+        if not values.dim() and defined:  # one set, as most of the time
+            return values
+        return torch.where(defined, values, 0.0).sum() / defined.sum().clamp(min=1)
 
     def _watch(self, defined: Tensor) -> None:
         """Warns, once, when most of the first batches are too small to have a value."""

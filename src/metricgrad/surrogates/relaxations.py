@@ -15,6 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+_sigmoid_slope = torch.ops.aten.sigmoid_backward.default
 RelaxationName = Literal["sigmoid", "logistic", "squared_hinge"]
 
 
@@ -47,21 +48,15 @@ class Relaxation(NamedTuple):
             return 1 + F.logsigmoid(c)
         return 1 - (1 - torch.exp(self.q * F.logsigmoid(c))) / self.q
 
-    def soft_and_derivative(self, comparisons: Tensor) -> tuple[Tensor, Tensor]:
-        """Soft bits and their derivatives by the comparison."""
+    def weighted_slope(self, comparisons: Tensor, weight: Tensor) -> Tensor:
+        """The weight times the soft bits' derivative by slope * comparison."""
         c = self.slope * comparisons
         if self.kind == "squared_hinge":
-            short = F.relu(1 - c)
-            return 1 - short**2, 2 * self.slope * short
+            return 2 * weight * F.relu(1 - c)
         if self.q == 1:
-            soft = c.sigmoid()
-            return soft, self.slope * soft * (1 - soft)
-        log = F.logsigmoid(c)
-        fall = self.slope * torch.sigmoid(-c)
-        if self.q == 0:
-            return 1 + log, fall
-        power = torch.exp(self.q * log)
-        return 1 - (1 - power) / self.q, power * fall
+            return _sigmoid_slope(weight, c.sigmoid_())  # weight * sigmoid * (1 - sigmoid), in one pass
+        fall = weight * torch.sigmoid(-c)
+        return fall if self.q == 0 else torch.exp(self.q * F.logsigmoid(c)) * fall
 
 
 def relaxation(name: RelaxationName | float, slope: float) -> Relaxation:

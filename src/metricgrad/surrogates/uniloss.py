@@ -12,6 +12,7 @@ the value. h and g have no gradient, so each is interpolated (Eqn. 5): e~ = g~(h
 What the loss returns is the set's true value of the metric, as a loss, with the gradient of e~.
 """
 
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Literal
 
 import torch
@@ -24,7 +25,7 @@ from metricgrad.metrics.pairs import Pairs
 from metricgrad.metrics.reexpression import Reexpression
 from metricgrad.surrogates.anchors import Near, Sampler, sample_anchors
 from metricgrad.surrogates.base import Surrogate, as_loss, metric_config, metric_from_config
-from metricgrad.surrogates.pair_sum import pair_sum
+from metricgrad.surrogates.pair_sum import Interpolated, pair_sum
 from metricgrad.surrogates.relaxations import RelaxationName
 from metricgrad.surrogates.relaxations import relaxation as to_relaxation
 
@@ -140,14 +141,13 @@ class UniLoss(Surrogate):
 
     def losses(self, scores: Tensor, target: Tensor, where: Tensor | None) -> tuple[Tensor, Tensor]:
         """The metric of every set as a loss, with the gradient of its interpolation; and where it is defined."""
-        with torch.autocast(scores.device.type, enabled=False):
+        with _full_precision(scores.device.type):
             inputs = self._check(scores, target, where)
             plan = self._plan(inputs)
-            value, change, exact = self._interpolate(plan, inputs.scores)
-            if not exact:
+            value, _, carrier, untied = self._interpolate(plan, inputs.scores)
+            if self.squash or not untied:
                 value = self.metric.evaluate(inputs.scores.detach(), inputs.target, inputs.where)
-            # The change is made to count for nothing but its gradient.
-            return as_loss(self.metric, value + (change - change.detach())), plan.defined()
+            return as_loss(self.metric, _with_gradient(value, carrier)), plan.defined()
 
     def relaxed(self, scores: Tensor, target: Tensor, where: Tensor | None = None) -> Tensor:
         """The interpolation itself, as a loss: the function whose gradient `loss(scores, target)` has.
@@ -161,8 +161,8 @@ class UniLoss(Surrogate):
             `[...]`, one value per set.
         """
         inputs = self._check(scores, target, where)
-        value, change, _ = self._interpolate(self._plan(inputs), inputs.scores)
-        return as_loss(self.metric, value + change)
+        value, change, carrier, _ = self._interpolate(self._plan(inputs), inputs.scores)
+        return as_loss(self.metric, _with_gradient(value + change().detach(), carrier))
 
     def _check(self, scores: Tensor, target: Tensor, where: Tensor | None) -> Inputs:
         if scores.dim() == target.dim() + 1 and scores.shape[-1] == 1:
@@ -172,24 +172,24 @@ class UniLoss(Surrogate):
     def _plan(self, inputs: Inputs) -> Reexpression:
         return self.metric.reexpress(inputs.scores.shape, inputs.target, inputs.where, inputs.scores.dtype)
 
-    def _interpolate(self, plan: Reexpression, scores: Tensor) -> tuple[Tensor, Tensor, bool]:
-        """e~ = g~(h~(f(s))), Eqn. 5, in two parts, `[...]` each: the value at the bits, and what softness changes.
-
-        The third tells whether the value at the bits is known to be the metric's own, because nothing ties.
-        """
+    def _interpolate(self, plan: Reexpression, scores: Tensor) -> Interpolated:
+        """e~ = g~(h~(f(s))), Eqn. 5."""
         scores = scores.sigmoid() if self.squash else scores
         plain = self.portion == 1 and not self.samples
         if self.interpolation == "multilinear" and plain and isinstance(plan, Pairs) and plan.rule.cycles == "count":
             return pair_sum(plan, scores, self.relaxation)
         comparisons, live = plan.comparisons(scores)  # c = f(s)
+        untied = not ((comparisons == 0) & live).any()
         live = live if self.portion == 1 else live & self._drawn(live)
         soft = self.relaxation.soft(comparisons)  # u = h~(c), Eqn. 9
         bits = comparisons.detach() > 0  # v = h(c)
         value = plan.from_bits(bits)  # g(v)
         if self.interpolation == "multilinear":
-            return value, multilinear(soft, bits, live, self._gains(plan, soft, bits) / self.portion), False
-        anchors = self._sample(plan, bits, live)
-        return value, inverse_distance(soft, anchors, live, plan.from_bits(anchors), self.gradient) - value, False
+            change = multilinear(soft, bits, live, self._gains(plan, soft, bits) / self.portion)
+        else:
+            anchors = self._sample(plan, bits, live)
+            change = inverse_distance(soft, anchors, live, plan.from_bits(anchors), self.gradient) - value
+        return Interpolated(value, lambda: change, change, untied)
 
     def _drawn(self, live: Tensor) -> Tensor:
         """The portion of the comparisons that this step uses."""
@@ -236,6 +236,11 @@ class UniLoss(Surrogate):
         return f"{self.metric!r}, interpolation={self.interpolation!r}, relaxation={self.relaxation}"
 
 
+def _with_gradient(value: Tensor, carrier: Tensor) -> Tensor:
+    """The value with the gradient of the carrier, which counts for nothing else."""
+    return value + (carrier - carrier.detach())
+
+
 def multilinear(soft: Tensor, bits: Tensor, live: Tensor, gains: Tensor) -> Tensor:
     """First-order change of g's multilinear extension from the bits v to the soft bits u: sum_d gain_d (u_d - v_d).
 
@@ -265,14 +270,20 @@ def inverse_distance(soft: Tensor, anchors: Tensor, live: Tensor, values: Tensor
         `[...]`.
     """
     soft = torch.where(live, soft, 0.0)
-    corners = (anchors & live).to(soft.dtype)
+    corners = (anchors & live).view(torch.uint8).to(soft.dtype)  # bytes become floats faster than bools do
     # ||u - a||^2 = ||u||^2 + a (1 - 2 u) for a of 0 and 1: no table of differences is kept for the backward pass.
-    squared = (soft * soft).sum(-1) + torch.einsum("a...d,...d->a...", corners, 1 - 2 * soft)
+    apart = corners @ (1 - 2 * soft) if soft.dim() == 1 else torch.einsum("a...d,...d->a...", corners, 1 - 2 * soft)
+    squared = (soft * soft).sum(-1) + apart
     distance = squared.clamp(min=torch.finfo(soft.dtype).eps ** 2).sqrt()
     numerator, weights = (values / distance).sum(0), (1 / distance).sum(0)
     if gradient == "exact":
         return numerator / weights
     return numerator * weights / weights.detach() ** 2
+
+
+def _full_precision(device: str) -> AbstractContextManager[Any]:
+    """A context without autocast; entering one costs something, so only where there is autocast."""
+    return torch.autocast(device, enabled=False) if torch.is_autocast_enabled(device) else nullcontext()
 
 
 def _comparison_metric(spec: Any, pairs: Literal["best", "all"] | None) -> ComparisonMetric:
