@@ -1,5 +1,6 @@
 """UniLoss: the laws of every surrogate, and the paper's own."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -285,6 +286,79 @@ def test_published_settings() -> None:
     mg.UniLoss.as_published("accuracy")(scores, target).backward()
     assert scores.grad is not None
     assert (scores.grad.gather(-1, target.unsqueeze(-1)) < 0).all()
+
+
+RIVALS: list[dict[str, Any]] = [
+    {"slope": 1.0},
+    {"slope": 1.0, "interpolation": "idw"},
+    {"slope": 1.0, "interpolation": "idw", "near": "wrong", "gradient": "released", "squash": True},
+    {"slope": 1.0, "relaxation": "logistic", "portion": 0.7, "samples": 2},
+]
+
+
+@pytest.mark.parametrize("options", RIVALS, ids=str)
+@pytest.mark.parametrize("name", ["accuracy", "error_rate", "balanced_accuracy", "gmean"])
+@pytest.mark.parametrize("rivals", [1, 4])
+def test_only_the_strongest_rivals_are_compared_with(name: str, rivals: int, options: dict[str, Any]) -> None:
+    target = torch.arange(24).expand(2, 24) % 6
+    scores = torch.randn(2, 24, 10, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    scores = (scores + 2.5 * torch.nn.functional.one_hot(target, 10)).requires_grad_()  # some of each class are right
+    seed = torch.Generator().manual_seed(0)
+    loss = mg.UniLoss(name, pairs="all", rivals=rivals, generator=seed, **options)
+    metric = mg.metric(name)
+    values = metric(scores, target)
+    torch.testing.assert_close(loss.per_set(scores, target), 1 - values if metric.higher_is_better else values)
+    (gradient,) = torch.autograd.grad(loss(scores, target), scores)
+    others = scores.detach().scatter(-1, target.unsqueeze(-1), -torch.inf)
+    weak = others.argsort(-1, descending=True)[..., rivals:-1]
+    assert gradient.any()
+    assert not gradient.gather(-1, weak).any()
+    where = torch.arange(24).expand(2, 24) < 12
+    (masked,) = torch.autograd.grad(loss(scores, target, where), scores)
+    assert masked.any()
+    assert not masked[~where].any()
+
+
+def test_one_rival_is_the_best_one_and_all_of_them_are_all_pairs() -> None:
+    scores = torch.randn(30, 6, generator=torch.Generator().manual_seed(0), dtype=torch.float64).requires_grad_()
+    target = torch.arange(30) % 6
+    one, best = mg.UniLoss("accuracy", pairs="all", rivals=1), mg.UniLoss("accuracy")
+    many, every = mg.UniLoss("accuracy", pairs="all", rivals=50), mg.UniLoss("accuracy", pairs="all")
+    for some, same in ((one, best), (many, every)):
+        torch.testing.assert_close(some.relaxed(scores, target), same.relaxed(scores, target))
+        torch.testing.assert_close(*(torch.autograd.grad(loss(scores, target), scores)[0] for loss in (some, same)))
+
+
+def test_an_item_is_right_if_it_wins_the_comparisons_that_are_kept() -> None:
+    """It lost to both rivals: neither comparison decides alone, but if only the stronger one is kept, that one does."""
+    scores, target = torch.tensor([[0.0, 2.0, 1.0]], requires_grad=True), torch.tensor([0])
+    (both,) = torch.autograd.grad(mg.UniLoss("accuracy", pairs="all", rivals=2)(scores, target), scores)
+    (one,) = torch.autograd.grad(mg.UniLoss("accuracy", pairs="all", rivals=1)(scores, target), scores)
+    assert not both.any()
+    assert one[0].sign().tolist() == [-1, 1, 0]
+
+
+def test_rivals_are_saved(tmp_path: Path) -> None:
+    loss = mg.UniLoss.as_published("accuracy", rivals=3)
+    loss.save(tmp_path / "loss.safetensors")
+    loaded = mg.load_surrogate(tmp_path / "loss.safetensors")
+    assert isinstance(loaded, mg.UniLoss)
+    assert loaded.rivals == 3
+    assert loaded.config() == loss.config()
+
+
+def test_rivals_need_a_target_among_classes() -> None:
+    with pytest.raises(ValueError, match=r"which accuracy, .* make with pairs='all'; got rivals=5 with Accuracy\("):
+        mg.UniLoss("accuracy", rivals=5)
+    with pytest.raises(ValueError, match=r"got rivals=5 with F1\("):
+        mg.UniLoss("f1", pairs="all", rivals=5)
+    with pytest.raises(ValueError, match=r"rivals must be 1 or more; got 0"):
+        mg.UniLoss("accuracy", pairs="all", rivals=0)
+    with pytest.raises(TypeError, match=r"rivals must be a whole number; got 0\.5"):
+        mg.UniLoss("accuracy", pairs="all", rivals=0.5)  # pyright: ignore[reportArgumentType]
+    loss = mg.UniLoss("accuracy", pairs="all", rivals=5)
+    with pytest.raises(ValueError, match=r"rivals=5 needs scores \[\.\.\., N, C\] of many classes; got scores \[4\]"):
+        loss(torch.zeros(4), torch.tensor([0, 1, 0, 1]))
 
 
 def test_large_sets_hold_no_pair_matrix() -> None:

@@ -14,7 +14,7 @@ counts of one class by one, so all flip gains of a set follow from four changes 
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import torch
@@ -205,6 +205,18 @@ class AllRivals(Reexpression):
         won = bits.unflatten(-1, self.rivals.shape[-2:])
         decides = (lost.unsqueeze(-1) - (~won & self._live()).to(lost.dtype)) == 0
         return torch.where(decides & self._live(), gains.unsqueeze(-1), 0.0).flatten(-2)
+
+    def strongest(self, scores: Tensor, number: int) -> "AllRivals":
+        """The same with only the `number` highest-scored rivals of each item, D = N * number.
+
+        The strongest rival decides, so the scores' own value stays; weaker ones get no comparison and no gradient.
+        """
+        with torch.no_grad():
+            margins = self.compare(scores).masked_fill(~self.rivals, torch.inf)
+            kept = margins.topk(min(number, margins.shape[-1]), largest=False).indices
+        return replace(
+            self, compare=lambda values: self.compare(values).gather(-1, kept), rivals=self.rivals.gather(-1, kept)
+        )
 
     def _live(self) -> Tensor:
         return self.rivals & self.items.live.unsqueeze(-1)

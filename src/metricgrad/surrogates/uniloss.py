@@ -20,7 +20,10 @@ from torch import Tensor
 
 from metricgrad.metrics import ComparisonMetric, metric_options
 from metricgrad.metrics import metric as to_metric
+from metricgrad.metrics.agreement import RecallMetric
 from metricgrad.metrics.base import Inputs
+from metricgrad.metrics.checks import whole
+from metricgrad.metrics.decisions import AllRivals
 from metricgrad.metrics.pairs import Pairs
 from metricgrad.metrics.reexpression import Reexpression
 from metricgrad.surrogates.anchors import Near, Sampler, sample_anchors
@@ -47,6 +50,8 @@ class UniLoss(Surrogate):
             attracts: grad(N S) / S^2 with N = sum(v / d), S = sum(1 / d).
         portion: the share of the comparisons used in each step, drawn at random (Sec. 4.4).
         pairs: `"best"` or `"all"`; replaces the metric's own option of that name.
+        rivals: with all pairs of a target and the other classes, how many of the highest-scored ones it is compared
+            with; the others get no gradient. None compares with all; the paper's code takes 20 for CIFAR-100.
         samples: for multilinear, average the gains over so many configurations drawn around the current one; helps
             metrics with a cut-off, whose gains are 0 far from it. 0 takes the current configuration alone.
         squash: a sigmoid on the scores before they are compared, as in the paper's code.
@@ -81,6 +86,7 @@ class UniLoss(Surrogate):
         gradient: Gradient = "exact",
         portion: float = 1.0,
         pairs: Literal["best", "all"] | None = None,
+        rivals: int | None = None,
         samples: int = 0,
         squash: bool = False,
         generator: torch.Generator | None = None,
@@ -97,20 +103,33 @@ class UniLoss(Surrogate):
         _one_of("near", near, ("any", "wrong"))
         if not 0 < portion <= 1:
             raise ValueError(f"portion must be above 0 and at most 1; got {portion}")
+        if rivals is not None:
+            whole("rivals", rivals, 1)
+            if not isinstance(self.metric, RecallMetric) or self.metric.pairs != "all":
+                raise ValueError(
+                    "rivals chooses among the comparisons of a target with every other class, which accuracy, "
+                    f"error_rate, balanced_accuracy and gmean make with pairs='all'; got rivals={rivals} with "
+                    f"{self.metric}"
+                )
         if samples < 0:
             raise ValueError(f"samples must be 0 or more; got {samples}")
         if not callable(anchors) and anchors < 1:
             raise ValueError(f"anchors must be 1 or more, or a function; got {anchors}")
         self.interpolation: Interpolation = interpolation
         self.gradient: Gradient = gradient
-        self.portion, self.samples = portion, samples
+        self.portion, self.rivals, self.samples = portion, rivals, samples
         self.squash, self.generator = squash, generator
         self.anchors: int | Sampler = anchors
         self.near: Near = near
 
     @classmethod
     def as_published(
-        cls, metric: Any, *, gradient: Gradient = "released", generator: torch.Generator | None = None
+        cls,
+        metric: Any,
+        *,
+        gradient: Gradient = "released",
+        rivals: int | None = None,
+        generator: torch.Generator | None = None,
     ) -> "UniLoss":
         """The paper's settings as its code has them.
 
@@ -121,6 +140,7 @@ class UniLoss(Surrogate):
         Args:
             metric: a name or a `ComparisonMetric`.
             gradient: the released code's, or `"exact"`, the gradient of Eqn. 10 itself.
+            rivals: 20 for CIFAR-100, as the released code has it; None compares with every other class.
             generator: source of randomness.
 
         Returns:
@@ -135,6 +155,7 @@ class UniLoss(Surrogate):
             slope=1.0,
             near="wrong",
             gradient=gradient,
+            rivals=rivals,
             squash="pose" not in chosen.families,
             generator=generator,
         )
@@ -145,7 +166,7 @@ class UniLoss(Surrogate):
             inputs = self._check(scores, target, where)
             plan = self._plan(inputs)
             value, _, carrier, untied = self._interpolate(plan, inputs.scores)
-            if self.squash or not untied:
+            if self.squash or not untied:  # squashed scores meet a threshold elsewhere
                 value = self.metric.evaluate(inputs.scores.detach(), inputs.target, inputs.where)
             return as_loss(self.metric, _with_gradient(value, carrier)), plan.defined()
 
@@ -170,7 +191,15 @@ class UniLoss(Surrogate):
         return self.metric.check(scores, target.detach(), where)
 
     def _plan(self, inputs: Inputs) -> Reexpression:
-        return self.metric.reexpress(inputs.scores.shape, inputs.target, inputs.where, inputs.scores.dtype)
+        plan = self.metric.reexpress(inputs.scores.shape, inputs.target, inputs.where, inputs.scores.dtype)
+        if self.rivals is None:
+            return plan
+        if not isinstance(plan, AllRivals):
+            raise ValueError(
+                f"rivals={self.rivals} needs scores [..., N, C] of many classes; got scores "
+                f"{list(inputs.scores.shape)}, which {self.metric.name} compares with a threshold"
+            )
+        return plan.strongest(inputs.scores, self.rivals)
 
     def _interpolate(self, plan: Reexpression, scores: Tensor) -> Interpolated:
         """e~ = g~(h~(f(s))), Eqn. 5."""
@@ -221,6 +250,7 @@ class UniLoss(Surrogate):
             "near": self.near,
             "gradient": self.gradient,
             "portion": self.portion,
+            "rivals": self.rivals,
             "samples": self.samples,
             "squash": self.squash,
         }
