@@ -5,10 +5,13 @@ validation data, and reports the test value of the one that was best there. A me
 tuned on validation scores, for every method alike. `start = "warm"` spends the first half of the same budget on
 cross-entropy. With `screen` in the settings the grid is decided after that share of the budget, and only the winner is
 trained in full. A training that diverges ends there.
+
+Every point is trained from the same seed on its own, so a grid that grows takes the known points' validation values
+from the old report and trains only the new ones (and again the winner, whose weights a report does not keep).
 """
 
 import itertools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -62,14 +65,14 @@ class Trial:
     state: dict[str, Tensor] = field(default_factory=dict)
 
 
-def run(settings: Settings, seed: int, folder: Path | None, say: Callable[[str], None]) -> dict[str, Any]:
+def run(settings: Settings, seed: int, folder: Path | None, known: list[dict[str, Any]]) -> dict[str, Any]:
     """One run.
 
     Args:
         settings: the merged settings of a table.
         seed: of the cut, the weights, the batches and the anchors.
         folder: where the data sets are.
-        say: takes one line about how far the run is.
+        known: trials of an earlier report of the same settings with a smaller grid.
 
     Returns:
         `value` on test data, `valid`, the chosen point, all points with their validation values, and the curve.
@@ -82,12 +85,16 @@ def run(settings: Settings, seed: int, folder: Path | None, say: Callable[[str],
     steps = settings.get("steps") or settings["epochs"] * (len(data.train.y) // settings["batch"])
     screened = len(points) > 1 and "screen" in settings
     trials = []
-    for number, point in enumerate(points):
-        say(f"{number + 1}/{len(points)} {point}")
-        trials.append(train(settings, point, data, seed, int(steps * settings["screen"]) if screened else steps))
+    for point in points:
+        valid = next(
+            (trial for trial in known if not screened and all(trial.get(key) == point[key] for key in names)), None
+        )
+        if valid is None:
+            trials.append(train(settings, point, data, seed, int(steps * settings["screen"]) if screened else steps))
+        else:
+            trials.append(Trial(point, valid=valid["valid"], step=valid["step"]))
     best = _best(trials, judge)
-    if screened:
-        say(f"in full {best.point}")
+    if not best.state or screened:
         best = train(settings, best.point, data, seed, steps)
     if best.valid is None:
         raise RuntimeError(f"every training diverged before its first evaluation: {points}")

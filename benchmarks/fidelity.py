@@ -21,7 +21,7 @@ from metricgrad.surrogates.uniloss import inverse_distance, multilinear
 DISTANCES = {"0": 0.0, "1_512": 1 / 512, "1_128": 1 / 128, "1_32": 1 / 32, "1_8": 1 / 8, "1_2": 1 / 2}
 
 
-def run(settings: Mapping[str, Any], seed: int, folder: Path | None, say: Callable[[str], None]) -> dict[str, Any]:
+def run(settings: Mapping[str, Any], seed: int, folder: Path | None, known: list[dict[str, Any]]) -> dict[str, Any]:
     """One interpolation of one metric.
 
     Args:
@@ -29,7 +29,7 @@ def run(settings: Mapping[str, Any], seed: int, folder: Path | None, say: Callab
             `batches` to keep, `draws` at each distance.
         seed: of weights, batches, flips and anchors.
         folder: where the data sets are.
-        say: takes one line about how far the run is.
+        known: not used.
 
     Returns:
         `values`: error and rank correlation at each distance, under `error_D` and `rank_D`.
@@ -38,8 +38,7 @@ def run(settings: Mapping[str, Any], seed: int, folder: Path | None, say: Callab
     metric: Any = mg.metric(settings["metric"], **settings.get("metric_options", {}))
     approximate: dict[str, list[Tensor]] = {name: [] for name in DISTANCES}
     true: dict[str, list[Tensor]] = {name: [] for name in DISTANCES}
-    for number, (scores, target) in enumerate(_met_in_training(settings, seed, folder)):
-        say(f"batch {number + 1}")
+    for scores, target in _met_in_training(settings, seed, folder):
         comparisons, _ = metric.comparisons(scores, target)
         bits = comparisons > 0
         interpolated = _interpolation(settings["interpolation"], metric, scores, target, bits, generator)

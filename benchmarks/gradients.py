@@ -5,7 +5,7 @@ A wrong item is one decided wrongly, or for a metric of order a positive below s
 flip gains over K configurations drawn around the current one.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,14 +17,14 @@ import metricgrad as mg
 _SETS, _ITEMS, _POSITIVES, _CLASSES, _MAP = 20, 256, 0.1, 100, 64
 
 
-def run(settings: Mapping[str, Any], seed: int, folder: Path | None, say: Callable[[str], None]) -> dict[str, Any]:
+def run(settings: Mapping[str, Any], seed: int, folder: Path | None, known: list[dict[str, Any]]) -> dict[str, Any]:
     """One metric: the share for each number of samples.
 
     Args:
         settings: `metric`, `metric_options`, `kind` of the sets, `samples` to try.
         seed: of the sets.
         folder: not used.
-        say: not used.
+        known: not used.
 
     Returns:
         `values`: the share for each number of samples, under `samples_K`.

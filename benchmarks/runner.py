@@ -11,7 +11,7 @@ import os
 import platform
 import subprocess
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from importlib.metadata import version
 from multiprocessing import get_context
@@ -71,13 +71,13 @@ def _results(todo: list[Run], data: Path | None, jobs: int) -> Iterable[tuple[Ru
             yield futures[future], future.result()
 
 
-def run_one(run: Run, data: Path | None, say: Callable[[str], None] = lambda line: None) -> str | None:
+def run_one(run: Run, data: Path | None) -> str | None:
     """Runs one configuration and writes its report; returns what went wrong, None if nothing did."""
     torch.set_num_threads(1)
     task = importlib.import_module(f"benchmarks.{run.configuration['task']}")
     start = time.perf_counter()
     try:
-        result = task.run(run.configuration, run.seed, data, say)
+        result = task.run(run.configuration, run.seed, data, _known_trials(run))
     except Exception as error:  # the other runs of a long grid go on
         return f"{type(error).__name__}: {error}"
     report = {**provenance(run), "seconds": round(time.perf_counter() - start, 2), "result": result}
@@ -86,6 +86,15 @@ def run_one(run: Run, data: Path | None, say: Callable[[str], None] = lambda lin
     partial.write_text(_compact(report) + "\n")
     partial.replace(run.path)
     return None
+
+
+def _known_trials(run: Run) -> list[dict[str, Any]]:
+    """Trials of the run's present report, if its configuration differs in nothing but the grid."""
+    if not run.path.exists():
+        return []
+    old = json.loads(run.path.read_text())
+    same = {**old["configuration"], "grid": None} == {**run.configuration, "grid": None}
+    return old["result"].get("trials", []) if same else []
 
 
 def provenance(run: Run) -> dict[str, Any]:

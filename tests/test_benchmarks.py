@@ -91,6 +91,19 @@ def test_a_stopped_grid_goes_on_and_a_changed_one_runs_anew(tiny: Table) -> None
     assert not any(map(finished, tiny.runs("small")))
 
 
+def test_a_grid_that_grows_gives_what_a_new_one_would(tiny: Table) -> None:
+    grid = tiny.rows["uniloss"]["grid"]
+    grid["learning_rate"], whole = [0.01], grid["learning_rate"]
+    quietly(tiny)
+    grid["learning_rate"] = whole
+    quietly(tiny)
+    run = next(run for run in tiny.runs("small") if run.row == "uniloss")
+    grown = json.loads(run.path.read_text())["result"]
+    run.path.unlink()
+    quietly(tiny)
+    assert json.loads(run.path.read_text())["result"] == grown
+
+
 def test_the_same_seed_gives_the_same_numbers(tiny: Table) -> None:
     quietly(tiny)
     run = next(run for run in tiny.runs("small") if run.row == "uniloss")
