@@ -21,7 +21,7 @@ def run(settings: Mapping[str, Any], seed: int, folder: Path | None, known: list
     """One metric: the share for each number of samples.
 
     Args:
-        settings: `metric`, `metric_options`, `kind` of the sets, `samples` to try.
+        settings: `metric`, `metric_options`, `kind` of the sets, `slope`, `samples` to try.
         seed: of the sets.
         folder: not used.
         known: not used.
@@ -35,7 +35,9 @@ def run(settings: Mapping[str, Any], seed: int, folder: Path | None, known: list
     values = {}
     for samples in settings["samples"]:
         scores = scores.detach().requires_grad_()
-        loss = mg.UniLoss(metric, samples=samples, generator=torch.Generator().manual_seed(seed))
+        loss = mg.UniLoss(
+            metric, slope=settings["slope"], samples=samples, generator=torch.Generator().manual_seed(seed)
+        )
         loss(scores, target).backward()
         assert scores.grad is not None
         received = scores.grad != 0

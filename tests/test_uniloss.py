@@ -231,6 +231,30 @@ def test_descending_the_loss_improves_the_metric(case: Case) -> None:
     assert loss(scores, target).item() < start or start == 0
 
 
+@pytest.mark.parametrize("name", ["eer", "mrr", "partial_auc"])
+def test_samples_spread_the_gradient_of_a_metric_with_a_cut_off(name: str) -> None:
+    scores = torch.randn(20, 100, generator=torch.Generator().manual_seed(0)).requires_grad_()
+    target = torch.arange(100).expand(20, 100) % 10 == 0
+    reached = []
+    for samples in (0, 64):
+        loss = mg.UniLoss(name, slope=1.0, samples=samples, generator=torch.Generator().manual_seed(1))
+        (gradient,) = torch.autograd.grad(loss(scores, target), scores)
+        reached.append((gradient[target] != 0).float().mean().item())
+    assert reached[1] > max(0.5, 3 * reached[0])
+
+
+@pytest.mark.parametrize("name", ["auc", "ndcg", "f1"])
+def test_configurations_are_drawn_with_the_soft_bits_as_chances(name: str) -> None:
+    metric, generator = mg.metric(name), torch.Generator().manual_seed(0)
+    scores, target = torch.tensor([0.5, -0.3, 0.1, 0.0]).double(), torch.tensor([1, 0, 1, 0])
+    assert isinstance(metric, ComparisonMetric)
+    scores, checked, _ = metric.check(scores, target, None)
+    plan = metric.reexpress(scores.shape, checked, None, scores.dtype)
+    comparisons, live = plan.comparisons(scores)
+    drawn = plan.draw(scores, 2.0, 20000, generator).double().mean(0)
+    assert torch.allclose(drawn[live], (2 * comparisons).sigmoid()[live], atol=0.02)
+
+
 def test_two_logits_and_a_trailing_one_are_binary() -> None:
     scores, target = torch.randn(8, 2, generator=torch.Generator().manual_seed(0)), torch.tensor([0, 1] * 4)
     loss = mg.UniLoss("average_precision")

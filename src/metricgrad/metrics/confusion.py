@@ -157,12 +157,11 @@ def label_decisions(
     pooling: Pooling,
     pairs: PairsOption,
     dtype: torch.dtype,
-    of_predictions: Callable[[Tensor], Tensor] | None = None,
 ) -> Reexpression:
     """Bits for each item and class: against the best other class, or against each of them."""
     truth = one_hot(target, classes)
     live = torch.ones_like(truth) if where is None else where.unsqueeze(-1).expand_as(truth)
-    labels = LabelDecisions(best_other_margin, truth, live, pooling, dtype, of_predictions)
+    labels = LabelDecisions(best_other_margin, truth, live, pooling, dtype)
     return labels if pairs == "best" else Tournament(target, labels)
 
 

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from metricgrad.metrics.multiclass import Counts
-from metricgrad.metrics.reexpression import Reexpression, tried_flip_gains
+from metricgrad.metrics.reexpression import Reexpression
 
 
 class Pooling(NamedTuple):
@@ -53,7 +53,6 @@ class LabelDecisions(Reexpression):
         live: `[..., N, C]`, bool.
         pooling: from counts to the value.
         dtype: float dtype of the values.
-        of_predictions: from predicted labels `[A, ..., N, C]` to the value, for metrics that counts do not decide.
     """
 
     compare: Compare
@@ -61,7 +60,6 @@ class LabelDecisions(Reexpression):
     live: Tensor
     pooling: Pooling
     dtype: torch.dtype
-    of_predictions: Callable[[Tensor], Tensor] | None = None
 
     def comparisons(self, scores: Tensor) -> tuple[Tensor, Tensor]:
         """(score - threshold) where the label is present, its negative elsewhere: `[..., N * C]`."""
@@ -90,14 +88,10 @@ class LabelDecisions(Reexpression):
 
     def from_bits(self, bits: Tensor) -> Tensor:
         """The value of the counts."""
-        if self.of_predictions is None:
-            return self.pooling(self.counts(bits))
-        return self.of_predictions((bits.unflatten(-1, self.truth.shape[-2:]) == self.truth) & self.live)
+        return self.pooling(self.counts(bits))
 
     def flip_gains(self, bits: Tensor) -> Tensor:
         """One of four gains per class: for its positives and its others, decided rightly and wrongly."""
-        if self.of_predictions is not None:
-            return tried_flip_gains(self, bits)
         tp, fp, fn, tn = counts = self.counts(bits)
         found, missed, spared, taken = _gains(
             self.pooling,
@@ -260,8 +254,6 @@ class Tournament(Reexpression):
 
         The class that falls behind is not predicted; the other one is if it wins all of its other comparisons.
         """
-        if self.labels.of_predictions is not None:
-            return tried_flip_gains(self, bits)
         beats = self._beats(bits)
         lost = self._lost(beats)
         now, on, off = self._terms(lost == 0)

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from metricgrad import ops
-from metricgrad.metrics.reexpression import Reexpression, tried_flip_gains
+from metricgrad.metrics.reexpression import Reexpression, add_gumbel_noise, tried_flip_gains
 
 Pool = Literal["sum", "max", "envelope"]
 Cycles = Literal["count", "zero"]
@@ -89,6 +89,12 @@ class Pairs(Reexpression):
     def spread(self, to_high: Tensor, to_low: Tensor, ranked: Tensor) -> Tensor:
         """The converse of `compared`: what positives and negatives receive, in the places of the ranked scores."""
         return torch.zeros_like(ranked).scatter_add_(-1, self.high, to_high).scatter_add_(-1, self.low, to_low)
+
+    def draw(self, scores: Tensor, slope: float, number: int, generator: torch.Generator | None) -> Tensor:
+        """Bits `[number, ..., D]` of orders drawn around the scores' own."""
+        ranked = add_gumbel_noise(self.ranked(scores), slope, number, generator)
+        high, low = (ranked.gather(-1, places.expand(number, *places.shape)) for places in (self.high, self.low))
+        return self._flat(high.unsqueeze(-1) > low.unsqueeze(-2))
 
     def defined(self) -> Tensor:
         """Sets with positives (and negatives, where they are needed), in one class at least."""
@@ -298,6 +304,12 @@ class GradedPairs(Reexpression):
         """Higher minus lower grade, `[..., R * N]`."""
         difference = scores.gather(-1, self.high).unsqueeze(-1) - scores.unsqueeze(-2)
         return difference.flatten(-2), self._live().flatten(-2)
+
+    def draw(self, scores: Tensor, slope: float, number: int, generator: torch.Generator | None) -> Tensor:
+        """Bits `[number, ..., D]` of orders drawn around the scores' own."""
+        noisy = add_gumbel_noise(scores, slope, number, generator)
+        high = noisy.gather(-1, self.high.expand(number, *self.high.shape))
+        return (high.unsqueeze(-1) > noisy.unsqueeze(-2)).flatten(-2)
 
     def defined(self) -> Tensor:
         """Queries with a relevant document."""

@@ -46,6 +46,15 @@ class Reexpression(ABC):
         """The value with a bit set minus the value with it cleared, the others as they are: `[A, ..., D]`."""
         return tried_flip_gains(self, bits)
 
+    def draw(self, scores: Tensor, slope: float, number: int, generator: torch.Generator | None) -> Tensor:
+        """Configurations `[number, ..., D]` around the scores' own, bool.
+
+        Each comparison is won with the chance sigmoid(slope * comparison): drawn one by one here; metrics of order
+        draw whole orders.
+        """
+        chance = (slope * self.comparisons(scores)[0]).sigmoid()
+        return torch.rand(number, *chance.shape, generator=generator, device=chance.device) < chance
+
     def flip(self, bits: Tensor, places: Tensor) -> Tensor:
         """Bits `[..., D]` with the bit at each of the places `[A, ...]` flipped, `[A, ..., D]`; -1 flips none."""
         flipped = bits.expand(*places.shape, -1).clone()
@@ -53,6 +62,27 @@ class Reexpression(ABC):
             return flipped
         index = places.unsqueeze(-1)
         return flipped.scatter_(-1, index.clamp(min=0), flipped.gather(-1, index.clamp(min=0)) ^ (index >= 0))
+
+
+def add_gumbel_noise(scores: Tensor, slope: float, number: int, generator: torch.Generator | None) -> Tensor:
+    """Scores `[number, ..., N]` with noise under which s_i beats s_j with the chance sigmoid(slope * (s_i - s_j)).
+
+    The difference of two Gumbel variables is logistic. So each comparison has the chance that its soft bit says, and
+    all of them together fit an order, where draws one by one would hardly move any item: its many comparisons would
+    average out.
+
+    Args:
+        scores: `[..., N]`.
+        slope: of the sigmoid.
+        number: how many draws.
+        generator: source of randomness.
+
+    Returns:
+        `[number, ..., N]`.
+    """
+    uniform = torch.rand(number, *scores.shape, generator=generator, device=scores.device, dtype=scores.dtype)
+    tiny = torch.finfo(scores.dtype).tiny
+    return scores - uniform.clamp(min=tiny).log().neg().clamp(min=tiny).log() / slope
 
 
 def tried_flip_gains(reexpression: Reexpression, bits: Tensor) -> Tensor:

@@ -52,8 +52,9 @@ class UniLoss(Surrogate):
         pairs: `"best"` or `"all"`; replaces the metric's own option of that name.
         rivals: with all pairs of a target and the other classes, how many of the highest-scored ones it is compared
             with; the others get no gradient. None compares with all; the paper's code takes 20 for CIFAR-100.
-        samples: for multilinear, average the gains over so many configurations drawn around the current one; helps
-            metrics with a cut-off, whose gains are 0 far from it. 0 takes the current configuration alone.
+        samples: for multilinear, average the gains over so many configurations drawn around the current one, whole
+            orders where the metric is one of order; helps metrics with a cut-off, whose gains are 0 far from it, most
+            with a gentle slope. 0 takes the current configuration alone.
         squash: a sigmoid on the scores before they are compared, as in the paper's code.
         generator: source of randomness for anchors, portions and samples.
 
@@ -214,7 +215,7 @@ class UniLoss(Surrogate):
         bits = comparisons.detach() > 0  # v = h(c)
         value = plan.from_bits(bits)  # g(v)
         if self.interpolation == "multilinear":
-            change = multilinear(soft, bits, live, self._gains(plan, soft, bits) / self.portion)
+            change = multilinear(soft, bits, live, self._gains(plan, scores.detach(), bits) / self.portion)
         else:
             anchors = self._sample(plan, bits, live)
             change = inverse_distance(soft, anchors, live, plan.from_bits(anchors), self.gradient) - value
@@ -229,12 +230,11 @@ class UniLoss(Surrogate):
             return self.anchors(plan, bits, live, self.generator)
         return sample_anchors(plan, bits, live, self.generator, number=self.anchors, near=self.near)
 
-    def _gains(self, plan: Reexpression, soft: Tensor, bits: Tensor) -> Tensor:
-        """Flip gains at the current bits, or their mean over configurations drawn with the soft bits as chances."""
+    def _gains(self, plan: Reexpression, scores: Tensor, bits: Tensor) -> Tensor:
+        """Flip gains at the current bits, or their mean over configurations drawn around them."""
         if not self.samples:
             return plan.flip_gains(bits)
-        chance = torch.rand(self.samples, *soft.shape, generator=self.generator, device=soft.device)
-        return plan.flip_gains(chance < soft.detach()).mean(0)
+        return plan.flip_gains(plan.draw(scores, self.relaxation.slope, self.samples, self.generator)).mean(0)
 
     def config(self) -> dict[str, Any]:
         """What rebuilds the loss; a generator and its state are not part of it."""
