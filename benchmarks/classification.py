@@ -11,6 +11,7 @@ from the old report and trains only the new ones (and again the winner, whose we
 """
 
 import itertools
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -119,6 +120,8 @@ def train(settings: Settings, point: dict[str, Any], data: Data, seed: int, step
     every = max(1, steps // settings.get("evaluations", 20))
     losses: list[Tensor] = []
     for step, batch in enumerate(_batches(len(data.train.y), settings["batch"], steps, seed), start=1):
+        for group in optimizer.param_groups:
+            group["lr"] = settings["learning_rate"] * _decay(settings, step - 1, warm, steps)
         scores, target = model(data.train.x[batch]), data.train.y[batch]
         if not scores.isfinite().all():
             break  # diverged: what it was before that still counts
@@ -131,6 +134,14 @@ def train(settings: Settings, point: dict[str, Any], data: Data, seed: int, step
             _look(trial, model, data.valid, judge, step, torch.stack(losses).mean().item(), eligible=step > warm)
             losses.clear()
     return trial
+
+
+def _decay(settings: Settings, done: int, warm: int, steps: int) -> float:
+    """What is left of the learning rate: all of it, or with `schedule = "cosine"` half a wave in each phase."""
+    if settings.get("schedule") != "cosine":
+        return 1.0
+    progress = done / warm if done < warm else (done - warm) / (steps - warm)
+    return 0.5 + 0.5 * math.cos(math.pi * progress)
 
 
 def network(settings: Settings, data: Data) -> nn.Sequential:
