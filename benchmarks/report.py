@@ -94,15 +94,16 @@ def section(content: Table, scale: str) -> str:
         return ""
     cells = collect(content, runs)
     digits = content.content.get("digits", 4)
-    lines = [f"\n## {content.title}" + (" (full scale)" if scale == "paper" else ""), ""]
+    lines = [f"## {content.title}" + (" (full scale)" if scale == "paper" else ""), ""]
     lines += [content.content["about"].strip(), ""]
     lines += grid(content, cells, digits)
     lines += ["", _footing(content, runs, scale)]
-    lines += [""] + [f"- {verdict(claim, cells, content, digits)}" for claim in content.content.get("claims", [])]
+    if content.content.get("claims"):
+        lines += [""] + [f"- {verdict(claim, cells, content, digits)}" for claim in content.content["claims"]]
     if content.content.get("deviations"):
         lines += ["", "Deviations from the paper:", ""]
         lines += [f"- {sentence}" for sentence in content.content["deviations"]]
-    if content.content.get("figure"):
+    if (PAGE.parent / "figures" / f"{content.name}.png").exists():
         lines += ["", f"![{content.title}](figures/{content.name}.png)"]
     return "\n".join(lines) + "\n"
 
@@ -181,7 +182,7 @@ def _footing(content: Table, runs: list[Run], scale: str) -> str:
         if scale == "small"
         else f"`python -m benchmarks run {content.name} --scale paper`"
     ]
-    words.append(f"{len(seeds)} seeds, {seconds / 3600:.1f} hours of one core in all")
+    words.append(f"{len(seeds)} seeds, {_duration(seconds)} of one core in all")
     words += [f"{missing} runs still missing"] if missing else []
     return ", ".join(words) + f"; runs in [results/{content.name}](results/{content.name})."
 
@@ -205,6 +206,10 @@ def _best(content: Table, cells: Cells, column: str) -> Cell | None:
     return max(
         (cells[row, column] for row in content.rows if (row, column) in cells), key=lambda cell: cell.mean, default=None
     )
+
+
+def _duration(seconds: float) -> str:
+    return f"{seconds / 3600:.1f} hours" if seconds > 3600 else f"{max(1, round(seconds / 60))} minutes"
 
 
 def _word(holds: bool) -> str:
