@@ -132,7 +132,7 @@ def grid(content: Table, cells: Cells, digits: int) -> list[str]:
             text = (
                 ""
                 if cell is None
-                else f"{cell.mean:.{digits}f}" + (f" ±{cell.spread:.{digits}f}" if cell.spread else "")
+                else f"{cell.mean:.{digits}f}" + (f" ±{cell.spread:.{digits}f}" if round(cell.spread, digits) else "")
             )
             shown.append(f"**{text}**" if text and cell == best[column] else text)
         lines.append(f"| {settings['label']} | " + " | ".join(shown) + " |")
