@@ -20,7 +20,7 @@ library and is not installed with it. `python -m benchmarks list` shows the tabl
 configuration, seed, versions, commit, hardware, threads, time and curve.
 
 Values are means over seeds, ± their standard deviation; bold is the best of a column. Model, moment, threshold,
-learning rate and slope are chosen on validation data, never on test data.
+learning rate and slope are chosen on validation data; what is not, a table says.
 """
 
 SPEED = """
