@@ -1,4 +1,4 @@
-"""Tensor maths with no notion of a metric: masked reductions, ranks and their correlations, soft ranks, groups.
+"""Tensor maths with no notion of a metric: masked reductions, ranks and their correlations, soft ranks, noise, groups.
 
 Everything acts on the last dimension and takes any number of leading ones; `where` marks the entries that count. All
 rank statistics rest on one fact about a sorted row: `tie_starts`, the position at which each entry's tie group begins.
@@ -266,6 +266,27 @@ def soft_rank(values: Tensor, slope: float = 1.0, where: Tensor | None = None) -
     if where is None:
         return wins.sum(-1) + 0.5
     return torch.where(where, masked_sum(wins, where.unsqueeze(-2)) + 0.5, 0.0)
+
+
+def add_gumbel_noise(scores: Tensor, slope: float, number: int, generator: torch.Generator | None) -> Tensor:
+    """Scores `[number, ..., N]` with noise under which s_i beats s_j with the chance sigmoid(slope * (s_i - s_j)).
+
+    The difference of two Gumbel variables is logistic. So each comparison has the chance that its soft bit says, and
+    all of them together fit an order, where draws one by one would hardly move any item: its many comparisons would
+    average out.
+
+    Args:
+        scores: `[..., N]`.
+        slope: of the sigmoid.
+        number: how many draws.
+        generator: source of randomness.
+
+    Returns:
+        `[number, ..., N]`.
+    """
+    uniform = torch.rand(number, *scores.shape, generator=generator, device=scores.device, dtype=scores.dtype)
+    tiny = torch.finfo(scores.dtype).tiny
+    return scores - uniform.clamp(min=tiny).log().neg().clamp(min=tiny).log() / slope
 
 
 def group_batches(groups: Tensor) -> Iterator[tuple[Tensor, Tensor, Tensor]]:

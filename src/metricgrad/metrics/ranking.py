@@ -18,7 +18,8 @@ from metricgrad import ops
 from metricgrad.metrics.base import Inputs, same_shape
 from metricgrad.metrics.checks import expand_where, grades, real_scores, whole
 from metricgrad.metrics.curves import make_pairs
-from metricgrad.metrics.pairs import GradedPairs, Pairs, PlaceRule, padded_places
+from metricgrad.metrics.grades import GradedPairs
+from metricgrad.metrics.pairs import Pairs, PlaceRule, padded_places
 from metricgrad.metrics.reexpression import ComparisonMetric
 from metricgrad.metrics.walk import Curve, walk_down
 

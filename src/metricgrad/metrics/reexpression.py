@@ -64,27 +64,6 @@ class Reexpression(ABC):
         return flipped.scatter_(-1, index.clamp(min=0), flipped.gather(-1, index.clamp(min=0)) ^ (index >= 0))
 
 
-def add_gumbel_noise(scores: Tensor, slope: float, number: int, generator: torch.Generator | None) -> Tensor:
-    """Scores `[number, ..., N]` with noise under which s_i beats s_j with the chance sigmoid(slope * (s_i - s_j)).
-
-    The difference of two Gumbel variables is logistic. So each comparison has the chance that its soft bit says, and
-    all of them together fit an order, where draws one by one would hardly move any item: its many comparisons would
-    average out.
-
-    Args:
-        scores: `[..., N]`.
-        slope: of the sigmoid.
-        number: how many draws.
-        generator: source of randomness.
-
-    Returns:
-        `[number, ..., N]`.
-    """
-    uniform = torch.rand(number, *scores.shape, generator=generator, device=scores.device, dtype=scores.dtype)
-    tiny = torch.finfo(scores.dtype).tiny
-    return scores - uniform.clamp(min=tiny).log().neg().clamp(min=tiny).log() / slope
-
-
 def tried_flip_gains(reexpression: Reexpression, bits: Tensor) -> Tensor:
     """Flip gains of any g, by evaluating it with every bit set and cleared: 2 D values.
 
