@@ -11,6 +11,7 @@ from metricgrad.metrics import decode_spans as decode_spans
 from metricgrad.metrics import from_function as from_function
 from metricgrad.metrics import metric as metric
 from metricgrad.metrics import metric_names as metric_names
+from metricgrad.metrics import reexpress as reexpress
 from metricgrad.surrogates import Surrogate as Surrogate
 from metricgrad.surrogates import UniLoss as UniLoss
 from metricgrad.surrogates import load_surrogate as load_surrogate

@@ -157,6 +157,26 @@ def hard_rank(values: Tensor, where: Tensor | None = None) -> Tensor:
     return ranks if where is None else torch.where(where, ranks, 0.0)
 
 
+def dense_rank(values: Tensor, where: Tensor | None = None) -> Tensor:
+    """Ranks 0, 1, 2, ... without gaps; equal values share one.
+
+    Args:
+        values: `[..., N]`.
+        where: `[..., N]`, bool; what does not count shares the last rank.
+
+    Returns:
+        `[..., N]`, int64.
+
+    Example:
+        >>> dense_rank(torch.tensor([0.5, 2.0, 0.5, 1.0]))
+        tensor([0, 2, 0, 1])
+    """
+    ordered, order = _masked_last(values, where).sort(-1)
+    starts = tie_starts(ordered)
+    new = starts == torch.arange(values.shape[-1], device=values.device)
+    return torch.empty_like(starts).scatter_(-1, order, new.cumsum(-1) - 1)
+
+
 def spearman(x: Tensor, y: Tensor, where: Tensor | None = None) -> Tensor:
     """Spearman rank correlation: the Pearson correlation of averaged ranks.
 
@@ -222,7 +242,7 @@ def kendall(x: Tensor, y: Tensor, where: Tensor | None = None) -> Tensor:
     Reference:
         `scipy.stats.kendalltau`; Knight (1966) for counting discordant pairs as inversions.
     """
-    x_rank, y_rank = _dense_rank(x, where), _dense_rank(y, where)
+    x_rank, y_rank = dense_rank(x, where), dense_rank(y, where)
     # What does not count has the highest rank in both, so it ties with its like and is concordant with all others.
     by_both = (x_rank * x.shape[-1] + y_rank).argsort(-1)
     x_rank, y_rank = x_rank.gather(-1, by_both), y_rank.gather(-1, by_both)
@@ -333,14 +353,6 @@ def _unit(values: Tensor, where: Tensor | None) -> Tensor:
 def _masked_last(values: Tensor, where: Tensor | None) -> Tensor:
     values = values.to(float_dtype(values))
     return values if where is None else values.masked_fill(~where, torch.inf)
-
-
-def _dense_rank(values: Tensor, where: Tensor | None) -> Tensor:
-    """Ranks 0, 1, 2, ... without gaps; equal values share one."""
-    ordered, order = _masked_last(values, where).sort(-1)
-    starts = tie_starts(ordered)
-    new = starts == torch.arange(values.shape[-1], device=values.device)
-    return torch.empty_like(starts).scatter_(-1, order, new.cumsum(-1) - 1)
 
 
 def _inversions(ranks: Tensor) -> Tensor:

@@ -3,6 +3,7 @@
 from metricgrad.metrics.base import TIE_RULES as TIE_RULES
 from metricgrad.metrics.base import Metric as Metric
 from metricgrad.metrics.function import from_function as from_function
+from metricgrad.metrics.reexpress import reexpress as reexpress
 from metricgrad.metrics.reexpression import ComparisonMetric as ComparisonMetric
 from metricgrad.metrics.registry import metric as metric
 from metricgrad.metrics.registry import metric_names as metric_names

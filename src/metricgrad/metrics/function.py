@@ -103,7 +103,7 @@ class FunctionMetric(Metric):
 
     def check(self, scores: Tensor, target: Tensor, where: Tensor | None) -> Inputs:
         """Finite scores; one flag per item."""
-        lead, _ = self._lead(scores, target)
+        lead = self.set_dimensions(scores, target)
         where = expand_where(where, target.shape[: lead + 1], lead + 1)
         if scores.is_floating_point():
             flags = None if where is None else where.reshape(where.shape + (1,) * (scores.dim() - where.dim()))
@@ -112,7 +112,8 @@ class FunctionMetric(Metric):
 
     def evaluate(self, scores: Tensor, target: Tensor, where: Tensor | None) -> Tensor:
         """One call per set, on the items that count."""
-        lead, sets = self._lead(scores, target)
+        lead = self.set_dimensions(scores, target)
+        sets = scores.shape[:lead].numel()
         flat_scores, flat_target = (
             scores.reshape(sets, *scores.shape[lead:]),
             target.reshape(sets, *target.shape[lead:]),
@@ -127,8 +128,8 @@ class FunctionMetric(Metric):
             values.append(value)
         return torch.tensor(values, dtype=torch.float64).reshape(scores.shape[:lead]).to(scores.device)
 
-    def _lead(self, scores: Tensor, target: Tensor) -> tuple[int, int]:
-        """Number of set dimensions, and of sets."""
+    def set_dimensions(self, scores: Tensor, target: Tensor) -> int:
+        """Number of leading dimensions that are sets; ValueError where the shapes do not fit."""
         if self.set_dims is not None:
             lead = scores.dim() - self.set_dims[0]
             fits = lead >= 0 and lead == target.dim() - self.set_dims[1]
@@ -142,7 +143,7 @@ class FunctionMetric(Metric):
                 else f"sets of {self.set_dims[0]} dimensions of scores and {self.set_dims[1]} of target"
             )
             raise ValueError(f"{self.name} takes {wanted}; got scores {shape(scores)} and target {shape(target)}")
-        return lead, scores.shape[:lead].numel()
+        return lead
 
     def _one(self, scores: Tensor, target: Tensor, arrays: bool | None, place: str) -> tuple[float, bool]:
         """The value of one set, and whether it was called with arrays."""

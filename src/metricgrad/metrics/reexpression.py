@@ -46,6 +46,18 @@ class Reexpression(ABC):
         """The value with a bit set minus the value with it cleared, the others as they are: `[A, ..., D]`."""
         return tried_flip_gains(self, bits)
 
+    def best_bits(self, bits: Tensor) -> Tensor:
+        """The best configuration, in the shape of the bits: every comparison won."""
+        return torch.ones_like(bits)
+
+    def direct(self) -> Tensor | None:
+        """What the value owes to the last scores smoothly, not through bits: `[...]`; None where bits decide alone."""
+        return None
+
+    def scale(self) -> Tensor | None:
+        """What to divide an unbounded metric's gradient by, `[...]`; None where the metric is bounded."""
+        return None
+
     def draw(self, scores: Tensor, slope: float, number: int, generator: torch.Generator | None) -> Tensor:
         """Configurations `[number, ..., D]` around the scores' own, bool.
 

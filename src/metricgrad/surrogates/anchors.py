@@ -46,7 +46,7 @@ def sample_anchors(
     Returns:
         `[1 + len(kinds) * number, ..., D]`, bool.
     """
-    best = torch.ones_like(bits)
+    best = plan.best_bits(bits)
     drawn = [best.unsqueeze(0)]
     if "good" in kinds:
         drawn.append(plan.flip(best, _choose(live, number, generator)))

@@ -219,7 +219,9 @@ class UniLoss(Surrogate):
         else:
             anchors = self._sample(plan, bits, live)
             change = inverse_distance(soft, anchors, live, plan.from_bits(anchors), self.gradient) - value
-        return Interpolated(value, lambda: change, change, untied)
+        direct, scale = plan.direct(), plan.scale()
+        carrier = change if direct is None else change + direct
+        return Interpolated(value, lambda: change, carrier if scale is None else carrier / scale, untied)
 
     def _drawn(self, live: Tensor) -> Tensor:
         """The portion of the comparisons that this step uses."""

@@ -1,0 +1,457 @@
+"""Recording a metric's run: every operation on the scores becomes a step, every discrete one comparisons (`watch.py`).
+
+Values are of three kinds: SMOOTH ones depend on the scores with a gradient, DECIDED ones through bits only, MIXED ones
+both ways. Discrete operations on DECIDED values need no comparisons: they are simply run again.
+"""
+
+from collections.abc import Callable
+from enum import Enum
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from metricgrad.metrics.choices import Choice
+from metricgrad.metrics.watch import Constant, Decision, Given, Step, Watch, decision, origin, refusal, tensors_in
+
+_COMPARE = {
+    "gt": ">", "greater": ">", "lt": "<", "less": "<", "ge": ">=", "greater_equal": ">=",
+    "le": "<=", "less_equal": "<=", "eq": "==", "ne": "!=", "not_equal": "!=",
+}  # fmt: skip
+_LEAVING = {
+    "__bool__": "decides a Python branch", "is_nonzero": "decides a Python branch", "item": "leaves torch by .item()",
+    "tolist": "leaves torch by .tolist()", "numpy": "leaves torch by .numpy()", "__array__": "leaves torch for NumPy",
+    "__float__": "leaves torch by float()", "__int__": "leaves torch by int()", "__index__": "becomes a Python index",
+    "__contains__": "decides a Python branch", "equal": "decides a Python branch",
+    "allclose": "decides a Python branch",
+}  # fmt: skip
+_VIEWS = {
+    "getitem", "unsqueeze", "squeeze", "reshape", "view", "flatten", "ravel", "expand", "expand_as", "clone", "permute",
+    "t", "T", "mT", "transpose", "swapaxes", "flip", "narrow", "select", "contiguous", "movedim", "unbind", "split",
+    "chunk", "unflatten", "iter", "view_as", "reshape_as", "broadcast_to",
+}  # fmt: skip
+_CASTS = {"to", "long", "int", "float", "double", "type_as", "cpu"}
+_GATHERS = {"getitem", "gather", "take_along_dim", "index_select", "take"}
+_VALUE_FREE = {
+    "zeros_like", "ones_like", "full_like", "empty_like", "rand_like", "randn_like", "new_zeros", "new_ones",
+    "new_full", "new_empty", "new_tensor", "isnan", "isfinite", "isinf",
+}  # fmt: skip
+_LIMITS = {"relu", "clamp", "clip", "clamp_min", "clamp_max", "hardtanh", "relu6"}
+_ROUNDS = {"floor": 0.0, "round": -0.5, "ceil": -1.0, "trunc": 0.0, "fix": 0.0, "long": 0.0, "int": 0.0, "short": 0.0}
+_CHOOSES = {
+    "argmax": ("input", "dim", "keepdim"), "argmin": ("input", "dim", "keepdim"), "max": ("input", "dim", "keepdim"),
+    "min": ("input", "dim", "keepdim"), "sort": ("input", "dim", "descending"),
+    "argsort": ("input", "dim", "descending"), "topk": ("input", "k", "dim", "largest", "sorted"),
+}  # fmt: skip
+_DISCRETE = {*_COMPARE, *_ROUNDS, *_CHOOSES, "sign", "bucketize", "searchsorted"}
+_MAX_STEPS = 16  # classes that rounding may tell apart; beyond that an entry is compared with its two nearest steps
+_MAX_FETCHES = 64
+
+Read = Callable[[Given], Tensor]
+
+
+class Kind(Enum):
+    """How a value depends on the scores."""
+
+    SMOOTH = "smooth"
+    MIXED = "mixed"
+    DECIDED = "decided"
+
+
+class Chosen(NamedTuple):
+    """Indices that a choice gave: which choice, and the place of each of them there, row * n + position."""
+
+    number: int
+    places: Tensor
+
+
+class Recorder(Watch):
+    """Runs a function and records what it compares.
+
+    Args:
+        scores: what is watched; a tensor with a gradient.
+        target: the ground truth, whose range says how far rounding to classes goes.
+        numbers: choices, by number, that are known to be used as numbers.
+    """
+
+    def __init__(self, scores: Tensor, target: Tensor, numbers: frozenset[int] = frozenset()) -> None:
+        super().__init__()
+        self.script: list[Step] = []
+        self.names: list[str] = []
+        self.decisions: list[Decision] = []
+        self.choices: list[Choice] = []
+        self.largest = scores.numel()  # entries of the largest tensor on the way
+        self.asked: set[int] = set()  # choices, by number, of which an == has been taken apart
+        self._target, self._numbers, self._actual = target, numbers, Given()
+        self._same: dict[tuple[int, float], list[int]] = {}
+        self._kinds: dict[int, Kind] = {}
+        self._chosen: dict[int, Chosen] = {}
+        self._sources: dict[int, int] = {}
+        self._ragged: set[int] = set()
+        self._mark(scores, Kind.SMOOTH)
+
+    def kind(self, value: Any) -> Kind | None:
+        """How a value depends on the scores; None if it does not."""
+        return self._kinds.get(id(value))
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """An operation: recorded if it depends on the scores."""
+        kwargs = kwargs or {}
+        tensors = list(tensors_in((args, kwargs)))
+        kinds = {self.kind(tensor) for tensor in tensors} - {None}
+        if not kinds:
+            return func(*args, **kwargs)
+        func, name = _out_of_place(func, kwargs)
+        self.names.append(name)
+        with torch.enable_grad():
+            if any(id(tensor) in self._chosen for tensor in tensors):
+                found = self._with_chosen(name, func, args, kwargs)
+                if found is not None:
+                    return found
+            if kinds != {Kind.DECIDED}:
+                if name in _DISCRETE and any(id(tensor) in self._ragged for tensor in tensors):
+                    raise refusal(
+                        "compares scores that another comparison of scores has picked",
+                        "keep all items, and use torch.where or a product with the mask instead of indexing by it",
+                    )
+                found = self._discrete(name, func, args, kwargs)
+                if found is not None:
+                    return found
+            return self._pass(name, func, args, kwargs)
+
+    def _discrete(self, name: str, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """A discrete operation on scores, taken apart; None for any other."""
+        if name in _COMPARE:
+            other = args[1] if len(args) > 1 else kwargs["other"]
+            return self._emit(self._compare(_COMPARE[name], args[0], other))
+        if name == "sign":
+            up, down = self._compare(">", args[0], 0), self._compare("<", args[0], 0)
+            dtype = args[0].dtype
+            return self._emit(lambda given: up(given).to(dtype) - down(given).to(dtype))
+        if name in _CHOOSES and not (name in ("max", "min") and not isinstance(_bind(name, args, kwargs)["dim"], int)):
+            return self._choose(name, func, args, kwargs)
+        if name in ("bucketize", "searchsorted"):
+            return self._buckets(name, func, args, kwargs)
+        if name == "bool":
+            return self._emit(self._compare("!=", args[0], 0))
+        if name in _LIMITS:
+            out = func(*args, **kwargs)
+            through = out.detach() + (args[0] - args[0].detach())  # a limit keeps the order: the gradient passes
+            return self._smooth(through, func, args, kwargs)
+        if name in _ROUNDS or (name in ("to", "type") and not func(*args, **kwargs).is_floating_point()):
+            return self._emit(self._steps(name, func(*args, **kwargs), args[0]))
+        return None
+
+    def _compare(self, sign: str, left: Any, right: Any) -> Read:
+        if sign in (">", ">="):
+            return self._decide(left - right, left > right if sign == ">" else left >= right, sign)
+        if sign in ("<", "<="):
+            return self._decide(right - left, left < right if sign == "<" else left <= right, sign)
+        above, below = self._decide(left - right, left > right, sign), self._decide(right - left, left < right, sign)
+        if sign == "!=":
+            return lambda given: above(given) | below(given)
+        return lambda given: ~(above(given) | below(given))
+
+    def _decide(self, values: Tensor, outcome: Tensor, operation: str) -> Read:
+        """Notes comparisons, and how they turned out; gives what reads their bits. Equal ones share theirs."""
+        shape, found = values.shape, decision(origin(operation), values, outcome)
+        values = found.values
+        same = self._same.setdefault((values.numel(), abs(float(values.detach().sum()))), [])
+        for index in same:
+            if torch.equal(self.decisions[index].values, values):
+                return lambda given: given.bits[index].reshape(shape)
+            if torch.equal(self.decisions[index].values, -values):
+                untied = (values != 0).detach()
+                return lambda given: (~given.bits[index] & untied).reshape(shape)
+        number = len(self.decisions)
+        same.append(number)
+        self.decisions.append(found)
+        self._actual.bits.append(found.bits)
+        return lambda given: given.bits[number].reshape(shape)
+
+    def _steps(self, name: str, result: Tensor, values: Tensor) -> Read:
+        """A rounded value: its lowest possible one, and a bit for every step above it."""
+        if not result.numel():
+            return lambda _: result
+        target = self._target.double()
+        known = [target] if target.numel() and bool((target == target.round()).all()) else []
+        every = torch.cat([result.detach().double().flatten(), *(each.flatten() for each in known)])
+        low, high = float(every.min()), float(every.max())
+        if high - low > _MAX_STEPS:  # the step below and the one above
+            reached = result.detach().unsqueeze(-1) + torch.tensor([0, 1], device=values.device)
+            low_of_each = result.detach() - 1
+        else:
+            reached = torch.arange(low + 1, high + 1, device=values.device).expand(*result.shape, -1)
+            low_of_each = torch.full_like(result.detach(), low)
+        toward_zero = name not in ("floor", "round", "ceil")
+        border = reached + _ROUNDS.get(name, 0.0) - (toward_zero & (reached <= 0)).to(reached.dtype)
+        outcome = result.detach().unsqueeze(-1) >= reached
+        read = self._decide(values.unsqueeze(-1) - border.to(values.dtype), outcome, name)
+        return lambda given: low_of_each + read(given).sum(-1).to(result.dtype)
+
+    def _buckets(self, name: str, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """The bucket of a value is the number of borders below it."""
+        values, borders = args[:2] if name == "bucketize" else args[1::-1]
+        if self.kind(borders) is not None or borders.dim() != 1:
+            raise refusal(f"looks scores up among scores ({name})", "count comparisons instead: (a > b).sum(-1)")
+        result = func(*args, **kwargs)
+        outcome = result.unsqueeze(-1) > torch.arange(len(borders), device=result.device)
+        read = self._decide(values.unsqueeze(-1) - borders, outcome, name)
+        return self._emit(lambda given: read(given).sum(-1).to(result.dtype))
+
+    def _choose(self, name: str, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """argmax, argmin, max, min, sort, argsort, topk: indices become a choice, values stay smooth."""
+        bound, out = _bind(name, args, kwargs), func(*args, **kwargs)
+        values, ordered = bound["input"], name in ("sort", "argsort", "topk")
+        dim, indices = bound["dim"], out if isinstance(out, Tensor) else out[1]
+        dim = (values.dim() - 1 if ordered else None) if dim is None else dim % max(values.dim(), 1)
+        highest_first = (
+            bool(bound.get("descending"))
+            if name in ("sort", "argsort")
+            else (bound.get("largest") is not False if name == "topk" else "max" in name)
+        )
+        moved = values.reshape(-1) if dim is None else values.movedim(dim, -1)
+        rows = moved.reshape(-1, moved.shape[-1])
+        taken = indices.movedim(dim or 0, -1) if ordered and indices.dim() else indices
+        given = taken.reshape(len(rows), -1)
+        choice = Choice(origin(name), rows if highest_first else -rows, given.detach(), ordered)
+        number = len(self.choices)
+        self.choices.append(choice)
+        self._actual.indices.append(choice.given)
+        self._actual.ranks.append(torch.empty(0))
+        self._sources[id(values)] = number
+
+        def shaped(flat: Tensor) -> Tensor:
+            return flat.reshape(taken.shape).movedim(-1, dim or 0) if ordered else flat.reshape(indices.shape)
+
+        def step(state: Given, new_args: tuple[Any, ...], new_kwargs: dict[str, Any]) -> Any:
+            index = shaped(state.indices[number])
+            if isinstance(out, Tensor):
+                return index
+            first = func(*new_args, **new_kwargs)[0] if state.attached else out[0]
+            return type(out)((first, index))
+
+        self.script.append(step)
+        result = step(self._actual, args, kwargs)
+        index = result if isinstance(result, Tensor) else result[1]
+        if not isinstance(result, Tensor):
+            self._mark(result[0], Kind.SMOOTH)
+        self._mark(index, Kind.DECIDED)
+        at = torch.arange(len(rows), device=rows.device).unsqueeze(-1) * rows.shape[-1]
+        self._chosen[id(index)] = Chosen(number, shaped(at + torch.arange(given.shape[-1], device=rows.device)))
+        return result
+
+    def _with_chosen(self, name: str, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """An operation on indices that a choice gave; None where it uses them as numbers, which is noted."""
+        tracked = [tensor for tensor in tensors_in((args, kwargs)) if self.kind(tensor) is not None]
+        chosen = [self._chosen[id(tensor)] for tensor in tracked if id(tensor) in self._chosen]
+        number, places = chosen[0]
+        choice = self.choices[number]
+        if len(tracked) == 1 and args and tracked[0] is args[0]:
+            if name in _VIEWS or (name in _CASTS and func(*args, **kwargs).dtype != torch.bool):
+                return self._view(name, func, args, kwargs)
+            if not choice.ordered and number not in self._numbers:
+                if name in ("eq", "ne"):
+                    return self._emit(self._is(name, chosen[0], args[0], args[1]))
+                if name == "one_hot":
+                    out = func(*args, **kwargs)
+                    classes = torch.arange(out.shape[-1], device=out.device)
+                    column = Chosen(number, places.unsqueeze(-1))
+                    read = self._is("eq", column, args[0].unsqueeze(-1), classes)
+                    return self._emit(lambda given: read(given).to(out.dtype))
+            whole = places.numel() == choice.scores.numel()
+            if name == "argsort" and choice.ordered and whole and not _bind(name, args, kwargs)["descending"]:
+                choice.ranked = True
+                shape = args[0].shape
+                self._actual.ranks[number] = choice.place
+                return self._emit(lambda given: given.ranks[number].reshape(shape))
+        if len(tracked) == 2 and args and self._sources.get(id(args[0])) == number and name in _GATHERS:
+            return self._smooth(func(*args, **kwargs), func, args, kwargs)  # the scores, in their own order
+        if len(tracked) == 1 and choice.ordered and name in _GATHERS:
+            labels = self._labels(choice, places, tracked[0], func, args, kwargs)
+            if labels is not None:
+                choice.labels.append(labels)
+                choice.reach(places)
+                return self._pass(name, func, args, kwargs)
+        for each, where in chosen:
+            self.choices[each].used = True
+            self.choices[each].reach(where)
+        return None
+
+    def _view(self, name: str, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """The same indices in another shape, or some of them."""
+        number, places = self._chosen[id(args[0])]
+        out = self._pass(name, func, args, kwargs)
+        seen = places if name in _CASTS else func(places, *args[1:], **kwargs)
+        for tensor, where in zip(tensors_in(out), tensors_in(seen), strict=True):
+            self._chosen[id(tensor)] = Chosen(number, where)
+        return out
+
+    def _is(self, name: str, chosen: Chosen, indices: Tensor, wanted: Any) -> Read:
+        """argmax == k: k's score against the best other one."""
+        choice = self.choices[chosen.number]
+        self.asked.add(chosen.number)
+        size = choice.scores.shape[-1]
+        outcome = indices == wanted
+        rows = (chosen.places // size).expand(outcome.shape).reshape(-1)
+        entries = torch.as_tensor(wanted, device=rows.device).expand(outcome.shape).reshape(-1)
+        known = (entries >= 0) & (entries < size) & (entries == entries.long())
+        if size < 2:
+            return lambda _: outcome if name == "eq" else ~outcome
+        values = choice.against(rows, torch.where(known, entries, 0).long())
+        values = torch.where(known, values, -torch.inf)  # a class that there is not never wins
+        read, known = (
+            self._decide(values.reshape(outcome.shape), outcome, f"{choice.origin.operation} =="),
+            known.reshape(outcome.shape),
+        )
+        if name == "eq":
+            return lambda given: read(given) & known
+        return lambda given: ~(read(given) & known)
+
+    def _labels(
+        self, choice: Choice, places: Tensor, index: Tensor, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Tensor | None:
+        """What each entry would be gathered as, `[R, n, ...]`; None where that cannot be told."""
+        rows, size = choice.scores.shape
+        position = places % size
+        if not position.numel():
+            return None
+        first, last = int(position.min()), int(position.max())
+        width = last - first + 1
+        if -(-size // width) > _MAX_FETCHES:
+            return None
+        labels, covered = None, torch.zeros(rows, size, dtype=torch.bool, device=places.device)
+        for shift in range(0, size, width):
+            entries = (position - first + shift) % size
+            fetched = func(*_replace(args, index, entries), **_replace(kwargs, index, entries))
+            if fetched.shape[: entries.dim()] != entries.shape:
+                return None
+            if labels is None:
+                labels = fetched.new_zeros(rows, size, *fetched.shape[entries.dim() :])
+            labels = labels.index_put((places // size, entries), fetched)
+            covered[places // size, entries] = True
+        return labels if covered.all() else None
+
+    def _pass(self, name: str, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Any other operation: run, and run again in a replay unless only smooth values go in."""
+        kinds = {self.kind(tensor) for tensor in tensors_in((args, kwargs))} - {None}
+        if name in ("detach", "data", "detach_", "requires_grad_"):
+            self.script.append(lambda _, new_args, __: new_args[0])
+            return args[0]
+        args = self._constant_masks(name, args)
+        out = func(*args, **kwargs)
+        pure = kinds == {Kind.SMOOTH}
+        tensors = list(tensors_in(out))
+        attached = [tensor for tensor in tensors if tensor.requires_grad]
+        if pure and name in _VALUE_FREE:
+            self.script.append(Constant(out))
+            return out
+        if not pure or not tensors:
+            fixed = args[1:] if name == "getitem" and not self._tracked(args[1:]) else None
+
+            def again(_: Given, new_args: tuple[Any, ...], new_kwargs: dict[str, Any]) -> Any:
+                return func(*(new_args if fixed is None else (new_args[0], *fixed)), **new_kwargs)
+
+            self.script.append(again)
+            self._mark([tensor for tensor in tensors if not tensor.requires_grad], Kind.DECIDED)
+            self._mark(attached, Kind.MIXED)
+            if _picks(name, args, self._tracked) or any(id(each) in self._ragged for each in tensors_in(args)):
+                self._ragged |= {id(tensor) for tensor in attached}
+            return out
+        if len(attached) < len(tensors):
+            raise refusal(
+                f"uses scores in torch.{name}, which has no gradient and is not an operation that is taken apart",
+                "use comparisons, argmax, sort, topk, round or bucketize",
+            )
+        return self._smooth(out, func, args, kwargs)
+
+    def _smooth(self, out: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """A smooth result: replays take it from here, unless they are after its gradient."""
+        fixed = args[1:] if len(args) > 1 and not self._tracked(args[1:]) else None
+
+        def step(given: Given, new_args: tuple[Any, ...], new_kwargs: dict[str, Any]) -> Any:
+            if not given.attached:
+                return out
+            return func(*(new_args if fixed is None else (new_args[0], *fixed)), **new_kwargs)
+
+        self.script.append(step)
+        self._mark(out, Kind.SMOOTH)
+        return out
+
+    def _constant_masks(self, name: str, args: tuple[Any, ...]) -> tuple[Any, ...]:
+        """A mask that does not depend on scores as indices: those can be used for many configurations at once."""
+        if name != "getitem" or self._tracked(args[1:]):
+            return args
+        index = args[1] if isinstance(args[1], tuple) else (args[1],)
+        plain = tuple(part for each in index for part in (each.nonzero().unbind(-1) if _is_mask(each) else (each,)))
+        return (args[0], plain)
+
+    def _tracked(self, value: Any) -> bool:
+        return any(self.kind(tensor) is not None for tensor in tensors_in(value))
+
+    def _emit(self, read: Read) -> Tensor:
+        """A result that bits decide."""
+        self.script.append(lambda given, _, __: read(given))
+        out = read(self._actual)
+        self._mark(out, Kind.DECIDED)
+        return out
+
+    def _mark(self, out: Any, kind: Kind) -> None:
+        self._keep(out)
+        for tensor in tensors_in(out):
+            self._kinds[id(tensor)] = kind
+            self.largest = max(self.largest, tensor.numel())
+
+
+def _is_mask(index: Any) -> bool:
+    return isinstance(index, Tensor) and index.dtype == torch.bool
+
+
+def _picks(name: str, args: tuple[Any, ...], tracked: Callable[[Any], bool]) -> bool:
+    """Whether an operation picks items by a comparison of scores, so that their number depends on the scores."""
+    masks = [each for each in tensors_in(args[1:]) if _is_mask(each)]
+    return name in ("getitem", "masked_select") and tracked(masks)
+
+
+def _replace(value: Any, old: Tensor, new: Tensor) -> Any:
+    """Nested arguments with one tensor in place of another."""
+    if value is old:
+        return new
+    if isinstance(value, dict):
+        return {name: _replace(each, old, new) for name, each in value.items()}
+    return type(value)(_replace(each, old, new) for each in value) if isinstance(value, (tuple, list)) else value
+
+
+def _bind(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+    """Arguments by name; `dim` is always there, None unless given."""
+    bound = {"dim": kwargs.get("axis"), "descending": False}
+    return {**bound, **dict(zip(_CHOOSES[name], args, strict=False)), **kwargs}
+
+
+def _out_of_place(func: Any, kwargs: dict[str, Any]) -> tuple[Any, str]:
+    """The operation that gives a new tensor, and its name without underscores; WatchError where there is none.
+
+    `total += x` and `x.add_(y)` work like `total + x`: the result is the same where it is used, and where the old
+    tensor is looked at instead, the recorded value is not the function's own, which is noticed.
+    """
+    raw = func.__name__
+    if raw == "__get__":
+        return func, func.__self__.__name__
+    if raw in _LEAVING:
+        raise refusal(
+            f"{_LEAVING[raw]}, where no other outcome can be followed",
+            "stay in torch: torch.where for a branch, clamp(min=1) for a zero denominator, tensors for numbers; "
+            "or let mg.UniLoss take the function as a black box",
+        )
+    if raw in ("__setitem__", "__set__") or "out" in kwargs:
+        raise refusal(
+            "writes into a tensor, which cannot be followed", "make a new one: torch.where, scatter, stack or cat"
+        )
+    if raw.startswith("__i") and hasattr(Tensor, "__" + raw[3:]) and raw not in ("__iter__", "__invert__"):
+        return getattr(Tensor, "__" + raw[3:]), raw[3:-2]
+    if raw.endswith("_") and not raw.startswith("__"):
+        plain = getattr(Tensor, raw[:-1], None)
+        if plain is None:
+            raise refusal(f"changes a tensor in place by {raw}", "make a new one: torch.where, scatter, stack or cat")
+        return plain, raw[:-1]
+    return func, raw.strip("_")

@@ -1,0 +1,228 @@
+"""A recorded run of a metric: its comparisons, and what it would be with other bits.
+
+Bits of all decisions, then of all choices, stand in one row of length D. Configurations are replayed many at once by
+`torch.vmap` where the function allows it (no shape may depend on the bits), one by one where it does not.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from metricgrad.metrics.choices import Choice
+from metricgrad.metrics.choices import Kind as ChoiceKind
+from metricgrad.metrics.record import Kind, Recorder
+from metricgrad.metrics.watch import Decision, Given, Replayer, WatchError
+
+_ENTRIES = 1 << 23  # of the tensors that are replayed at once
+
+Function = Callable[[Tensor, Tensor], Any]
+
+
+@dataclass
+class Habits:
+    """What runs of a function have shown, and the next one can count on.
+
+    Attributes:
+        numbers: choices, by number, whose indices are used as numbers.
+        inner: choices, by number, of which the order before the cut matters too.
+        checked: sequences of operations that were seen to give the function's own value.
+        vmaps: whether `torch.vmap` can run it; None before the first try.
+        reason: why not.
+        runs: how often the function has run.
+    """
+
+    numbers: set[int] = field(default_factory=set)
+    inner: set[int] = field(default_factory=set)
+    checked: set[int] = field(default_factory=set)
+    vmaps: bool | None = None
+    reason: str = ""
+    runs: int = 0
+
+
+class Recording:
+    """One set's run of a function.
+
+    Args:
+        fn: `(scores, target) -> 0-dim tensor`.
+        scores: the set's; comparisons pass a gradient to them.
+        target: the set's.
+        habits: what earlier runs have shown; this one adds to it.
+
+    Attributes:
+        decisions: of the operations, then of the choices.
+        values: `[D]`, comparisons, differentiable.
+        bits: `[D]`, how they turned out.
+        live: `[D]`, False for comparisons with something infinite.
+        value: 0-dim, what the function gave.
+    """
+
+    def __init__(self, fn: Function, scores: Tensor, target: Tensor, habits: Habits) -> None:
+        self._fn, self._target, self._habits = fn, target, habits
+        watched = scores if scores.requires_grad else scores.detach().requires_grad_()
+        with torch.enable_grad():
+            self._scores = watched.view_as(watched)
+        self._run, out = self._record()
+        self.value, self._kind = self._single(out).detach(), self._run.kind(out)
+        self._actual = Given(
+            [each.bits for each in self._run.decisions],
+            [choice.given for choice in self._run.choices],
+            [choice.place if choice.ranked else torch.empty(0) for choice in self._run.choices],
+        )
+        self._check()
+        self.decisions: list[Decision] = list(self._run.decisions)
+        self._deciding: list[Choice] = []
+        for number, choice in enumerate(self._run.choices):
+            if (kind := self._deciding_kind(number, choice)) is not None:
+                self.decisions.append(choice.settle(kind))
+                self._deciding.append(choice)
+        if not self.decisions and self._kind is Kind.SMOOTH:
+            raise WatchError(
+                "the function never compares scores, so it has a gradient as it is: use it, or minus it, as the loss"
+            )
+        none = scores.new_zeros(0)
+        self.values = torch.cat([none, *(each.values for each in self.decisions)])
+        self.values = self.values if scores.requires_grad else self.values.detach()
+        self.bits = torch.cat([none.bool(), *(each.bits for each in self.decisions)])
+        self.live = torch.cat([none.bool(), *(each.live for each in self.decisions)])
+        self._sizes = [len(each.values) for each in self.decisions]
+
+    def of_bits(self, bits: Tensor) -> Tensor:
+        """The function's values `[A]` of configurations `[A, D]`."""
+        if not len(bits) or not self._sizes or (len(bits) == 1 and torch.equal(bits[0], self.bits)):
+            return self.value.expand(len(bits))
+        largest = max([self._run.largest, len(self.bits), *(choice.scores.numel() for choice in self._deciding)])
+        rows = max(1, _ENTRIES // largest)
+        return torch.cat([self._replay(self._given(some)) for some in bits.split(rows)])
+
+    def flip_gains(self, bits: Tensor, most: int, generator: torch.Generator | None) -> Tensor:
+        """What each bit adds to the value, `[D]`, at the bits `[D]`; with more than `most` to try, an estimate.
+
+        The flips to try are then drawn at random and count for more, so that the mean over draws is the exact gain.
+        """
+        same = torch.arange(len(bits), device=bits.device)
+        starts = [0, *torch.tensor(self._sizes).cumsum(0).tolist()]
+        first = len(self._run.decisions)
+        for choice, start, end in zip(self._deciding, starts[first:], starts[first + 1 :], strict=False):
+            same[start:end] = start + choice.representatives(bits[start:end])
+        tried = same[self.live].unique()
+        share = 1.0
+        if len(tried) > most:
+            share = most / len(tried)
+            tried = tried[torch.randperm(len(tried), generator=generator, device=tried.device)[:most]]
+        base = self.of_bits(bits.unsqueeze(0))
+        gains = torch.zeros(len(bits), dtype=self.value.dtype, device=bits.device)
+        for some in tried.split(max(1, _ENTRIES // max(1, len(bits)))):
+            flipped = bits.repeat(len(some), 1)
+            flipped[torch.arange(len(some), device=bits.device), some] ^= True
+            change = self.of_bits(flipped) - base
+            gains[some] = torch.where(bits[some], -change, change) / share
+        return torch.where(self.live, gains[same].nan_to_num(0.0, 0.0, 0.0), 0.0)
+
+    def direct(self) -> Tensor | None:
+        """The value at these bits as a smooth function of the scores; None where only bits decide."""
+        if self._kind not in (Kind.SMOOTH, Kind.MIXED):
+            return None
+        given = Given(self._actual.bits, self._actual.indices, self._actual.ranks, attached=True)
+        return self._follow(given)
+
+    def _record(self) -> tuple[Recorder, Any]:
+        while True:
+            run = Recorder(self._scores, self._target, frozenset(self._habits.numbers))
+            with run:
+                out = self._fn(self._scores, self._target)
+            self._habits.runs += 1
+            both = {number for number in run.asked if run.choices[number].used} - self._habits.numbers
+            if not both:
+                return run, out
+            self._habits.numbers |= both  # an == of its own and a use as a number: one choice for both
+
+    def _single(self, out: Any) -> Tensor:
+        if isinstance(out, (int, float)):
+            return torch.tensor(float(out), dtype=self._scores.dtype, device=self._scores.device)
+        if not isinstance(out, Tensor) or out.numel() != 1:
+            got = f"shape {list(out.shape)}" if isinstance(out, Tensor) else f"{type(out).__name__} {out!r:.80}"
+            raise WatchError(f"the function must give a tensor with one number for a set; got {got}")
+        return out.reshape(()) if out.is_floating_point() else out.reshape(()).to(self._scores.dtype)
+
+    def _check(self) -> None:
+        """Once for every sequence of operations: what was recorded is what the function computes."""
+        signature = hash(tuple(self._run.names))
+        if signature in self._habits.checked:
+            return
+        with torch.no_grad():
+            own = self._single(self._fn(self._scores.detach().clone(), self._target.clone()))
+            self._habits.runs += 1
+            replayed = self._follow(self._actual)
+        for found in (self.value, replayed):
+            if not torch.allclose(found.double(), own.detach().double(), rtol=1e-5, atol=1e-7, equal_nan=True):
+                raise WatchError(
+                    f"the function gives {float(own):.6g} when it is called and {float(found):.6g} when it is watched: "
+                    "it changes a tensor in place and looks at it later, or it is random; "
+                    "make new tensors (torch.where, scatter, stack)"
+                )
+        self._habits.checked.add(signature)
+
+    def _deciding_kind(self, number: int, choice: Choice) -> ChoiceKind | None:
+        """What decides a choice, by how it was used."""
+        size = choice.scores.shape[-1]
+        if size < 2 or not (choice.used or choice.labels or choice.ranked) or not len(choice.scores):
+            return None
+        if not choice.ordered:
+            return "winner"
+        first, last = choice.span or (0, size - 1)
+        cut = last + 1 if first == 0 else first
+        if 0 < cut < size and (first == 0 or last == size - 1) and not choice.ranked:
+            if number not in self._habits.inner and self._same_in_any_order(number, choice, cut):
+                choice.cut = cut
+                return "members"
+            self._habits.inner.add(number)
+        return "levels" if not choice.used and not choice.ranked and choice.few_levels() else "order"
+
+    def _same_in_any_order(self, number: int, choice: Choice, cut: int) -> bool:
+        """Whether only the cut matters: the function gives the same with both of its sides turned around."""
+        turned = torch.cat([choice.order[:, :cut].flip(-1), choice.order[:, cut:].flip(-1)], -1)
+        indices = list(self._actual.indices)
+        indices[number] = turned[:, : choice.given.shape[-1]]
+        with torch.no_grad():
+            value = self._follow(Given(self._actual.bits, indices, self._actual.ranks))
+        return bool(torch.allclose(value.double(), self.value.double(), rtol=1e-6, atol=1e-9, equal_nan=True))
+
+    def _given(self, bits: Tensor) -> Given:
+        """Bits `[A, D]` as what a replay decides, for all configurations."""
+        parts = list(bits.split(self._sizes, -1))
+        number = len(self._run.decisions)
+        by_choice = dict(zip(map(id, self._deciding), parts[number:], strict=True))
+        nothing = bits[:, :0]
+        mine = [by_choice.get(id(choice), nothing) for choice in self._run.choices]
+        indices = [choice.indices(part) for choice, part in zip(self._run.choices, mine, strict=True)]
+        ranks = [
+            choice.lost(part) if choice.ranked and choice.kind else choice.place.expand(len(bits), -1, -1)
+            for choice, part in zip(self._run.choices, mine, strict=True)
+        ]
+        return Given(parts[:number], indices, ranks)
+
+    def _replay(self, given: Given) -> Tensor:
+        """Values `[A]` of what is given for A configurations."""
+        batch, habits = [given.bits, given.indices, given.ranks], self._habits
+        with torch.no_grad():
+            if habits.vmaps is not False:
+                try:
+                    values = torch.vmap(lambda one: self._follow(Given(*one)))(batch)
+                except Exception as error:  # whatever vmap cannot do, a loop can
+                    habits.vmaps, habits.reason = False, str(error).strip().split("\n")[0]
+                else:
+                    habits.vmaps = True
+                    return values
+            size = len(next(part for parts in batch for part in parts))
+            ones = (tuple([part[at] for part in parts] for parts in batch) for at in range(size))
+            return torch.stack([self._follow(Given(bits, indices, ranks)) for bits, indices, ranks in ones])
+
+    def _follow(self, given: Given) -> Tensor:
+        """One more run of the function, with given decisions."""
+        self._habits.runs += 1
+        with Replayer(self._run.script, self._scores, given):
+            out = self._fn(self._scores, self._target)
+        return self._single(out)
