@@ -12,38 +12,24 @@ import torch
 from torch import Tensor
 
 from metricgrad.metrics.choices import Choice
+from metricgrad.metrics.operations import (
+    CASTS,
+    CHOOSES,
+    COMPARE,
+    DISCRETE,
+    GATHERS,
+    LIMITS,
+    ROUNDS,
+    VALUE_FREE,
+    VIEWS,
+    bind,
+    is_mask,
+    out_of_place,
+    picks,
+    replace,
+)
 from metricgrad.metrics.watch import Constant, Decision, Given, Step, Watch, decision, origin, refusal, tensors_in
 
-_COMPARE = {
-    "gt": ">", "greater": ">", "lt": "<", "less": "<", "ge": ">=", "greater_equal": ">=",
-    "le": "<=", "less_equal": "<=", "eq": "==", "ne": "!=", "not_equal": "!=",
-}  # fmt: skip
-_LEAVING = {
-    "__bool__": "decides a Python branch", "is_nonzero": "decides a Python branch", "item": "leaves torch by .item()",
-    "tolist": "leaves torch by .tolist()", "numpy": "leaves torch by .numpy()", "__array__": "leaves torch for NumPy",
-    "__float__": "leaves torch by float()", "__int__": "leaves torch by int()", "__index__": "becomes a Python index",
-    "__contains__": "decides a Python branch", "equal": "decides a Python branch",
-    "allclose": "decides a Python branch",
-}  # fmt: skip
-_VIEWS = {
-    "getitem", "unsqueeze", "squeeze", "reshape", "view", "flatten", "ravel", "expand", "expand_as", "clone", "permute",
-    "t", "T", "mT", "transpose", "swapaxes", "flip", "narrow", "select", "contiguous", "movedim", "unbind", "split",
-    "chunk", "unflatten", "iter", "view_as", "reshape_as", "broadcast_to",
-}  # fmt: skip
-_CASTS = {"to", "long", "int", "float", "double", "type_as", "cpu"}
-_GATHERS = {"getitem", "gather", "take_along_dim", "index_select", "take"}
-_VALUE_FREE = {
-    "zeros_like", "ones_like", "full_like", "empty_like", "rand_like", "randn_like", "new_zeros", "new_ones",
-    "new_full", "new_empty", "new_tensor", "isnan", "isfinite", "isinf",
-}  # fmt: skip
-_LIMITS = {"relu", "clamp", "clip", "clamp_min", "clamp_max", "hardtanh", "relu6"}
-_ROUNDS = {"floor": 0.0, "round": -0.5, "ceil": -1.0, "trunc": 0.0, "fix": 0.0, "long": 0.0, "int": 0.0, "short": 0.0}
-_CHOOSES = {
-    "argmax": ("input", "dim", "keepdim"), "argmin": ("input", "dim", "keepdim"), "max": ("input", "dim", "keepdim"),
-    "min": ("input", "dim", "keepdim"), "sort": ("input", "dim", "descending"),
-    "argsort": ("input", "dim", "descending"), "topk": ("input", "k", "dim", "largest", "sorted"),
-}  # fmt: skip
-_DISCRETE = {*_COMPARE, *_ROUNDS, *_CHOOSES, "sign", "bucketize", "searchsorted"}
 _MAX_STEPS = 16  # classes that rounding may tell apart; beyond that an entry is compared with its two nearest steps
 _MAX_FETCHES = 64
 
@@ -101,7 +87,7 @@ class Recorder(Watch):
         kinds = {self.kind(tensor) for tensor in tensors} - {None}
         if not kinds:
             return func(*args, **kwargs)
-        func, name = _out_of_place(func, kwargs)
+        func, name = out_of_place(func, kwargs)
         self.names.append(name)
         with torch.enable_grad():
             if any(id(tensor) in self._chosen for tensor in tensors):
@@ -109,37 +95,35 @@ class Recorder(Watch):
                 if found is not None:
                     return found
             if kinds != {Kind.DECIDED}:
-                if name in _DISCRETE and any(id(tensor) in self._ragged for tensor in tensors):
+                if name in DISCRETE and any(id(tensor) in self._ragged for tensor in tensors):
                     raise refusal(
                         "compares scores that another comparison of scores has picked",
                         "keep all items, and use torch.where or a product with the mask instead of indexing by it",
                     )
-                found = self._discrete(name, func, args, kwargs)
-                if found is not None:
+                if (found := self._discrete(name, func, args, kwargs)) is not None:
                     return found
+                if name in LIMITS and kinds == {Kind.SMOOTH}:
+                    return self._limit(func, args, kwargs)
             return self._pass(name, func, args, kwargs)
 
     def _discrete(self, name: str, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """A discrete operation on scores, taken apart; None for any other."""
-        if name in _COMPARE:
+        values = args[0] if args else kwargs["input"]
+        if name in COMPARE:
             other = args[1] if len(args) > 1 else kwargs["other"]
-            return self._emit(self._compare(_COMPARE[name], args[0], other))
+            return self._emit(self._compare(COMPARE[name], values, other))
         if name == "sign":
-            up, down = self._compare(">", args[0], 0), self._compare("<", args[0], 0)
-            dtype = args[0].dtype
+            up, down = self._compare(">", values, 0), self._compare("<", values, 0)
+            dtype = values.dtype
             return self._emit(lambda given: up(given).to(dtype) - down(given).to(dtype))
-        if name in _CHOOSES and not (name in ("max", "min") and not isinstance(_bind(name, args, kwargs)["dim"], int)):
+        if name in CHOOSES and not (name in ("max", "min") and not isinstance(bind(name, args, kwargs)["dim"], int)):
             return self._choose(name, func, args, kwargs)
         if name in ("bucketize", "searchsorted"):
             return self._buckets(name, func, args, kwargs)
         if name == "bool":
-            return self._emit(self._compare("!=", args[0], 0))
-        if name in _LIMITS:
-            out = func(*args, **kwargs)
-            through = out.detach() + (args[0] - args[0].detach())  # a limit keeps the order: the gradient passes
-            return self._smooth(through, func, args, kwargs)
-        if name in _ROUNDS or (name in ("to", "type") and not func(*args, **kwargs).is_floating_point()):
-            return self._emit(self._steps(name, func(*args, **kwargs), args[0]))
+            return self._emit(self._compare("!=", values, 0))
+        if name in ROUNDS or (name in ("to", "type") and not func(*args, **kwargs).is_floating_point()):
+            return self._emit(self._steps(name, func(*args, **kwargs), values))
         return None
 
     def _compare(self, sign: str, left: Any, right: Any) -> Read:
@@ -169,6 +153,11 @@ class Recorder(Watch):
         self._actual.bits.append(found.bits)
         return lambda given: given.bits[number].reshape(shape)
 
+    def _limit(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """A clamp keeps the order, so the gradient of comparisons passes through it."""
+        through = func(*args, **kwargs).detach() + (args[0] - args[0].detach())
+        return self._smooth(through, func, args, kwargs)
+
     def _steps(self, name: str, result: Tensor, values: Tensor) -> Read:
         """A rounded value: its lowest possible one, and a bit for every step above it."""
         if not result.numel():
@@ -184,7 +173,7 @@ class Recorder(Watch):
             reached = torch.arange(low + 1, high + 1, device=values.device).expand(*result.shape, -1)
             low_of_each = torch.full_like(result.detach(), low)
         toward_zero = name not in ("floor", "round", "ceil")
-        border = reached + _ROUNDS.get(name, 0.0) - (toward_zero & (reached <= 0)).to(reached.dtype)
+        border = reached + ROUNDS.get(name, 0.0) - (toward_zero & (reached <= 0)).to(reached.dtype)
         outcome = result.detach().unsqueeze(-1) >= reached
         read = self._decide(values.unsqueeze(-1) - border.to(values.dtype), outcome, name)
         return lambda given: low_of_each + read(given).sum(-1).to(result.dtype)
@@ -201,7 +190,7 @@ class Recorder(Watch):
 
     def _choose(self, name: str, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """argmax, argmin, max, min, sort, argsort, topk: indices become a choice, values stay smooth."""
-        bound, out = _bind(name, args, kwargs), func(*args, **kwargs)
+        bound, out = bind(name, args, kwargs), func(*args, **kwargs)
         values, ordered = bound["input"], name in ("sort", "argsort", "topk")
         dim, indices = bound["dim"], out if isinstance(out, Tensor) else out[1]
         dim = (values.dim() - 1 if ordered else None) if dim is None else dim % max(values.dim(), 1)
@@ -248,7 +237,7 @@ class Recorder(Watch):
         number, places = chosen[0]
         choice = self.choices[number]
         if len(tracked) == 1 and args and tracked[0] is args[0]:
-            if name in _VIEWS or (name in _CASTS and func(*args, **kwargs).dtype != torch.bool):
+            if name in VIEWS or (name in CASTS and func(*args, **kwargs).dtype != torch.bool):
                 return self._view(name, func, args, kwargs)
             if not choice.ordered and number not in self._numbers:
                 if name in ("eq", "ne"):
@@ -260,14 +249,14 @@ class Recorder(Watch):
                     read = self._is("eq", column, args[0].unsqueeze(-1), classes)
                     return self._emit(lambda given: read(given).to(out.dtype))
             whole = places.numel() == choice.scores.numel()
-            if name == "argsort" and choice.ordered and whole and not _bind(name, args, kwargs)["descending"]:
+            if name == "argsort" and choice.ordered and whole and not bind(name, args, kwargs)["descending"]:
                 choice.ranked = True
                 shape = args[0].shape
                 self._actual.ranks[number] = choice.place
                 return self._emit(lambda given: given.ranks[number].reshape(shape))
-        if len(tracked) == 2 and args and self._sources.get(id(args[0])) == number and name in _GATHERS:
+        if len(tracked) == 2 and args and self._sources.get(id(args[0])) == number and name in GATHERS:
             return self._smooth(func(*args, **kwargs), func, args, kwargs)  # the scores, in their own order
-        if len(tracked) == 1 and choice.ordered and name in _GATHERS:
+        if len(tracked) == 1 and choice.ordered and name in GATHERS:
             labels = self._labels(choice, places, tracked[0], func, args, kwargs)
             if labels is not None:
                 choice.labels.append(labels)
@@ -282,7 +271,7 @@ class Recorder(Watch):
         """The same indices in another shape, or some of them."""
         number, places = self._chosen[id(args[0])]
         out = self._pass(name, func, args, kwargs)
-        seen = places if name in _CASTS else func(places, *args[1:], **kwargs)
+        seen = places if name in CASTS else func(places, *args[1:], **kwargs)
         for tensor, where in zip(tensors_in(out), tensors_in(seen), strict=True):
             self._chosen[id(tensor)] = Chosen(number, where)
         return out
@@ -323,7 +312,7 @@ class Recorder(Watch):
         labels, covered = None, torch.zeros(rows, size, dtype=torch.bool, device=places.device)
         for shift in range(0, size, width):
             entries = (position - first + shift) % size
-            fetched = func(*_replace(args, index, entries), **_replace(kwargs, index, entries))
+            fetched = func(*replace(args, index, entries), **replace(kwargs, index, entries))
             if fetched.shape[: entries.dim()] != entries.shape:
                 return None
             if labels is None:
@@ -343,7 +332,7 @@ class Recorder(Watch):
         pure = kinds == {Kind.SMOOTH}
         tensors = list(tensors_in(out))
         attached = [tensor for tensor in tensors if tensor.requires_grad]
-        if pure and name in _VALUE_FREE:
+        if pure and name in VALUE_FREE:
             self.script.append(Constant(out))
             return out
         if not pure or not tensors:
@@ -355,7 +344,7 @@ class Recorder(Watch):
             self.script.append(again)
             self._mark([tensor for tensor in tensors if not tensor.requires_grad], Kind.DECIDED)
             self._mark(attached, Kind.MIXED)
-            if _picks(name, args, self._tracked) or any(id(each) in self._ragged for each in tensors_in(args)):
+            if picks(name, args, self._tracked) or any(id(each) in self._ragged for each in tensors_in(args)):
                 self._ragged |= {id(tensor) for tensor in attached}
             return out
         if len(attached) < len(tensors):
@@ -383,7 +372,7 @@ class Recorder(Watch):
         if name != "getitem" or self._tracked(args[1:]):
             return args
         index = args[1] if isinstance(args[1], tuple) else (args[1],)
-        plain = tuple(part for each in index for part in (each.nonzero().unbind(-1) if _is_mask(each) else (each,)))
+        plain = tuple(part for each in index for part in (each.nonzero().unbind(-1) if is_mask(each) else (each,)))
         return (args[0], plain)
 
     def _tracked(self, value: Any) -> bool:
@@ -401,57 +390,3 @@ class Recorder(Watch):
         for tensor in tensors_in(out):
             self._kinds[id(tensor)] = kind
             self.largest = max(self.largest, tensor.numel())
-
-
-def _is_mask(index: Any) -> bool:
-    return isinstance(index, Tensor) and index.dtype == torch.bool
-
-
-def _picks(name: str, args: tuple[Any, ...], tracked: Callable[[Any], bool]) -> bool:
-    """Whether an operation picks items by a comparison of scores, so that their number depends on the scores."""
-    masks = [each for each in tensors_in(args[1:]) if _is_mask(each)]
-    return name in ("getitem", "masked_select") and tracked(masks)
-
-
-def _replace(value: Any, old: Tensor, new: Tensor) -> Any:
-    """Nested arguments with one tensor in place of another."""
-    if value is old:
-        return new
-    if isinstance(value, dict):
-        return {name: _replace(each, old, new) for name, each in value.items()}
-    return type(value)(_replace(each, old, new) for each in value) if isinstance(value, (tuple, list)) else value
-
-
-def _bind(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
-    """Arguments by name; `dim` is always there, None unless given."""
-    bound = {"dim": kwargs.get("axis"), "descending": False}
-    return {**bound, **dict(zip(_CHOOSES[name], args, strict=False)), **kwargs}
-
-
-def _out_of_place(func: Any, kwargs: dict[str, Any]) -> tuple[Any, str]:
-    """The operation that gives a new tensor, and its name without underscores; WatchError where there is none.
-
-    `total += x` and `x.add_(y)` work like `total + x`: the result is the same where it is used, and where the old
-    tensor is looked at instead, the recorded value is not the function's own, which is noticed.
-    """
-    raw = func.__name__
-    if raw == "__get__":
-        return func, func.__self__.__name__
-    if raw in _LEAVING:
-        raise refusal(
-            f"{_LEAVING[raw]}, where no other outcome can be followed",
-            "stay in torch: torch.where for a branch, clamp(min=1) for a zero denominator, tensors for numbers; "
-            "or let mg.UniLoss take the function as a black box",
-        )
-    if raw in ("__setitem__", "__set__") or "out" in kwargs:
-        raise refusal(
-            "writes into a tensor, which cannot be followed", "make a new one: torch.where, scatter, stack or cat"
-        )
-    if raw.startswith("__i") and hasattr(Tensor, "__" + raw[3:]) and raw not in ("__iter__", "__invert__"):
-        return getattr(Tensor, "__" + raw[3:]), raw[3:-2]
-    if raw.endswith("_") and not raw.startswith("__"):
-        plain = getattr(Tensor, raw[:-1], None)
-        if plain is None:
-            raise refusal(f"changes a tensor in place by {raw}", "make a new one: torch.where, scatter, stack or cat")
-        return plain, raw[:-1]
-    return func, raw.strip("_")

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from metricgrad.metrics.choices import Choice
 from metricgrad.metrics.choices import Kind as ChoiceKind
+from metricgrad.metrics.decided import DecidedSet
 from metricgrad.metrics.record import Kind, Recorder
 from metricgrad.metrics.watch import Decision, Given, Replayer, WatchError
 
@@ -42,7 +43,7 @@ class Habits:
     runs: int = 0
 
 
-class Recording:
+class Recording(DecidedSet):
     """One set's run of a function.
 
     Args:
@@ -50,13 +51,6 @@ class Recording:
         scores: the set's; comparisons pass a gradient to them.
         target: the set's.
         habits: what earlier runs have shown; this one adds to it.
-
-    Attributes:
-        decisions: of the operations, then of the choices.
-        values: `[D]`, comparisons, differentiable.
-        bits: `[D]`, how they turned out.
-        live: `[D]`, False for comparisons with something infinite.
-        value: 0-dim, what the function gave.
     """
 
     def __init__(self, fn: Function, scores: Tensor, target: Tensor, habits: Habits) -> None:
@@ -72,22 +66,18 @@ class Recording:
             [choice.place if choice.ranked else torch.empty(0) for choice in self._run.choices],
         )
         self._check()
-        self.decisions: list[Decision] = list(self._run.decisions)
+        decisions: list[Decision] = list(self._run.decisions)
         self._deciding: list[Choice] = []
         for number, choice in enumerate(self._run.choices):
             if (kind := self._deciding_kind(number, choice)) is not None:
-                self.decisions.append(choice.settle(kind))
+                decisions.append(choice.settle(kind))
                 self._deciding.append(choice)
-        if not self.decisions and self._kind is Kind.SMOOTH:
+        if not decisions and self._kind is Kind.SMOOTH:
             raise WatchError(
                 "the function never compares scores, so it has a gradient as it is: use it, or minus it, as the loss"
             )
-        none = scores.new_zeros(0)
-        self.values = torch.cat([none, *(each.values for each in self.decisions)])
-        self.values = self.values if scores.requires_grad else self.values.detach()
-        self.bits = torch.cat([none.bool(), *(each.bits for each in self.decisions)])
-        self.live = torch.cat([none.bool(), *(each.live for each in self.decisions)])
-        self._sizes = [len(each.values) for each in self.decisions]
+        self._sizes = [len(each.values) for each in decisions]
+        super().__init__(self.value, decisions, scores)
 
     def of_bits(self, bits: Tensor) -> Tensor:
         """The function's values `[A]` of configurations `[A, D]`."""
@@ -97,29 +87,13 @@ class Recording:
         rows = max(1, _ENTRIES // largest)
         return torch.cat([self._replay(self._given(some)) for some in bits.split(rows)])
 
-    def flip_gains(self, bits: Tensor, most: int, generator: torch.Generator | None) -> Tensor:
-        """What each bit adds to the value, `[D]`, at the bits `[D]`; with more than `most` to try, an estimate.
-
-        The flips to try are then drawn at random and count for more, so that the mean over draws is the exact gain.
-        """
-        same = torch.arange(len(bits), device=bits.device)
-        starts = [0, *torch.tensor(self._sizes).cumsum(0).tolist()]
-        first = len(self._run.decisions)
-        for choice, start, end in zip(self._deciding, starts[first:], starts[first + 1 :], strict=False):
-            same[start:end] = start + choice.representatives(bits[start:end])
-        tried = same[self.live].unique()
-        share = 1.0
-        if len(tried) > most:
-            share = most / len(tried)
-            tried = tried[torch.randperm(len(tried), generator=generator, device=tried.device)[:most]]
-        base = self.of_bits(bits.unsqueeze(0))
-        gains = torch.zeros(len(bits), dtype=self.value.dtype, device=bits.device)
-        for some in tried.split(max(1, _ENTRIES // max(1, len(bits)))):
-            flipped = bits.repeat(len(some), 1)
-            flipped[torch.arange(len(some), device=bits.device), some] ^= True
-            change = self.of_bits(flipped) - base
-            gains[some] = torch.where(bits[some], -change, change) / share
-        return torch.where(self.live, gains[same].nan_to_num(0.0, 0.0, 0.0), 0.0)
+    def representatives(self, bits: Tensor) -> Tensor:
+        """Flips that do the same to an order."""
+        same, start = torch.arange(len(bits), device=bits.device), sum(self._sizes[: len(self._run.decisions)])
+        for choice, size in zip(self._deciding, self._sizes[len(self._run.decisions) :], strict=True):
+            same[start : start + size] = start + choice.representatives(bits[start : start + size])
+            start += size
+        return same
 
     def direct(self) -> Tensor | None:
         """The value at these bits as a smooth function of the scores; None where only bits decide."""

@@ -25,11 +25,21 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-_NOT_THE_USERS = (str(Path(torch.__file__).parent), str(Path(__file__).parent))
+_NOT_THE_USERS = (str(Path(torch.__file__).parent), str(Path(__file__).parents[1]))
+_CALLER = str(Path(__file__).with_name("replay.py"))
 
 
 class WatchError(TypeError):
-    """What a function does with scores cannot be taken apart; the message says where, and the way out."""
+    """What a function does with scores cannot be taken apart; the message says where, and the way out.
+
+    Args:
+        message: all of it.
+        what: the cause alone.
+    """
+
+    def __init__(self, message: str, what: str = "") -> None:
+        super().__init__(message)
+        self.what = what or message
 
 
 class Origin(NamedTuple):
@@ -42,10 +52,12 @@ class Origin(NamedTuple):
 
 
 def origin(operation: str) -> Origin:
-    """The line that runs now: the innermost one that is neither torch's nor ours."""
+    """The line that runs now: the innermost one that is neither torch's nor ours; line 0 where there is none."""
     frame = sys._getframe(1)
-    while frame.f_back is not None and frame.f_code.co_filename.startswith(_NOT_THE_USERS):
-        frame = frame.f_back
+    while frame is not None and frame.f_code.co_filename.startswith(_NOT_THE_USERS):
+        frame = None if frame.f_code.co_filename == _CALLER else frame.f_back
+    if frame is None:
+        return Origin("", 0, "", operation)
     file, line = frame.f_code.co_filename, frame.f_lineno
     return Origin(file, line, linecache.getline(file, line).strip(), operation)
 
@@ -53,8 +65,8 @@ def origin(operation: str) -> Origin:
 def refusal(what: str, way_out: str) -> WatchError:
     """The error for the line that runs now."""
     file, line, code, _ = origin("")
-    shown = f"`{code}` " if code else ""
-    return WatchError(f"{file}, line {line}: {shown}{what}; {way_out}")
+    place = f"{file}, line {line}: `{code}` " if line else "the function "
+    return WatchError(f"{place}{what}; {way_out}", what)
 
 
 class Decision(NamedTuple):

@@ -16,8 +16,9 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from metricgrad.metrics import Metric, metric_names, metric_options
+from metricgrad.metrics import Metric, metric_options
 from metricgrad.metrics import metric as to_metric
+from metricgrad.metrics.function import FunctionMetric
 
 _WATCHED = 50  # batches at the start of training that are looked at before a warning
 
@@ -107,9 +108,9 @@ class Surrogate(nn.Module, ABC):
 
 
 def metric_config(metric: Metric) -> dict[str, Any]:
-    """Name and options of a metric, ready for JSON; ValueError for one that no name stands for."""
-    if metric.name not in metric_names():
-        raise ValueError(f"{metric.name} is a function, which no file can hold; pass it again to load_surrogate")
+    """Name and options of a metric, ready for JSON; of a user's function only the name."""
+    if isinstance(metric, FunctionMetric):
+        return {"function": metric.name}
     return {
         "name": metric.name,
         "options": {option: getattr(metric, option) for option in metric_options(type(metric))},
@@ -117,7 +118,12 @@ def metric_config(metric: Metric) -> dict[str, Any]:
 
 
 def metric_from_config(config: dict[str, Any]) -> Metric:
-    """The metric that `metric_config` described."""
+    """The metric that `metric_config` described; ValueError for a function, which no file can hold."""
+    if "function" in config:
+        raise ValueError(
+            f"the file's metric is a function of yours, {config['function']}, which no file can hold; "
+            "pass it again: load_surrogate(path, metric=...)"
+        )
     return to_metric(config["name"], **config["options"])
 
 

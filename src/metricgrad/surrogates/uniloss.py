@@ -12,6 +12,7 @@ the value. h and g have no gradient, so each is interpolated (Eqn. 5): e~ = g~(h
 What the loss returns is the set's true value of the metric, as a loss, with the gradient of e~.
 """
 
+import logging
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Literal
 
@@ -24,8 +25,11 @@ from metricgrad.metrics.agreement import RecallMetric
 from metricgrad.metrics.base import Inputs
 from metricgrad.metrics.checks import whole
 from metricgrad.metrics.decisions import AllRivals
+from metricgrad.metrics.function import FunctionMetric
 from metricgrad.metrics.pairs import Pairs
+from metricgrad.metrics.reexpress import black_box, watched
 from metricgrad.metrics.reexpression import Reexpression
+from metricgrad.metrics.watch import WatchError
 from metricgrad.surrogates.anchors import Near, Sampler, sample_anchors
 from metricgrad.surrogates.base import Surrogate, as_loss, metric_config, metric_from_config
 from metricgrad.surrogates.pair_sum import Interpolated, pair_sum
@@ -34,13 +38,15 @@ from metricgrad.surrogates.relaxations import relaxation as to_relaxation
 
 Interpolation = Literal["multilinear", "idw"]
 Gradient = Literal["exact", "released"]
+_LOG = logging.getLogger("metricgrad")
 
 
 class UniLoss(Surrogate):
     """Re-expression and interpolation of a metric: no parameters, no training.
 
     Args:
-        metric: a name, a `ComparisonMetric`, or a metric's name with options made by `mg.metric`.
+        metric: a name, a `ComparisonMetric`, or any callable `(scores, target) -> number`: it is re-expressed if it
+            can be watched, else taken as a black box (`mg.reexpress`); which, is logged.
         interpolation: of g: `"multilinear"`, or `"idw"` (Eqn. 10).
         relaxation: of h: `"sigmoid"` (Eqn. 9); multilinear also takes `"logistic"`, `"squared_hinge"` or q in [0, 1].
         slope: how steep the step is. Gentle (0.5 to 1) ignores hopeless items, steep (20 to 60) fits the last ones.
@@ -93,7 +99,10 @@ class UniLoss(Surrogate):
         generator: torch.Generator | None = None,
     ) -> None:
         super().__init__()
-        self.metric = _comparison_metric(metric, pairs)
+        metric = to_metric(metric)
+        unseen = isinstance(metric, FunctionMetric) and not isinstance(metric, ComparisonMetric)
+        self._unseen = metric if unseen else None  # a user's function, which may turn out to be a black box
+        self.metric = watched(metric, generator=generator) if unseen else _comparison_metric(metric, pairs)
         self.relaxation = to_relaxation(relaxation, slope)
         if interpolation == "idw" and not self.relaxation.bounded:
             raise ValueError(
@@ -192,6 +201,8 @@ class UniLoss(Surrogate):
         return self.metric.check(scores, target.detach(), where)
 
     def _plan(self, inputs: Inputs) -> Reexpression:
+        if self._unseen is not None:
+            self._look(self._unseen, inputs)
         plan = self.metric.reexpress(inputs.scores.shape, inputs.target, inputs.where, inputs.scores.dtype)
         if self.rivals is None:
             return plan
@@ -201,6 +212,17 @@ class UniLoss(Surrogate):
                 f"{list(inputs.scores.shape)}, which {self.metric.name} compares with a threshold"
             )
         return plan.strongest(inputs.scores, self.rivals)
+
+    def _look(self, function: FunctionMetric, inputs: Inputs) -> None:
+        """Tries to watch a user's function, and takes it as a black box if that cannot be done."""
+        try:
+            self.metric.comparisons(inputs.scores.detach(), inputs.target, where=inputs.where)
+        except WatchError as reason:
+            _LOG.warning("%s is taken as a black box, as it %s", function.name, reason.what)
+            self.metric = black_box(function, generator=self.generator)
+        else:
+            _LOG.info("%s is re-expressed by watching it", function.name)
+        self._unseen = None
 
     def _interpolate(self, plan: Reexpression, scores: Tensor) -> Interpolated:
         """e~ = g~(h~(f(s))), Eqn. 5."""
