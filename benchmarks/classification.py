@@ -21,6 +21,7 @@ import torch
 from torch import Tensor, nn
 
 import metricgrad as mg
+from benchmarks import own
 from benchmarks.data import Data, Part, load
 from benchmarks.losses import cross_entropy, loss
 
@@ -36,7 +37,7 @@ class Judge:
 
     def metric(self, **options: Any) -> mg.Metric:
         """The metric of the table's column."""
-        return mg.metric(self.settings["metric"], **self.settings.get("metric_options", {}), **options)
+        return own.metric(self.settings["metric"], **self.settings.get("metric_options", {}), **options)
 
     def value(self, scores: Tensor, target: Tensor, threshold: float | None) -> float:
         """The true metric."""
@@ -45,7 +46,7 @@ class Judge:
     def tuned(self, scores: Tensor, target: Tensor) -> tuple[float, float | None]:
         """The metric at its best threshold, and that threshold; None where the metric has none."""
         metric, threshold = self.metric(), None
-        if "binary" in metric.families and hasattr(metric, "threshold") and scores.shape == target.shape:
+        if scores.shape == target.shape and own.decides(self.settings["metric"], metric):
             threshold = float(mg.best_threshold(scores, target, metric))
         return self.value(scores, target, threshold), threshold
 
@@ -184,7 +185,10 @@ def _constant(judge: Judge, data: Data) -> dict[str, Any]:
         candidates = [torch.tensor(-1.0), torch.tensor(1.0)]
 
     def value(score: Tensor, target: Tensor) -> float:
-        return judge.value(score.expand(len(target), *score.shape), target, None)
+        scores = score.expand(len(target), *score.shape)
+        if judge.settings["metric"] in own.FUNCTIONS:  # these take equal scores in the order of the data
+            scores = scores + 1e-3 * torch.rand(scores.shape, generator=torch.Generator().manual_seed(0))
+        return judge.value(scores, target, None)
 
     best = candidates[0]
     for score in candidates[1:]:

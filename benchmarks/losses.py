@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import metricgrad as mg
+from benchmarks import own
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 
@@ -32,7 +33,7 @@ def loss(settings: Mapping[str, Any], seed: int) -> Loss:
     """
     options = dict(settings.get("loss_options", {}))
     slope = {"slope": settings["slope"]} if "slope" in settings else {}
-    metric = mg.metric(settings["metric"], **settings.get("trained_options", settings.get("metric_options", {})))
+    metric = own.metric(settings["metric"], **settings.get("trained_options", settings.get("metric_options", {})))
     generator = torch.Generator().manual_seed(seed)
     match settings["method"]:
         case "cross_entropy":

@@ -4,7 +4,7 @@ A function of ranks and thresholds is decided by comparisons that need not be se
 labels differ, and scores against thresholds; with many classes, each class against the best other one. From bits,
 scores with that order are made again and the function is called with them:
 
-    order    places r + n_(r) of each level of labels, by comparisons lost (`choices.py`)
+    order    by comparisons lost (`choices.py`)
     sides    how many thresholds a score passes
     scores   evenly spaced, in that order, on those sides
 
@@ -126,8 +126,7 @@ class Columns(DecidedSet):
         found = []
         if self._seen.order:
             self._choice.used = not self._seen.alike
-            few = self._seen.alike and self._choice.few_levels()
-            found.append(self._choice.settle("levels" if few else "order"))
+            found.append(self._choice.settle("two" if self._choice.of_two() else "order"))
         if self._seen.sides:
             where = Origin("", 0, "", f"scores against {', '.join(f'{each:g}' for each in self._borders.tolist())}")
             found.append(decision(where, self._above, self._above.detach() > 0))
@@ -166,7 +165,7 @@ class Columns(DecidedSet):
     def _places(self, indices: Tensor) -> Tensor:
         """Where each item stands, `[A, K, N]`, from the entries `[A, K, N]` that a choice gives for each place.
 
-        Of a few levels only the level at each place is known: its items take these places in their own order.
+        Of two kinds only the kind at each place is known: its items take these places in their own order.
         """
         size = indices.shape[-1]
         ranks = torch.arange(size)

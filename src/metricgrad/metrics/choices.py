@@ -4,9 +4,9 @@ A choice gives indices, and what a metric does with them says which comparisons 
 
     winner    an argmax used as a number      each entry against the best other one: `[R, n]`
     members   the k highest, in any order     each entry against the first one on the other side of the cut: `[R, n]`
-    levels    an order that only gathers      pairs of entries with different labels. With l levels of labels, the
-              a few kinds of labels           places of those at level l or higher are r + n_(r), as in `pairs.py`
-    order     an order used as numbers        pairs of entries, but for those with equal labels
+    two       an order that only gathers      pairs of entries with different labels. The places of those with the
+              labels of two kinds             higher label are r + n_(r), as in `pairs.py`
+    order     any other order                 pairs of entries, but for those with equal labels
 
 Given bits, each makes indices again (`Choice.indices`), for many configurations at once. Indices of bits that fit no
 order follow from counts: who lost more comparisons comes later.
@@ -22,9 +22,7 @@ from torch import Tensor
 from metricgrad import ops
 from metricgrad.metrics.watch import Decision, Origin, decision
 
-MAX_LEVELS = 16  # labels of more kinds are told apart pair by pair
-
-Kind = Literal["winner", "members", "levels", "order"]
+Kind = Literal["winner", "members", "two", "order"]
 
 
 @dataclass(eq=False)
@@ -98,24 +96,26 @@ class Choice:
             last_in, first_out = (self.scores.gather(-1, self.order[:, [at]]) for at in (self.cut - 1, self.cut))
             inside = self.place < self.cut
             return decision(self.origin, self.scores - torch.where(inside, first_out, last_in), inside)
-        if kind == "levels":
-            self.level = self._levels()
-            chosen = self.level.unsqueeze(-1) > self.level.unsqueeze(-2)
+        if kind == "two":
+            self.higher = ops.dense_rank(self._joint()).bool()
+            pairs = self.higher.unsqueeze(-1) & ~self.higher.unsqueeze(-2)
         else:
-            chosen = self._different().triu(1)
-        self.row, self.first, self.second = chosen.nonzero().unbind(-1)
+            pairs = self._different().triu(1)
+        self.row, self.first, self.second = pairs.nonzero().unbind(-1)
         values = self.scores[self.row, self.first] - self.scores[self.row, self.second]
         return decision(self.origin, values, self.place[self.row, self.first] < self.place[self.row, self.second])
 
     def representatives(self, bits: Tensor) -> Tensor:
         """For each of the bits `[D]`, one whose flip does the same to the choice: `[D]`."""
         everyone = torch.arange(bits.shape[-1], device=bits.device)
-        if self.kind != "levels":
+        if self.kind == "two":  # one more comparison lost, or one less, is all that counts
+            key = self.row * self.order.shape[-1] + self.first
+        elif self.kind == "members" and not self.used:  # who comes in or goes out matters by its labels only
+            row = torch.arange(len(self.order), device=bits.device).unsqueeze(-1)
+            key = (row * self.order.numel() + self._joint()).flatten()
+        else:
             return everyone
-        size = self.order.shape[-1]
-        other = self.level[self.row, self.second]
-        key = ((self.row * size + self.first) * (int(self.level.max()) + 1) + other) * 2 + bits.long()
-        _, same = key.unique(return_inverse=True)
+        _, same = (key * 2 + bits.long()).unique(return_inverse=True)
         return torch.zeros_like(same).scatter_reduce(0, same, everyone, "amin", include_self=False)[same]
 
     def indices(self, bits: Tensor) -> Tensor:
@@ -127,19 +127,27 @@ class Choice:
                 order = self._winner(bits.unflatten(-1, self.order.shape)).unsqueeze(-1)
             case "members":
                 order = self._members(bits.unflatten(-1, self.order.shape))
-            case "levels":
-                order = self._places_of_levels(bits)
+            case "two":
+                order = self._places_of_two(bits)
             case "order":  # the one that moved goes past the one whose count it now shares: later entries first
                 order = (self.lost(bits) * self.order.shape[-1] - self.place).argsort(-1)
         return order[..., : self.given.shape[-1]]
 
     def lost(self, bits: Tensor) -> Tensor:
-        """How many others stand before each entry, `[A, R, n]`, from pairs' bits `[A, D]`."""
+        """How many others stand before each entry, `[A, R, n]`, from pairs' bits `[A, D]`.
+
+        Those with equal labels are not compared: they stand in the order of the comparisons they lost to others.
+        """
         rows, size = self.order.shape
-        before = self._different().logical_not() & (self.place.unsqueeze(-1) > self.place.unsqueeze(-2))
-        fixed = before.sum(-1).flatten().expand(len(bits), -1)
-        counts = fixed.index_add(-1, self.row * size + self.first, (~bits).long())
-        return counts.index_add(-1, self.row * size + self.second, bits.long()).reshape(-1, rows, size)
+        none = torch.zeros(len(bits), rows * size, dtype=torch.int64, device=bits.device)
+        counts = none.index_add(-1, self.row * size + self.first, (~bits).long())
+        counts = counts.index_add(-1, self.row * size + self.second, bits.long()).reshape(-1, rows, size)
+        if self._all_differ:
+            return counts
+        joint = self._joint()
+        at = ((joint * size + counts) * size + self.place).argsort(-1)
+        positions = torch.empty_like(at).scatter_(-1, at, torch.arange(size, device=bits.device).expand_as(at))
+        return counts + positions - (joint.unsqueeze(-1) > joint.unsqueeze(-2)).sum(-1)
 
     def _winner(self, bits: Tensor) -> Tensor:
         """`[A, R]`: of those said to win, the one that came last: its bit was turned. If none does, the second."""
@@ -157,23 +165,21 @@ class Choice:
         chosen = torch.zeros_like(rank, dtype=torch.bool).scatter(-1, members, torch.ones_like(members).bool())
         return (torch.where(chosen, 0, self.order.shape[-1]) + self.place).argsort(-1)
 
-    def _places_of_levels(self, bits: Tensor) -> Tensor:
-        """`[A, R, n]`: at each place an entry whose level is the number of levels that claim the place."""
+    def _places_of_two(self, bits: Tensor) -> Tensor:
+        """`[A, R, n]`: at each place an entry with the higher label if one is due there, else one with the lower."""
         rows, size = self.order.shape
-        top = int(self.level.max()) if self.level.numel() else 0
-        place = (self.row * size + self.first) * (top + 1) + self.level[self.row, self.second]
-        lost = torch.zeros(len(bits), rows * size * (top + 1), dtype=torch.int64, device=bits.device)
-        lost = lost.index_add(-1, place, (~bits).long()).reshape(-1, rows, size, top + 1).cumsum(-1)
-        height = torch.zeros(len(bits), rows, size, dtype=torch.int64, device=bits.device)
+        if not len(self.row):
+            return self.order.expand(len(bits), -1, -1)
+        slot, sizes = (self.row * size + self.first).unique_consecutive(return_counts=True)
+        running = (~bits).cumsum(-1, dtype=torch.int32)[:, sizes.cumsum(0) - 1]
+        lost = torch.full((len(bits), rows * size), size, dtype=torch.int64, device=bits.device)
+        lost[:, slot] = running.diff(dim=-1, prepend=torch.zeros_like(running[:, :1])).long()
+        lost = lost.reshape(-1, rows, size).sort(-1).values
         ranks = torch.arange(size, device=bits.device)
-        for level in range(1, top + 1):
-            reached = self.level >= level
-            counts = lost[..., level - 1].masked_fill(~reached, size).sort(-1).values
-            held = ranks < reached.sum(-1, keepdim=True)
-            height = height.scatter_add(-1, (ranks + counts).clamp(max=size - 1), held.long().expand_as(counts))
-        example = torch.zeros(rows, top + 1, dtype=torch.int64, device=bits.device)
-        example = example.scatter(-1, self.level, ranks.expand(rows, size))
-        return example.expand(len(bits), -1, -1).gather(-1, height.clamp(max=top))
+        due = (ranks < self.higher.sum(-1, keepdim=True)).expand_as(lost)
+        taken = torch.zeros_like(lost).scatter_add(-1, (ranks + lost).clamp(max=size - 1), due.long()) > 0
+        examples = [kind.long().argmax(-1, keepdim=True) for kind in (self.higher, ~self.higher)]
+        return torch.where(taken, *examples)
 
     def _joint(self) -> Tensor:
         """One number for all labels of an entry, `[R, n]`, ascending as the labels do."""
@@ -181,22 +187,19 @@ class Choice:
         columns = torch.cat([label.reshape(rows * size, -1).double() for label in self.labels], -1)
         return columns.unique(dim=0, return_inverse=True)[1].reshape(rows, size)
 
-    def _levels(self) -> Tensor:
-        """The same, counted anew in each row: 0 for its lowest label."""
-        return ops.dense_rank(self._joint())
+    def of_two(self) -> bool:
+        """Whether all that the indices do is to gather labels of two kinds."""
+        if self._all_differ:
+            return False
+        return bool(ops.dense_rank(self._joint()).max() < 2)
 
-    def few_levels(self) -> bool:
-        """Whether the labels are of a few kinds."""
-        return bool(self.labels) and bool(self._levels().max() < MAX_LEVELS)
+    @property
+    def _all_differ(self) -> bool:
+        """Whether the use of the order may tell all entries apart."""
+        return self.used or self.ranked or not self.labels
 
     def _different(self) -> Tensor:
         """`[R, n, n]`, pairs of entries that the order's use tells apart."""
-        size = self.order.shape[-1]
-        if self.used or self.ranked or not self.labels:
-            return (
-                torch.eye(size, dtype=torch.bool, device=self.order.device)
-                .logical_not()
-                .expand(len(self.order), -1, -1)
-            )
-        joint = self._joint()
+        joint = torch.arange(self.order.shape[-1], device=self.order.device).expand_as(self.order)
+        joint = joint if self._all_differ else self._joint()
         return joint.unsqueeze(-1) != joint.unsqueeze(-2)

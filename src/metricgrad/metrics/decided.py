@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import one_hot, pad
 
+from metricgrad import ops
 from metricgrad.metrics.function import FunctionMetric
 from metricgrad.metrics.reexpression import ComparisonMetric, Reexpression
 from metricgrad.metrics.watch import Decision
@@ -181,6 +182,16 @@ class DecidedSets(Reexpression):
                 found = each.flip_gains(rows[row, at, : len(each.bits)], self._metric.flips, self._metric.generator)
                 gains[row, at, : len(each.bits)] = found
         return gains.reshape(bits.shape)
+
+    def draw(self, scores: Tensor, slope: float, number: int, generator: torch.Generator | None) -> Tensor:
+        """Bits `[number, ..., D]` of scores with noise; the current ones where such scores are compared otherwise."""
+        recorded, bits = self._sets, self.bits()
+        drawn = []
+        for noisy in ops.add_gumbel_noise(scores.detach(), slope, number, generator):
+            found = [self._metric.look(*each).bits for each in self._each(noisy)]
+            pairs = zip(recorded, found, strict=True)
+            drawn.append(self._padded([some if some.shape == own.bits.shape else own.bits for own, some in pairs]))
+        return torch.stack(drawn) if drawn else bits.unsqueeze(0)[:0]
 
     def defined(self) -> Tensor:
         """Sets of which the function gives a number."""

@@ -37,7 +37,7 @@ CHOOSES = {
     "min": ("input", "dim", "keepdim"), "sort": ("input", "dim", "descending"),
     "argsort": ("input", "dim", "descending"), "topk": ("input", "k", "dim", "largest", "sorted"),
 }  # fmt: skip
-DISCRETE = {*COMPARE, *ROUNDS, *CHOOSES, "sign", "bucketize", "searchsorted"}
+DISCRETE = {*COMPARE, *ROUNDS, *CHOOSES, "sign", "heaviside", "bucketize", "searchsorted"}
 
 
 def is_mask(index: Any) -> bool:

@@ -1,7 +1,8 @@
 """Recording a metric's run: every operation on the scores becomes a step, every discrete one comparisons (`watch.py`).
 
-Values are of three kinds: SMOOTH ones depend on the scores with a gradient, DECIDED ones through bits only, MIXED ones
-both ways. Discrete operations on DECIDED values need no comparisons: they are simply run again.
+Values are of four kinds: SMOOTH ones depend on the scores with a gradient, DECIDED ones through bits only, MIXED ones
+both ways; OPAQUE ones, such as the indices of a median, must not be used. Discrete operations on DECIDED values need no
+comparisons: they are simply run again.
 """
 
 from collections.abc import Callable
@@ -42,6 +43,7 @@ class Kind(Enum):
     SMOOTH = "smooth"
     MIXED = "mixed"
     DECIDED = "decided"
+    OPAQUE = "opaque"
 
 
 class Chosen(NamedTuple):
@@ -88,6 +90,11 @@ class Recorder(Watch):
         if not kinds:
             return func(*args, **kwargs)
         func, name = out_of_place(func, kwargs)
+        if Kind.OPAQUE in kinds:
+            raise refusal(
+                "uses indices of an operation that is not taken apart",
+                "use the values, or the indices of argmax, sort or topk",
+            )
         self.names.append(name)
         with torch.enable_grad():
             if any(id(tensor) in self._chosen for tensor in tensors):
@@ -113,9 +120,11 @@ class Recorder(Watch):
             other = args[1] if len(args) > 1 else kwargs["other"]
             return self._emit(self._compare(COMPARE[name], values, other))
         if name == "sign":
-            up, down = self._compare(">", values, 0), self._compare("<", values, 0)
-            dtype = values.dtype
-            return self._emit(lambda given: up(given).to(dtype) - down(given).to(dtype))
+            up, untied, dtype = self._compare(">", values, 0), (values != 0).detach(), values.dtype
+            return self._emit(lambda given: torch.where(untied, 2 * up(given).to(dtype) - 1, up(given).to(dtype)))
+        if name == "heaviside":
+            up, same, at_zero = self._compare(">", values, 0), self._compare("==", values, 0), args[1]
+            return self._emit(lambda given: torch.where(same(given), at_zero, up(given).to(at_zero.dtype)))
         if name in CHOOSES and not (name in ("max", "min") and not isinstance(bind(name, args, kwargs)["dim"], int)):
             return self._choose(name, func, args, kwargs)
         if name in ("bucketize", "searchsorted"):
@@ -136,17 +145,19 @@ class Recorder(Watch):
             return lambda given: above(given) | below(given)
         return lambda given: ~(above(given) | below(given))
 
-    def _decide(self, values: Tensor, outcome: Tensor, operation: str) -> Read:
-        """Notes comparisons, and how they turned out; gives what reads their bits. Equal ones share theirs."""
+    def _decide(self, values: Tensor, outcome: Tensor, operation: str, *, turned: bool = True) -> Read:
+        """Notes comparisons, and how they turned out; gives what reads their bits.
+
+        Equal ones share theirs, and so do opposite ones without ties, if `turned` allows it.
+        """
         shape, found = values.shape, decision(origin(operation), values, outcome)
         values = found.values
         same = self._same.setdefault((values.numel(), abs(float(values.detach().sum()))), [])
         for index in same:
             if torch.equal(self.decisions[index].values, values):
                 return lambda given: given.bits[index].reshape(shape)
-            if torch.equal(self.decisions[index].values, -values):
-                untied = (values != 0).detach()
-                return lambda given: (~given.bits[index] & untied).reshape(shape)
+            if turned and torch.equal(self.decisions[index].values, -values) and not (values == 0).any():
+                return lambda given: ~given.bits[index].reshape(shape)
         number = len(self.decisions)
         same.append(number)
         self.decisions.append(found)
@@ -236,6 +247,8 @@ class Recorder(Watch):
         chosen = [self._chosen[id(tensor)] for tensor in tracked if id(tensor) in self._chosen]
         number, places = chosen[0]
         choice = self.choices[number]
+        if name in ("eq", "ne") and len(tracked) == 1 and tracked[0] is not args[0]:
+            args = args[::-1]
         if len(tracked) == 1 and args and tracked[0] is args[0]:
             if name in VIEWS or (name in CASTS and func(*args, **kwargs).dtype != torch.bool):
                 return self._view(name, func, args, kwargs)
@@ -289,10 +302,8 @@ class Recorder(Watch):
             return lambda _: outcome if name == "eq" else ~outcome
         values = choice.against(rows, torch.where(known, entries, 0).long())
         values = torch.where(known, values, -torch.inf)  # a class that there is not never wins
-        read, known = (
-            self._decide(values.reshape(outcome.shape), outcome, f"{choice.origin.operation} =="),
-            known.reshape(outcome.shape),
-        )
+        sign, known = f"{choice.origin.operation} ==", known.reshape(outcome.shape)
+        read = self._decide(values.reshape(outcome.shape), outcome, sign, turned=size == 2)
         if name == "eq":
             return lambda given: read(given) & known
         return lambda given: ~(read(given) & known)
@@ -347,12 +358,14 @@ class Recorder(Watch):
             if picks(name, args, self._tracked) or any(id(each) in self._ragged for each in tensors_in(args)):
                 self._ragged |= {id(tensor) for tensor in attached}
             return out
-        if len(attached) < len(tensors):
+        if not attached:
             raise refusal(
                 f"uses scores in torch.{name}, which has no gradient and is not an operation that is taken apart",
                 "use comparisons, argmax, sort, topk, round or bucketize",
             )
-        return self._smooth(out, func, args, kwargs)
+        self._smooth(out, func, args, kwargs)
+        self._mark([tensor for tensor in tensors if not tensor.requires_grad], Kind.OPAQUE)
+        return out
 
     def _smooth(self, out: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """A smooth result: replays take it from here, unless they are after its gradient."""

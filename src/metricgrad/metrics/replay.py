@@ -4,6 +4,8 @@ Bits of all decisions, then of all choices, stand in one row of length D. Config
 `torch.vmap` where the function allows it (no shape may depend on the bits), one by one where it does not.
 """
 
+import warnings
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,6 +19,7 @@ from metricgrad.metrics.decided import DecidedSet
 from metricgrad.metrics.record import Kind, Recorder
 from metricgrad.metrics.watch import Decision, Given, Replayer, WatchError
 
+_TRIALS = 8
 _ENTRIES = 1 << 23  # of the tensors that are replayed at once
 
 Function = Callable[[Tensor, Tensor], Any]
@@ -29,6 +32,7 @@ class Habits:
     Attributes:
         numbers: choices, by number, whose indices are used as numbers.
         inner: choices, by number, of which the order before the cut matters too.
+        trusted: for choices, by number, how many runs showed that only the cut matters.
         checked: sequences of operations that were seen to give the function's own value.
         vmaps: whether `torch.vmap` can run it; None before the first try.
         reason: why not.
@@ -37,6 +41,7 @@ class Habits:
 
     numbers: set[int] = field(default_factory=set)
     inner: set[int] = field(default_factory=set)
+    trusted: "Counter[int]" = field(default_factory=Counter)
     checked: set[int] = field(default_factory=set)
     vmaps: bool | None = None
     reason: str = ""
@@ -149,20 +154,35 @@ class Recording(DecidedSet):
         first, last = choice.span or (0, size - 1)
         cut = last + 1 if first == 0 else first
         if 0 < cut < size and (first == 0 or last == size - 1) and not choice.ranked:
-            if number not in self._habits.inner and self._same_in_any_order(number, choice, cut):
+            if number not in self._habits.inner and self._only_the_cut_matters(number, choice, cut):
                 choice.cut = cut
                 return "members"
             self._habits.inner.add(number)
-        return "levels" if not choice.used and not choice.ranked and choice.few_levels() else "order"
+        return "two" if choice.of_two() else "order"
 
-    def _same_in_any_order(self, number: int, choice: Choice, cut: int) -> bool:
-        """Whether only the cut matters: the function gives the same with both of its sides turned around."""
-        turned = torch.cat([choice.order[:, :cut].flip(-1), choice.order[:, cut:].flip(-1)], -1)
+    def _only_the_cut_matters(self, number: int, choice: Choice, cut: int) -> bool:
+        """Whether the function gives the same with both sides of the cut turned around, of this order and others.
+
+        The labels of one set may read the same both ways, so other orders are tried too, in the first runs.
+        """
+        if self._habits.trusted[number] == _TRIALS:
+            return True
+        generator = torch.Generator().manual_seed(self._habits.trusted[number])
+        others = [torch.rand(choice.order.shape, generator=generator).argsort(-1).to(choice.order.device) for _ in "12"]
+        for order in (choice.order, *others):
+            turned = torch.cat([order[:, :cut].flip(-1), order[:, cut:].flip(-1)], -1)
+            one, other = (self._with_order(number, some[:, : choice.given.shape[-1]]) for some in (order, turned))
+            if not torch.allclose(one, other, rtol=1e-6, atol=1e-9, equal_nan=True):
+                return False
+        self._habits.trusted[number] += 1
+        return True
+
+    def _with_order(self, number: int, order: Tensor) -> Tensor:
+        """The value with other indices for one choice."""
         indices = list(self._actual.indices)
-        indices[number] = turned[:, : choice.given.shape[-1]]
+        indices[number] = order
         with torch.no_grad():
-            value = self._follow(Given(self._actual.bits, indices, self._actual.ranks))
-        return bool(torch.allclose(value.double(), self.value.double(), rtol=1e-6, atol=1e-9, equal_nan=True))
+            return self._follow(Given(self._actual.bits, indices, self._actual.ranks)).double()
 
     def _given(self, bits: Tensor) -> Given:
         """Bits `[A, D]` as what a replay decides, for all configurations."""
@@ -184,7 +204,9 @@ class Recording(DecidedSet):
         with torch.no_grad():
             if habits.vmaps is not False:
                 try:
-                    values = torch.vmap(lambda one: self._follow(Given(*one)))(batch)
+                    with warnings.catch_warnings():
+                        warnings.simplefilter("ignore")  # that some operation is slow in vmap: a loop is slower
+                        values = torch.vmap(lambda one: self._follow(Given(*one)))(batch)
                 except Exception as error:  # whatever vmap cannot do, a loop can
                     habits.vmaps, habits.reason = False, str(error).strip().split("\n")[0]
                 else:

@@ -16,7 +16,7 @@ smooth results are taken from the recording, decisions and choices from other bi
 
 import linecache
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -90,7 +90,7 @@ def decision(where: Origin, values: Tensor, bits: Tensor) -> Decision:
     values, bits = values.reshape(-1), bits.reshape(-1)
     live = values.isfinite()
     if not torch.equal(values > 0, bits) or not live.all():
-        least = torch.where(bits, torch.finfo(values.dtype).tiny, 0.0).to(values.dtype)
+        least = bits.to(values.dtype) * torch.finfo(values.dtype).tiny
         values = torch.where(live, values, least)
         values = values + torch.where((values > 0) == bits, 0.0, least - values).detach()
     return Decision(where, values, bits, live)
@@ -123,15 +123,21 @@ class Constant:
         return self.value
 
 
-def tensors_in(value: Any) -> Iterator[Tensor]:
+def tensors_in(value: Any) -> list[Tensor]:
     """All tensors in nested arguments."""
     if isinstance(value, Tensor):
-        yield value
-    elif isinstance(value, (tuple, list)):
-        for each in value:
-            yield from tensors_in(each)
-    elif isinstance(value, dict):
-        yield from tensors_in(list(value.values()))
+        return [value]
+    found: list[Tensor] = []
+    if isinstance(value, dict):
+        value = value.values()
+    elif not isinstance(value, (tuple, list)):
+        return found
+    for each in value:
+        if isinstance(each, Tensor):
+            found.append(each)
+        elif isinstance(each, (tuple, list, dict)):
+            found += tensors_in(each)
+    return found
 
 
 class Watch(TorchFunctionMode):
