@@ -47,7 +47,7 @@ class Judge:
         """The metric at its best threshold, and that threshold; None where the metric has none."""
         metric, threshold = self.metric(), None
         if scores.shape == target.shape and own.decides(self.settings["metric"], metric):
-            threshold = float(mg.best_threshold(scores, target, metric))
+            threshold = float(mg.best_threshold(scores, target, metric, candidates=200))
         return self.value(scores, target, threshold), threshold
 
     def better(self, value: float, than: float | None) -> bool:

@@ -123,10 +123,8 @@ class Choice:
         match self.kind:
             case None:
                 order = self.order.expand(len(bits), -1, -1)
-            case "winner":
-                order = self._winner(bits.unflatten(-1, self.order.shape)).unsqueeze(-1)
-            case "members":
-                order = self._members(bits.unflatten(-1, self.order.shape))
+            case "winner" | "members":
+                order = self._by_row(bits.unflatten(-1, self.order.shape))
             case "two":
                 order = self._places_of_two(bits)
             case "order":  # the one that moved goes past the one whose count it now shares: later entries first
@@ -149,21 +147,32 @@ class Choice:
         positions = torch.empty_like(at).scatter_(-1, at, torch.arange(size, device=bits.device).expand_as(at))
         return counts + positions - (joint.unsqueeze(-1) > joint.unsqueeze(-2)).sum(-1)
 
-    def _winner(self, bits: Tensor) -> Tensor:
-        """`[A, R]`: of those said to win, the one that came last: its bit was turned. If none does, the second."""
-        claimed = torch.where(bits, self.place, -1)
-        last, at = claimed.max(-1)
-        return torch.where(last >= 0, at, self.order[:, min(1, self.order.shape[-1] - 1)])
+    def _by_row(self, bits: Tensor) -> Tensor:
+        """`[A, R, n]`, row by row; those whose bits are as they were stay as they were."""
+        inside = self.place < (self.cut or 1)
+        at, row = (bits != inside).any(-1).nonzero().unbind(-1)
+        order = self.order.repeat(len(bits), 1, 1)
+        change = self._winner if self.kind == "winner" else self._members
+        order[at, row] = change(bits[at, row], row)
+        return order
 
-    def _members(self, bits: Tensor) -> Tensor:
-        """`[A, R, n]`, members first: those that came in before those that stayed, the cut falling on the last."""
+    def _winner(self, bits: Tensor, row: Tensor) -> Tensor:
+        """Orders `[M, n]` of some rows, the winner first.
+
+        Of those said to win it is the one that came last: its bit was turned. If none is, it is the second one.
+        """
+        last, at = torch.where(bits, self.place[row], -1).max(-1)
+        winner = torch.where(last >= 0, at, self.order[row, 1])
+        return winner.unsqueeze(-1).expand_as(bits)
+
+    def _members(self, bits: Tensor, row: Tensor) -> Tensor:
+        """Orders `[M, n]` of some rows, members first: those that came in before those that stayed, up to the cut."""
         assert self.cut is not None
-        inside = self.place < self.cut
-        joined = bits & ~inside
-        rank = torch.where(bits, torch.where(joined, 0, 1), 2) * self.order.shape[-1] + self.place
-        members = rank.argsort(-1)[..., : self.cut]
-        chosen = torch.zeros_like(rank, dtype=torch.bool).scatter(-1, members, torch.ones_like(members).bool())
-        return (torch.where(chosen, 0, self.order.shape[-1]) + self.place).argsort(-1)
+        place, size = self.place[row], bits.shape[-1]
+        rank = torch.where(bits, torch.where(place < self.cut, 1, 0), 2) * size + place
+        members = rank.topk(self.cut, largest=False).indices
+        outside = torch.ones_like(place).scatter(-1, members, 0)
+        return (outside * size + place).argsort(-1)
 
     def _places_of_two(self, bits: Tensor) -> Tensor:
         """`[A, R, n]`: at each place an entry with the higher label if one is due there, else one with the lower."""

@@ -19,7 +19,7 @@ from metricgrad.metrics.function import FunctionMetric
 from metricgrad.metrics.reexpression import ComparisonMetric, Reexpression
 from metricgrad.metrics.watch import Decision
 
-_ENTRIES = 1 << 23  # bits of the configurations that are tried at once
+_ENTRIES = 1 << 22  # of the tensors of a function that flips of bits may take in a step
 _SHOWN_BITS = 64
 
 
@@ -35,15 +35,17 @@ class DecidedSet(ABC):
         values: `[D]`, comparisons, differentiable if the scores are.
         bits: `[D]`, how they turned out.
         live: `[D]`, False for comparisons with something infinite.
+        largest: entries of the largest tensor that a configuration takes.
     """
 
-    def __init__(self, value: Tensor, decisions: list[Decision], scores: Tensor) -> None:
+    def __init__(self, value: Tensor, decisions: list[Decision], scores: Tensor, largest: int = 1) -> None:
         self.value, self.decisions = value, decisions
         none = scores.new_zeros(0)
         self.values = torch.cat([none, *(each.values for each in decisions)])
         self.values = self.values if scores.requires_grad else self.values.detach()
         self.bits = torch.cat([none.bool(), *(each.bits for each in decisions)])
         self.live = torch.cat([none.bool(), *(each.live for each in decisions)])
+        self.largest = max(largest, len(self.bits))
 
     @abstractmethod
     def of_bits(self, bits: Tensor) -> Tensor:
@@ -60,20 +62,21 @@ class DecidedSet(ABC):
     def flip_gains(self, bits: Tensor, most: int, generator: torch.Generator | None) -> Tensor:
         """What each bit adds to the value, `[D]`, at the bits `[D]`; with more than `most` to try, an estimate.
 
-        The flips to try are then drawn at random and count for more, so that the mean over draws is the exact gain.
+        The flips to try are then drawn at random and count for more, so that the mean over draws is the exact gain. A
+        function of large tensors has fewer of them tried.
         """
         same = self.representatives(bits)
+        most = min(most, max(1, _ENTRIES // max(1, self.largest)))
         tried, share = same[self.live].unique(), 1.0
         if len(tried) > most:
             share = most / len(tried)
             tried = tried[torch.randperm(len(tried), generator=generator, device=tried.device)[:most]]
         base = self.of_bits(bits.unsqueeze(0))
         gains = torch.zeros(len(bits), dtype=base.dtype, device=bits.device)
-        for some in tried.split(max(1, _ENTRIES // max(1, len(bits)))):
-            flipped = bits.repeat(len(some), 1)
-            flipped[torch.arange(len(some), device=bits.device), some] ^= True
-            change = self.of_bits(flipped) - base
-            gains[some] = torch.where(bits[some], -change, change) / share
+        flipped = bits.repeat(len(tried), 1)
+        flipped[torch.arange(len(tried), device=bits.device), tried] ^= True
+        change = self.of_bits(flipped) - base
+        gains[tried] = torch.where(bits[tried], -change, change) / share
         return torch.where(self.live, gains[same].nan_to_num(0.0, 0.0, 0.0), 0.0)
 
 

@@ -47,8 +47,8 @@ def reexpress(
         worst: the value at the other end; unbounded by default.
         multilabel: a set is scores and target `[N, C]`; by default `[N]` each, or `[N, C]` and class indices `[N]`.
         set_dims: how many trailing dimensions of scores and target make one set, for other kinds of data.
-        flips: how many flips of bits are tried in a step; of more, so many are drawn at random. 2,048 by default, 256
-            for a black box, which is called for each.
+        flips: how many flips of bits are tried in a step; of more, so many are drawn at random. 1,024 by default, 256
+            for a black box, which is called for each; fewer where they would take tensors of 4 million entries.
         watch: False takes fn as a black box, which may be anything that order and thresholds decide.
         thresholds: those with which a black box compares scores.
         generator: source of randomness for that.
@@ -80,11 +80,11 @@ def reexpress(
     if flips is not None:
         whole("flips", flips, 1)
     if watch:
-        return watched(made, flips=flips or 2048, generator=generator)
+        return watched(made, flips=flips or 1024, generator=generator)
     return black_box(made, thresholds=thresholds, flips=flips or 256, generator=generator)
 
 
-def watched(metric: FunctionMetric, *, flips: int = 2048, generator: torch.Generator | None = None) -> "WatchedMetric":
+def watched(metric: FunctionMetric, *, flips: int = 1024, generator: torch.Generator | None = None) -> "WatchedMetric":
     """The metric of a function, to be watched; arguments as for `reexpress`."""
     return WatchedMetric(**{**_options(metric), "arrays": False}, flips=flips, generator=generator)
 

@@ -82,14 +82,13 @@ class Recording(DecidedSet):
                 "the function never compares scores, so it has a gradient as it is: use it, or minus it, as the loss"
             )
         self._sizes = [len(each.values) for each in decisions]
-        super().__init__(self.value, decisions, scores)
+        super().__init__(self.value, decisions, scores, self._run.largest)
 
     def of_bits(self, bits: Tensor) -> Tensor:
         """The function's values `[A]` of configurations `[A, D]`."""
         if not len(bits) or not self._sizes or (len(bits) == 1 and torch.equal(bits[0], self.bits)):
             return self.value.expand(len(bits))
-        largest = max([self._run.largest, len(self.bits), *(choice.scores.numel() for choice in self._deciding)])
-        rows = max(1, _ENTRIES // largest)
+        rows = max(1, _ENTRIES // self.largest)
         return torch.cat([self._replay(self._given(some)) for some in bits.split(rows)])
 
     def representatives(self, bits: Tensor) -> Tensor:
