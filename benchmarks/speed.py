@@ -163,6 +163,25 @@ def losses_of_order() -> Iterator[Row]:
     yield Row(claim, spent, most, "MiB", spent / most, "at most 1", spent <= most)
 
 
+def own_functions() -> Iterator[Row]:
+    """UniLoss of F1 written in plain torch and watched, forward and backward, against UniLoss of the library's F1."""
+    generator = torch.Generator().manual_seed(SEED)
+    scores = torch.randn(BATCH, generator=generator).requires_grad_()
+    target = (torch.randperm(BATCH, generator=generator) < BATCH // 10).long()
+
+    def f1(values: Tensor, truth: Tensor) -> Tensor:
+        predicted, positive = values > 0, truth == 1
+        return 2 * (predicted & positive).sum() / (predicted.sum() + positive.sum()).clamp(min=1)
+
+    metric = mg.reexpress(f1, best=1.0)
+    watched, own = mg.UniLoss(metric), mg.UniLoss("f1")
+    watched(scores, target)
+    before = metric.runs
+    watched(scores, target)
+    claim = f"UniLoss(reexpress(f1)), 1 x {BATCH}, {metric.runs - before} runs of the function, against UniLoss('f1')"
+    yield within(claim, lambda: watched(scores, target).backward(), lambda: own(scores, target).backward(), 10, 300)
+
+
 def pairwise_logistic(scores: Tensor, target: Tensor) -> Tensor:
     """The mean of log(1 + exp(-(positive - negative))) over all pairs, written as one would."""
     return F.softplus(-(scores[target == 1][:, None] - scores[target == 0][None, :])).mean()
@@ -201,6 +220,9 @@ def training_steps() -> Iterator[Row]:
         yield Row(claim, spent, base, "ms", spent / base, "at most 1.02", spent / base <= 1.02)
 
 
+GROUPS = (many_sets, one_large_set, losses_of_order, own_functions, training_steps)
+
+
 def show(rows: list[Row]) -> Table:
     """The rows as a table."""
     table = Table(
@@ -225,7 +247,7 @@ def main() -> None:
     console = Console()
     with console.status("measuring") as status:
         rows = []
-        for row in (row for group in (many_sets, one_large_set, losses_of_order, training_steps) for row in group()):
+        for row in (row for group in GROUPS for row in group()):
             rows.append(row)
             status.update(f"measured: {row.claim}")
     console.print(show(rows))

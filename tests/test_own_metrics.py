@@ -343,7 +343,7 @@ class Own:
     options: dict[str, Any] = field(default_factory=dict)
     bits_only: bool = True
     slope: float = 1.0
-    steps: int = 60
+    steps: int = 40
     samples: int = 0
 
     def __str__(self) -> str:
@@ -383,7 +383,7 @@ OWN = [
     Own(somers_d, binary, ONE),
     Own(gini_of_rank_sums, binary, ONE),
     Own(kolmogorov_smirnov, binary, ONE),
-    Own(best_youden, binary, ONE, steps=30),
+    Own(best_youden, binary, ONE, steps=25),
     Own(specificity_at_sensitivity, binary, ONE),
     Own(precision_at_recall, binary, ONE),
     Own(rank_biased_precision, binary),
@@ -399,7 +399,7 @@ OWN = [
     Own(calibration_error, classes, LOWER, bits_only=False),
     Own(brier_that_doubles_mistakes, binary, LOWER, bits_only=False),
     Own(subset_accuracy, labels, {"best": 1.0, "multilabel": True}, samples=4),
-    Own(label_ranking_loss, labels, {**LOWER, "multilabel": True}, steps=30),
+    Own(label_ranking_loss, labels, {**LOWER, "multilabel": True}, steps=25),
     Own(coverage_error, labels, {"higher_is_better": False, "multilabel": True}),
     Own(neighbours_of_the_same_class, classes, ONE),
     Own(boxes_that_fit, boxes, {"best": 1.0, "set_dims": (2, 2)}),
@@ -460,7 +460,7 @@ def test_descent_goes_at_least_half_the_way_to_what_the_target_knows(own: Own) -
     scores.requires_grad_()
     before, ideal = (float(own.fn(some.detach(), target)) for some in (scores, knowing))
     assert (ideal > before) == loss.metric.higher_is_better
-    optimizer = torch.optim.Adam([scores], lr=0.1)
+    optimizer = torch.optim.Adam([scores], lr=0.15)
     for _ in range(own.steps):
         optimizer.zero_grad()
         loss(scores, target).backward()

@@ -96,6 +96,11 @@ class DecidedMetric(FunctionMetric, ComparisonMetric):
     def manner(self) -> str:
         """How values of other bits are found, in words."""
 
+    @property
+    @abstractmethod
+    def runs(self) -> int:
+        """How often the function has run: many configurations at once count as one."""
+
     def reexpress(self, shape: Sequence[int], target: Tensor, where: Tensor | None, dtype: torch.dtype) -> Reexpression:
         """The re-expression for a target: nothing is looked at before it sees scores."""
         return DecidedSets(self, tuple(shape), target, where, dtype)

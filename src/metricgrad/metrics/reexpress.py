@@ -117,6 +117,11 @@ class WatchedMetric(DecidedMetric):
         """The function, watched on one set."""
         return Recording(self.call, scores, target, self.habits)
 
+    @property
+    def runs(self) -> int:
+        """Watched or replayed, many configurations at once counting as one."""
+        return self.habits.runs
+
     def manner(self) -> str:
         """Whether it is replayed all at once."""
         if self.habits.vmaps is None:
@@ -149,6 +154,11 @@ class BlackBoxMetric(DecidedMetric):
             f"got scores {list(scores.shape)} and target {list(target.shape)}: write it in plain torch"
         )
 
+    @property
+    def runs(self) -> int:
+        """Calls so far."""
+        return self.seen.calls
+
     def manner(self) -> str:
         """How often it has been called."""
-        return f"a black box, called {self.seen.calls} times so far"
+        return f"a black box, called {self.runs} times so far"
