@@ -16,7 +16,8 @@ from torch import Tensor
 from metricgrad.metrics.choices import Choice
 from metricgrad.metrics.choices import Kind as ChoiceKind
 from metricgrad.metrics.decided import DecidedSet
-from metricgrad.metrics.record import Kind, Recorder
+from metricgrad.metrics.indices import Recorder
+from metricgrad.metrics.record import Kind
 from metricgrad.metrics.watch import Decision, Given, Replayer, WatchError
 
 _TRIALS = 8
