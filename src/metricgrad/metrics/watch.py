@@ -29,8 +29,10 @@ _NOT_THE_USERS = (str(Path(torch.__file__).parent), str(Path(__file__).parents[1
 _CALLER = str(Path(__file__).with_name("replay.py"))
 
 
-class WatchError(TypeError):
+class WatchError(RuntimeError):
     """What a function does with scores cannot be taken apart; the message says where, and the way out.
+
+    Not a TypeError, which torch's operators would swallow.
 
     Args:
         message: all of it.
