@@ -8,9 +8,9 @@ scores with that order are made again and the function is called with them:
     sides    how many thresholds a score passes
     scores   evenly spaced, in that order, on those sides
 
-Which comparisons a function looks at is tried out: if scores may be turned around on their sides, order does not
-matter; if all may be moved to one side, thresholds do not. A call may be slow, so configurations that look alike from
-outside share one, and calls are bounded.
+Which comparisons a function looks at is tried out: if scores may be mixed on their sides, order does not matter; if
+they may be moved across, thresholds do not; if items of equal labels may change places, they are alike. A call may be
+slow, so configurations that look alike from outside share one, and calls are bounded.
 """
 
 from collections import OrderedDict
@@ -27,6 +27,7 @@ from metricgrad.metrics.decided import DecidedSet
 from metricgrad.metrics.watch import Decision, Origin, decision
 
 _REMEMBERED = 1 << 14
+_TRIALS, _SETS = 4, 8  # how often a function is tried out on a set, and on how many sets
 _OUTSIDE = Origin("", 0, "", "pairs of scores")
 
 
@@ -43,6 +44,7 @@ class Seen:
         sides: whether thresholds do.
         alike: whether items with equal labels may stand in for each other.
         checked: how many sets showed that comparisons decide the value.
+        tried: on how many sets it was tried out what the function looks at.
         values: of configurations, by what tells them apart.
         calls: how often the function was called.
     """
@@ -51,6 +53,7 @@ class Seen:
     sides: bool = False
     alike: bool = True
     checked: int = 0
+    tried: int = 0
     values: "OrderedDict[bytes, float]" = field(default_factory=OrderedDict)
     calls: int = 0
 
@@ -79,7 +82,7 @@ class Columns(DecidedSet):
     def __init__(
         self, scores: Tensor, target: Tensor, thresholds: Sequence[float], call: Callable[[Tensor], float], seen: Seen
     ) -> None:
-        self._shape, self._call, self._seen = scores.shape, call, seen
+        self._shape, self._call, self._seen, self._device = scores.shape, call, seen, scores.device
         self._columns = scores.reshape(len(scores), -1).T if scores.dim() > 1 else scores.reshape(1, -1)
         labels = target.reshape(len(target), -1).T if target.dim() > 1 else target.reshape(1, -1)
         self._level = ops.dense_rank(labels.double())
@@ -88,57 +91,60 @@ class Columns(DecidedSet):
         self._choice = Choice(_OUTSIDE, self._columns, order, ordered=True, labels=[labels])
         self._above = self._columns.unsqueeze(-1) - self._borders
         self._side = (self._above.detach() > 0).sum(-1)
+        self._target = target.cpu().contiguous()
         self._stamp = f"{shape(scores)} {target.unique().tolist()}".encode()
         self._own = call(scores.detach())
         self._try_out()
+        self._by_order, self._by_sides = seen.order, seen.sides  # as this set is taken apart, whatever others show
         super().__init__(torch.tensor(self._own, dtype=torch.float64), self._decide(), scores)
 
     def of_bits(self, bits: Tensor) -> Tensor:
         """Values `[A]` of configurations `[A, D]`."""
         given, rest = bits, None
         side = torch.zeros_like(self._side).expand(len(bits), *self._side.shape)
-        if self._seen.sides:
+        if self._by_sides:
             given, rest = bits.split([bits.shape[-1] - self._above.numel(), self._above.numel()], -1)
             side = rest.unflatten(-1, self._above.shape).sum(-1)
         place = self._choice.place.expand(len(bits), -1, -1)
-        if self._seen.order and self._choice.kind is not None:
-            place = self._places(self._choice.indices(given))
+        if self._by_order and self._choice.kind is not None:
+            place = self._places(self._choice.indices(given), side)
         return torch.tensor([self._value(*each) for each in zip(place, side, strict=True)], dtype=torch.float64)
 
     def representatives(self, bits: Tensor) -> Tensor:
         """For each of the bits `[D]`, one whose flip does the same to the value: `[D]`."""
-        same, start = torch.arange(len(bits)), 0
-        if self._seen.order and self._choice.kind is not None:
+        same, start = self._arange(len(bits)), 0
+        if self._by_order and self._choice.kind is not None:
             start = len(self.decisions[0].values)
             same[:start] = self._choice.representatives(bits[:start])
-        if self._seen.sides and not self._seen.order and self._seen.alike:
-            column = torch.arange(len(self._columns)).unsqueeze(-1)
+        if self._by_sides and not self._by_order and self._seen.alike:
+            column = self._arange(len(self._columns)).unsqueeze(-1)
             kind = (column * (int(self._level.max()) + 1) + self._level) * (len(self._borders) + 1) + self._side
-            key = kind.unsqueeze(-1) * len(self._borders) + torch.arange(len(self._borders))
+            key = kind.unsqueeze(-1) * len(self._borders) + self._arange(len(self._borders))
             _, group = (key.flatten() * 2 + bits[start:].long()).unique(return_inverse=True)
-            first = torch.full((int(group.max()) + 1,), len(bits)).scatter_reduce(
-                0, group, torch.arange(len(group)), "amin"
-            )
+            everyone = self._arange(len(group))
+            first = torch.zeros_like(everyone).scatter_reduce(0, group, everyone, "amin", include_self=False)
             same[start:] = start + first[group]
         return same
 
     def _decide(self) -> list[Decision]:
         found = []
-        if self._seen.order:
+        if self._by_order:
             self._choice.used = not self._seen.alike
             found.append(self._choice.settle("two" if self._choice.of_two() else "order"))
-        if self._seen.sides:
+        if self._by_sides:
             where = Origin("", 0, "", f"scores against {', '.join(f'{each:g}' for each in self._borders.tolist())}")
             found.append(decision(where, self._above, self._above.detach() > 0))
         return found
 
     def _try_out(self) -> None:
-        """Finds out what the function looks at; what has been seen once is not tried again."""
+        """Finds out what the function looks at; what has been seen once is not tried again.
+
+        One try may change nothing by chance, so there are a few, with orders and sides drawn at random.
+        """
         place, side, seen = self._choice.place, self._side, self._seen
         tied = self._columns.detach().sort(-1).values.diff().eq(0).any() or (self._above == 0).any()
-        if seen.checked < 3 and not tied:
-            even = self._make(place, side)
-            if not _close(found := self._called(even), self._own):
+        if seen.checked < _SETS and not tied:
+            if not _close(found := self._called(place, side), self._own):
                 raise NotDecidedError(
                     f"the function gave {self._own:.6g}, and {found:.6g} when scores were moved without changing their "
                     f"order or their sides of {self._borders.tolist()}: comparisons do not decide it, or other "
@@ -146,58 +152,76 @@ class Columns(DecidedSet):
                     "BilevelLoss, takes any function"
                 )
             seen.checked += 1
-            if seen.alike:
-                seen.alike = _close(self._called(even.gather(-1, self._swapped())), self._own)
-        size = self._columns.shape[-1]
-        if not seen.order:
-            seen.order = not _close(self._called(self._make(size - 1 - place, side)), self._own)
-        if not seen.sides:
-            sides = (torch.zeros_like(side), torch.full_like(side, len(self._borders)))
-            seen.sides = any(not _close(self._called(self._make(place, each)), self._own) for each in sides)
+        source = torch.Generator().manual_seed(seen.tried)
 
-    def _swapped(self) -> Tensor:
-        """Who takes whose score, `[K, N]`, when the items of each label are turned around."""
+        def drawn() -> tuple[Tensor, Tensor]:
+            order = torch.rand(place.shape, generator=source).argsort(-1).to(self._device)
+            sides = torch.randint(0, len(self._borders) + 1, side.shape, generator=source).to(self._device)
+            kept = torch.rand(side.shape, generator=source).to(self._device) < 0.7  # else hardly any item is right
+            return order, torch.where(kept, (self._level > 0) * len(self._borders), sides)
+
+        for trial in range(_TRIALS if seen.tried < _SETS else 0):
+            (one, some), (other, others) = drawn(), drawn()
+            value = self._called(one, some) if seen.alike else None
+            if not seen.order:
+                together = torch.zeros_like(some) if trial % 2 == 0 else some
+                seen.order = not _close(self._called(one, together), self._called(other, together))
+            if not seen.sides:
+                in_order = (each.sort(-1, descending=True).values.gather(-1, one) for each in (some, others))
+                seen.sides = not _close(*(self._called(one, each) for each in in_order))
+            if seen.alike and not _close(value, self._called(one, some, self._exchange(other))):
+                seen.alike = False
+                seen.values.clear()
+        seen.tried += 1
+
+    def _exchange(self, mixed: Tensor) -> Tensor:
+        """Who takes whose score, `[K, N]`, when the items of each label are mixed."""
         size = self._level.shape[-1]
-        by_level = (self._level * size + torch.arange(size)).argsort(-1)
-        turned = (self._level * size - torch.arange(size)).argsort(-1)
-        return torch.empty_like(by_level).scatter_(-1, by_level, turned)
+        by_level = (self._level * size + self._arange(size)).argsort(-1)
+        return torch.empty_like(by_level).scatter_(-1, by_level, (self._level * size + mixed).argsort(-1))
 
-    def _places(self, indices: Tensor) -> Tensor:
+    def _places(self, indices: Tensor, side: Tensor) -> Tensor:
         """Where each item stands, `[A, K, N]`, from the entries `[A, K, N]` that a choice gives for each place.
 
-        Of two kinds only the kind at each place is known: its items take these places in their own order.
+        Of two kinds only the kind at each place is known: its items take these places by side, in their own order.
         """
         size = indices.shape[-1]
-        ranks = torch.arange(size)
+        ranks = self._arange(size)
         if self._choice.kind == "order":
             return torch.empty_like(indices).scatter_(-1, indices, ranks.expand_as(indices))
         found = self._level.expand(len(indices), -1, -1).gather(-1, indices)
         places = (found * size + ranks).argsort(-1)
-        items = (self._level * size + self._choice.place).argsort(-1).expand_as(places)
+        sides = len(self._borders) + 1
+        within = (sides - 1 - side) * size + self._choice.place
+        items = (self._level * size * sides + within).argsort(-1).expand_as(places)
         return torch.empty_like(places).scatter_(-1, items, places)
 
     def _make(self, place: Tensor, side: Tensor) -> Tensor:
         """Scores `[K, N]` in the order of places within their sides, evenly spaced there."""
         size = place.shape[-1]
         order = ((len(self._borders) - side) * size + place).argsort(-1)
-        rank = torch.empty_like(order).scatter_(-1, order, torch.arange(size).expand_as(order))
+        rank = torch.empty_like(order).scatter_(-1, order, self._arange(size).expand_as(order))
         low = torch.cat([self._borders[:1] - 1, self._borders])[side]
         high = torch.cat([self._borders, self._borders[-1:] + 1])[side]
         return low + (high - low) * ((size - rank) / (size + 1)).to(low.dtype)
 
     def _value(self, place: Tensor, side: Tensor) -> float:
         """The value of one configuration."""
-        size = place.shape[-1]
-        within = place if self._seen.order else self._level * size + place
-        what = self._level if self._seen.alike else torch.arange(size).expand_as(self._level)
+        size, alike = place.shape[-1], self._seen.alike
+        within = place if self._by_order else self._level * size + place
+        what = self._level if alike else self._arange(size).expand_as(self._level)
         order = ((len(self._borders) - side) * size * size + within).argsort(-1)
-        key = torch.stack([what.gather(-1, order), side.gather(-1, order)])
-        return self._seen.value(
-            self._stamp + key.to(torch.int32).numpy().tobytes(), lambda: self._call(self._back(self._make(place, side)))
-        )
+        key = torch.stack([what.gather(-1, order), side.gather(-1, order)]).to(torch.int32)
+        stamp = self._stamp if alike else self._stamp + self._target.numpy().tobytes()
+        return self._seen.value(stamp + key.cpu().numpy().tobytes(), lambda: self._called(place, side))
 
-    def _called(self, columns: Tensor) -> float:
-        return self._call(self._back(columns))
+    def _called(self, place: Tensor, side: Tensor, exchange: Tensor | None = None) -> float:
+        """The function of scores with this order and these sides; with an exchange, of others' scores."""
+        made = self._make(place, side)
+        return self._call(self._back(made if exchange is None else made.gather(-1, exchange)))
+
+    def _arange(self, size: int) -> Tensor:
+        return torch.arange(size, device=self._device)
 
     def _back(self, columns: Tensor) -> Tensor:
         return columns.T.reshape(self._shape)
@@ -215,10 +239,10 @@ class Classes(DecidedSet):
 
     def __init__(self, scores: Tensor, target: Tensor, call: Callable[[Tensor], float], seen: Seen) -> None:
         self._scores, self._call, self._seen = scores.detach(), call, seen
-        self._stamp = target.to(torch.int64).numpy().tobytes()
+        self._stamp = target.to(torch.int64).cpu().numpy().tobytes()
         own = call(self._scores)
         winner = self._scores.argmax(-1, keepdim=True)
-        if seen.checked < 3:
+        if seen.checked < _SETS:
             alone = torch.zeros_like(self._scores).scatter_(-1, winner, 1.0)
             if not _close(found := call(alone), own):
                 raise NotDecidedError(
@@ -244,8 +268,9 @@ class Classes(DecidedSet):
         top = self._scores.argmax(-1, keepdim=True)
         swapped = self._scores.scatter(-1, top, self._scores.gather(-1, winner))
         swapped = swapped.scatter(-1, winner, self._scores.gather(-1, top))
-        return self._seen.value(self._stamp + winner.numpy().tobytes(), lambda: self._call(swapped))
+        return self._seen.value(self._stamp + winner.cpu().numpy().tobytes(), lambda: self._call(swapped))
 
 
-def _close(one: float, other: float) -> bool:
+def _close(one: float | None, other: float) -> bool:
+    assert one is not None
     return one == other or abs(one - other) <= 1e-6 * max(abs(one), abs(other)) or (one != one and other != other)

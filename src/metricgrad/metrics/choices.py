@@ -97,7 +97,7 @@ class Choice:
             inside = self.place < self.cut
             return decision(self.origin, self.scores - torch.where(inside, first_out, last_in), inside)
         if kind == "two":
-            self.higher = ops.dense_rank(self._joint()).bool()
+            self.higher = ops.dense_rank(self.joint).bool()
             pairs = self.higher.unsqueeze(-1) & ~self.higher.unsqueeze(-2)
         else:
             pairs = self._different().triu(1)
@@ -112,7 +112,7 @@ class Choice:
             key = self.row * self.order.shape[-1] + self.first
         elif self.kind == "members" and not self.used:  # who comes in or goes out matters by its labels only
             row = torch.arange(len(self.order), device=bits.device).unsqueeze(-1)
-            key = (row * self.order.numel() + self._joint()).flatten()
+            key = (row * self.order.numel() + self.joint).flatten()
         else:
             return everyone
         _, same = (key * 2 + bits.long()).unique(return_inverse=True)
@@ -126,26 +126,57 @@ class Choice:
             case "winner" | "members":
                 order = self._by_row(bits.unflatten(-1, self.order.shape))
             case "two":
-                order = self._places_of_two(bits)
-            case "order":  # the one that moved goes past the one whose count it now shares: later entries first
-                order = (self.lost(bits) * self.order.shape[-1] - self.place).argsort(-1)
+                order = self._places_of_two(self._counts(bits))
+            case "order":
+                order = self._ordered(self.lost(bits))
         return order[..., : self.given.shape[-1]]
 
-    def lost(self, bits: Tensor) -> Tensor:
-        """How many others stand before each entry, `[A, R, n]`, from pairs' bits `[A, D]`.
+    def flipped(self, bits: Tensor, which: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Indices `[A, R, k]`, and ranks `[A, R, n]` if asked for, with one of the bits `[D]` turned; -1 turns none.
 
-        Those with equal labels are not compared: they stand in the order of the comparisons they lost to others.
+        A flip changes what one or two entries lost, so no table of all bits of all configurations is made.
         """
+        one = bits.unsqueeze(0)
+        if self.kind not in ("two", "order"):
+            turned = one.repeat(len(which), 1)
+            at = (which >= 0).nonzero().squeeze(-1)
+            turned[at, which[at]] ^= True
+            return self.indices(turned), None
+        known, pair = which >= 0, which.clamp(min=0)
+        change = torch.where(known, torch.where(bits[pair], 1, -1), 0).unsqueeze(-1)
+        size = self.order.shape[-1]
+        first, second = ((self.row * size + side)[pair].unsqueeze(-1) for side in (self.first, self.second))
+        counts = self._counts(one).flatten(1).repeat(len(which), 1).scatter_add_(-1, first, change)
+        if self.kind == "two":
+            return self._places_of_two(counts.unflatten(-1, self.order.shape))[..., : self.given.shape[-1]], None
+        lost = self._with_equals(counts.scatter_add_(-1, second, -change).unflatten(-1, self.order.shape))
+        return self._ordered(lost)[..., : self.given.shape[-1]], lost if self.ranked else None
+
+    def lost(self, bits: Tensor) -> Tensor:
+        """How many others stand before each entry, `[A, R, n]`, from pairs' bits `[A, D]`."""
+        return self._with_equals(self._counts(bits))
+
+    def _counts(self, bits: Tensor) -> Tensor:
+        """Comparisons that each entry lost, `[A, R, n]`; of two kinds only those of the higher one are counted."""
         rows, size = self.order.shape
         none = torch.zeros(len(bits), rows * size, dtype=torch.int64, device=bits.device)
         counts = none.index_add(-1, self.row * size + self.first, (~bits).long())
-        counts = counts.index_add(-1, self.row * size + self.second, bits.long()).reshape(-1, rows, size)
+        if self.kind == "order":
+            counts = counts.index_add(-1, self.row * size + self.second, bits.long())
+        return counts.reshape(-1, rows, size)
+
+    def _with_equals(self, counts: Tensor) -> Tensor:
+        """Counts with those of equal labels, which are not compared: they stand in the order of what they lost."""
         if self._all_differ:
             return counts
-        joint = self._joint()
+        joint, size = self.joint, self.order.shape[-1]
         at = ((joint * size + counts) * size + self.place).argsort(-1)
-        positions = torch.empty_like(at).scatter_(-1, at, torch.arange(size, device=bits.device).expand_as(at))
+        positions = torch.empty_like(at).scatter_(-1, at, torch.arange(size, device=at.device).expand_as(at))
         return counts + positions - (joint.unsqueeze(-1) > joint.unsqueeze(-2)).sum(-1)
+
+    def _ordered(self, lost: Tensor) -> Tensor:
+        """`[A, R, n]`, by what was lost: the one that moved goes past the one whose count it now shares."""
+        return (lost * self.order.shape[-1] - self.place).argsort(-1)
 
     def _by_row(self, bits: Tensor) -> Tensor:
         """`[A, R, n]`, row by row; those whose bits are as they were stay as they were."""
@@ -174,23 +205,18 @@ class Choice:
         outside = torch.ones_like(place).scatter(-1, members, 0)
         return (outside * size + place).argsort(-1)
 
-    def _places_of_two(self, bits: Tensor) -> Tensor:
+    def _places_of_two(self, lost: Tensor) -> Tensor:
         """`[A, R, n]`: at each place an entry with the higher label if one is due there, else one with the lower."""
-        rows, size = self.order.shape
-        if not len(self.row):
-            return self.order.expand(len(bits), -1, -1)
-        slot, sizes = (self.row * size + self.first).unique_consecutive(return_counts=True)
-        running = (~bits).cumsum(-1, dtype=torch.int32)[:, sizes.cumsum(0) - 1]
-        lost = torch.full((len(bits), rows * size), size, dtype=torch.int64, device=bits.device)
-        lost[:, slot] = running.diff(dim=-1, prepend=torch.zeros_like(running[:, :1])).long()
-        lost = lost.reshape(-1, rows, size).sort(-1).values
-        ranks = torch.arange(size, device=bits.device)
+        size = self.order.shape[-1]
+        lost = torch.where(self.higher, lost, size).sort(-1).values
+        ranks = torch.arange(size, device=lost.device)
         due = (ranks < self.higher.sum(-1, keepdim=True)).expand_as(lost)
         taken = torch.zeros_like(lost).scatter_add(-1, (ranks + lost).clamp(max=size - 1), due.long()) > 0
         examples = [kind.long().argmax(-1, keepdim=True) for kind in (self.higher, ~self.higher)]
         return torch.where(taken, *examples)
 
-    def _joint(self) -> Tensor:
+    @cached_property
+    def joint(self) -> Tensor:
         """One number for all labels of an entry, `[R, n]`, ascending as the labels do."""
         rows, size = self.order.shape
         columns = torch.cat([label.reshape(rows * size, -1).double() for label in self.labels], -1)
@@ -200,7 +226,7 @@ class Choice:
         """Whether all that the indices do is to gather labels of two kinds."""
         if self._all_differ:
             return False
-        return bool(ops.dense_rank(self._joint()).max() < 2)
+        return bool(ops.dense_rank(self.joint).max() < 2)
 
     @property
     def _all_differ(self) -> bool:
@@ -210,5 +236,5 @@ class Choice:
     def _different(self) -> Tensor:
         """`[R, n, n]`, pairs of entries that the order's use tells apart."""
         joint = torch.arange(self.order.shape[-1], device=self.order.device).expand_as(self.order)
-        joint = joint if self._all_differ else self._joint()
+        joint = joint if self._all_differ else self.joint
         return joint.unsqueeze(-1) != joint.unsqueeze(-2)

@@ -8,16 +8,18 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn.functional import one_hot, pad
 
 from metricgrad import ops
+from metricgrad.metrics.base import Inputs
+from metricgrad.metrics.checks import to_tensor
 from metricgrad.metrics.function import FunctionMetric
 from metricgrad.metrics.reexpression import ComparisonMetric, Reexpression
-from metricgrad.metrics.watch import Decision
+from metricgrad.metrics.watch import Decision, Origin
 
 _ENTRIES = 1 << 22  # of the tensors of a function that flips of bits may take in a step
 _SHOWN_BITS = 64
@@ -40,16 +42,22 @@ class DecidedSet(ABC):
 
     def __init__(self, value: Tensor, decisions: list[Decision], scores: Tensor, largest: int = 1) -> None:
         self.value, self.decisions = value, decisions
-        none = scores.new_zeros(0)
+        none = scores.reshape(-1)[:0]  # attached to the scores, should there be no comparisons
         self.values = torch.cat([none, *(each.values for each in decisions)])
         self.values = self.values if scores.requires_grad else self.values.detach()
         self.bits = torch.cat([none.bool(), *(each.bits for each in decisions)])
         self.live = torch.cat([none.bool(), *(each.live for each in decisions)])
-        self.largest = max(largest, len(self.bits))
+        self.largest = largest
 
     @abstractmethod
     def of_bits(self, bits: Tensor) -> Tensor:
         """The function's values `[A]` of configurations `[A, D]`."""
+
+    def of_flips(self, bits: Tensor, which: Tensor) -> Tensor:
+        """Values `[A]` with one of the bits `[D]` turned in each: the bit at `which`, `[A]`."""
+        flipped = bits.repeat(len(which), 1)
+        flipped[torch.arange(len(which), device=bits.device), which] ^= True
+        return self.of_bits(flipped)
 
     def representatives(self, bits: Tensor) -> Tensor:
         """For each of the bits `[D]`, one whose flip does the same to the value: `[D]`."""
@@ -73,11 +81,18 @@ class DecidedSet(ABC):
             tried = tried[torch.randperm(len(tried), generator=generator, device=tried.device)[:most]]
         base = self.of_bits(bits.unsqueeze(0))
         gains = torch.zeros(len(bits), dtype=base.dtype, device=bits.device)
-        flipped = bits.repeat(len(tried), 1)
-        flipped[torch.arange(len(tried), device=bits.device), tried] ^= True
-        change = self.of_bits(flipped) - base
-        gains[tried] = torch.where(bits[tried], -change, change) / share
+        if len(tried):
+            change = self.of_flips(bits, tried) - base
+            gains[tried] = torch.where(bits[tried], -change, change) / share
         return torch.where(self.live, gains[same].nan_to_num(0.0, 0.0, 0.0), 0.0)
+
+
+class Found(NamedTuple):
+    """What was found in a set: where and how many comparisons, their bits, the value; to be told, and no graph."""
+
+    decisions: list[tuple[Origin, int]]
+    bits: Tensor
+    value: float
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,7 +101,11 @@ class DecidedMetric(FunctionMetric, ComparisonMetric):
 
     flips: int
     generator: torch.Generator | None
-    last: list[DecidedSet] = field(default_factory=list, init=False, repr=False, compare=False)
+    last: "list[Found]" = field(default_factory=list, init=False, repr=False, compare=False)
+
+    def check(self, scores: Tensor, target: Tensor, where: Tensor | None) -> Inputs:
+        """Finite scores, as floats; one flag per item."""
+        return super().check(scores.to(ops.float_dtype(scores)), target, where)
 
     @abstractmethod
     def look(self, scores: Tensor, target: Tensor) -> DecidedSet:
@@ -122,20 +141,21 @@ class DecidedMetric(FunctionMetric, ComparisonMetric):
             A table: line, operation, comparisons; then how values of other bits are found, and a small set's bits.
         """
         if scores is not None:
-            self.comparisons(scores, target)
+            inputs = self.check(to_tensor("scores", scores), to_tensor("target", target), None)
+            plan = DecidedSets(self, tuple(inputs.scores.shape), inputs.target, None, inputs.scores.dtype)
+            plan.comparisons(inputs.scores)
+            plan.from_bits(~plan.bits().unsqueeze(0))  # to see how that is done
         if not self.last:
             raise ValueError(f"{self.name} has not been run on a set yet; pass one: explain(scores, target)")
+        decisions, bits, value = self.last[0]
         rows = [("where", "operation", "comparisons", "code")]
-        for where, values, _, _ in self.last[0].decisions:
-            rows.append(
-                (f"line {where.line}" if where.line else "outside", where.operation, str(len(values)), where.code)
-            )
+        for where, number in decisions:
+            rows.append((f"line {where.line}" if where.line else "outside", where.operation, str(number), where.code))
         widths = [max(len(row[column]) for row in rows) for column in range(3)]
         lines = [
             f"{where:<{widths[0]}}  {operation:<{widths[1]}}  {number:>{widths[2]}}  {code}"[:118].rstrip()
             for where, operation, number, code in rows
         ]
-        bits, value = self.last[0].bits, float(self.last[0].value)
         lines.append(f"{self.name} = {value:.6g} from {len(bits)} comparisons; {self.manner()}")
         return "\n".join(
             lines + (["bits " + "".join(map(str, bits.int().tolist()))] if len(bits) <= _SHOWN_BITS else [])
@@ -163,9 +183,13 @@ class DecidedSets(Reexpression):
     def comparisons(self, scores: Tensor) -> tuple[Tensor, Tensor]:
         """Those that the function makes."""
         self._sets = [self._metric.look(*each) for each in self._each(scores)]
-        self._metric.last[:] = self._sets
+        self._metric.last[:] = [
+            Found([(found.origin, len(found.values)) for found in each.decisions], each.bits, float(each.value))
+            for each in self._sets
+        ]
         if not self._sets:
-            return scores.new_zeros(*self._lead, 0), scores.new_zeros(*self._lead, 0).bool()
+            nothing = scores.reshape(-1)[:0].reshape(*self._lead, 0)
+            return nothing, nothing.bool()
         return self._padded([each.values for each in self._sets]), self._padded([each.live for each in self._sets])
 
     def bits(self) -> Tensor:
@@ -176,14 +200,16 @@ class DecidedSets(Reexpression):
     def from_bits(self, bits: Tensor) -> Tensor:
         """The function's values of every configuration."""
         self._look()
-        rows = bits.reshape(-1, len(self._sets), bits.shape[-1])
-        values = [each.of_bits(rows[:, at, : len(each.bits)]).nan_to_num(0.0) for at, each in enumerate(self._sets)]
-        return torch.stack(values, -1).reshape(bits.shape[:-1]).to(self._dtype)
+        if not self._sets:
+            return torch.zeros(bits.shape[:-1], dtype=self._dtype, device=bits.device)
+        rows = self._rows(bits)
+        values = [each.of_bits(rows[:, at, : len(each.bits)]) for at, each in enumerate(self._sets)]
+        return torch.stack(values, -1).reshape(bits.shape[:-1]).nan_to_num(0.0, 0.0, 0.0).to(self._dtype)
 
     def flip_gains(self, bits: Tensor) -> Tensor:
         """By trying flips; of more than the metric's `flips`, so many are drawn at random."""
         self._look()
-        rows = bits.reshape(-1, len(self._sets), bits.shape[-1])
+        rows = self._rows(bits)
         gains = torch.zeros(rows.shape, dtype=self._dtype, device=bits.device)
         for at, each in enumerate(self._sets):
             for row in range(len(rows)):
@@ -204,7 +230,7 @@ class DecidedSets(Reexpression):
     def defined(self) -> Tensor:
         """Sets of which the function gives a number."""
         self._look()
-        return self._stack([~each.value.isnan() for each in self._sets])
+        return self._stack([each.value.isfinite() for each in self._sets]).bool()
 
     def direct(self) -> Tensor | None:
         """What the value owes to scores directly, not through bits: `[...]`, differentiable; None if nothing."""
@@ -212,15 +238,16 @@ class DecidedSets(Reexpression):
         if all(each is None for each in found):
             return None
         parts = zip(self._sets, found, strict=True)
-        return self._stack([each.value if part is None else part for each, part in parts]).nan_to_num(0.0)
+        return self._stack([each.value if part is None else part for each, part in parts]).nan_to_num(0.0, 0.0, 0.0)
 
     def best_bits(self, bits: Tensor) -> Tensor:
         """The best of the current bits and those of scores made from the target, either way around."""
         self._look()
-        best = bits.clone().reshape(len(self._sets), -1)
+        best = bits.clone().reshape(len(self._sets), bits.shape[-1])
         for at, (each, candidates) in enumerate(zip(self._sets, self._candidates(), strict=True)):
             values = each.of_bits(candidates)
-            chosen = values.argmax() if self._metric.higher_is_better else values.argmin()
+            values = values if self._metric.higher_is_better else -values
+            chosen = values.nan_to_num(-torch.inf, torch.inf, -torch.inf).argmax()
             best[at, : len(each.bits)] = candidates[chosen]
         return best.reshape(bits.shape)
 
@@ -228,17 +255,22 @@ class DecidedSets(Reexpression):
         """The range of an unbounded metric on each set, `[...]`; None for a bounded one."""
         if math.isfinite(self._metric.best):
             return None
-        values = [each.of_bits(candidates) for each, candidates in zip(self._sets, self._candidates(), strict=True)]
-        spans = self._stack([each.max() - each.min() for each in values]).to(self._dtype)
-        return torch.where(spans > 0, spans, 1.0)
+        spans = []
+        for each, candidates in zip(self._sets, self._candidates(), strict=True):
+            values = each.of_bits(candidates)
+            values = values[values.isfinite()]
+            spans.append(values.max() - values.min() if len(values) else torch.zeros(()))
+        range_of_each = self._stack(spans).to(self._dtype)
+        return torch.where(range_of_each > 0, range_of_each, 1.0)
 
     def _candidates(self) -> list[Tensor]:
-        """Configurations `[A, D]` of each set: the current one, that of ideal scores, that of their opposite."""
+        """Configurations `[A, D]` of each set: the current one, its reverse, that of ideal scores and its opposite."""
         found = []
         for each, (scores, target) in zip(self._sets, self._each(self._random()), strict=True):
             wished = _ideal_scores(scores, target)
             tried = [] if wished is None else [self._metric.look(some, target).bits for some in (wished, -wished)]
-            found.append(torch.stack([each.bits, *(bits for bits in tried if bits.shape == each.bits.shape)]))
+            tried = [bits for bits in tried if bits.shape == each.bits.shape]
+            found.append(torch.stack([each.bits, ~each.bits, *tried]))
         return found
 
     def _look(self) -> None:
@@ -253,17 +285,25 @@ class DecidedSets(Reexpression):
     def _each(self, scores: Tensor) -> list[tuple[Tensor, Tensor]]:
         """Scores and target of every set, without what does not count."""
         lead = len(self._lead)
-        flat = scores.reshape(-1, *scores.shape[lead:]), self._target.reshape(-1, *self._target.shape[lead:])
+        sets = math.prod(self._lead)
+        flat = scores.reshape(sets, *scores.shape[lead:]), self._target.reshape(sets, *self._target.shape[lead:])
         if self._where is None:
             return list(zip(*(each.unbind(0) for each in flat), strict=True))
         flags = self._where.reshape(len(flat[0]), -1)
         return [(one[some], truth[some]) for one, truth, some in zip(*flat, flags, strict=True)]
+
+    def _rows(self, bits: Tensor) -> Tensor:
+        """Bits `[A, sets, D]`, whatever their leading dimensions."""
+        ahead = bits.shape[: bits.dim() - 1 - len(self._lead)].numel()
+        return bits.reshape(ahead, len(self._sets), bits.shape[-1])
 
     def _padded(self, rows: list[Tensor]) -> Tensor:
         longest = max((len(row) for row in rows), default=0)
         return self._stack([pad(row, (0, longest - len(row))) for row in rows])
 
     def _stack(self, values: list[Tensor]) -> Tensor:
+        if not values:
+            return torch.zeros(self._lead, dtype=self._dtype, device=self._target.device)
         stacked = torch.stack(values)
         return stacked.reshape((*self._lead, *stacked.shape[1:]))
 

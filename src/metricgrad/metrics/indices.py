@@ -73,7 +73,7 @@ class Recorder(StepRecorder):
             first = func(*new_args, **new_kwargs)[0] if state.attached else out[0]
             return type(out)((first, index))
 
-        self.script.append(step)
+        self._note(step)
         result = step(self._actual, args, kwargs)
         index = result if isinstance(result, Tensor) else result[1]
         if not isinstance(result, Tensor):

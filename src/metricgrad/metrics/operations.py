@@ -37,7 +37,9 @@ CHOOSES = {
     "min": ("input", "dim", "keepdim"), "sort": ("input", "dim", "descending"),
     "argsort": ("input", "dim", "descending"), "topk": ("input", "k", "dim", "largest", "sorted"),
 }  # fmt: skip
-DISCRETE = {*COMPARE, *ROUNDS, *CHOOSES, "sign", "heaviside", "bucketize", "searchsorted"}
+DIVISIONS = {"floor_divide", "floordiv", "div", "divide", "true_divide"}
+DISCRETE = {*COMPARE, *ROUNDS, *CHOOSES, "sign", "sgn", "heaviside", "bucketize", "searchsorted"}
+JUMPING = {"copysign", "frac", "remainder", "mod", "fmod", "ldexp", "nextafter"}  # torch calls them smooth
 
 
 def is_mask(index: Any) -> bool:

@@ -60,10 +60,11 @@ class Recording(DecidedSet):
     """
 
     def __init__(self, fn: Function, scores: Tensor, target: Tensor, habits: Habits) -> None:
-        self._fn, self._target, self._habits = fn, target, habits
-        watched = scores if scores.requires_grad else scores.detach().requires_grad_()
-        with torch.enable_grad():
+        with torch.inference_mode(False), torch.enable_grad():
+            scores, target = (each.clone() if each.is_inference() else each for each in (scores, target))
+            watched = scores if scores.requires_grad else scores.detach().requires_grad_()
             self._scores = watched.view_as(watched)
+        self._fn, self._target, self._habits = fn, target, habits
         self._run, out = self._record()
         self.value, self._kind = self._single(out).detach(), self._run.kind(out)
         self._actual = Given(
@@ -89,8 +90,13 @@ class Recording(DecidedSet):
         """The function's values `[A]` of configurations `[A, D]`."""
         if not len(bits) or not self._sizes or (len(bits) == 1 and torch.equal(bits[0], self.bits)):
             return self.value.expand(len(bits))
-        rows = max(1, _ENTRIES // self.largest)
+        rows = max(1, _ENTRIES // max(self.largest, len(self.bits)))
         return torch.cat([self._replay(self._given(some)) for some in bits.split(rows)])
+
+    def of_flips(self, bits: Tensor, which: Tensor) -> Tensor:
+        """Values `[A]` with one of the bits `[D]` turned in each, by what that changes."""
+        rows = max(1, _ENTRIES // self.largest)
+        return torch.cat([self._replay(self._turned(bits, some)) for some in which.split(rows)])
 
     def representatives(self, bits: Tensor) -> Tensor:
         """Flips that do the same to an order."""
@@ -111,7 +117,7 @@ class Recording(DecidedSet):
         while True:
             run = Recorder(self._scores, self._target, frozenset(self._habits.numbers))
             with run:
-                out = self._fn(self._scores, self._target)
+                out = self._fn(self._scores, self._target.clone())
             self._habits.runs += 1
             both = {number for number in run.asked if run.choices[number].used} - self._habits.numbers
             if not both:
@@ -128,7 +134,7 @@ class Recording(DecidedSet):
 
     def _check(self) -> None:
         """Once for every sequence of operations: what was recorded is what the function computes."""
-        signature = hash(tuple(self._run.names))
+        signature = hash(tuple(name for name, _ in self._run.script))
         if signature in self._habits.checked:
             return
         with torch.no_grad():
@@ -198,6 +204,26 @@ class Recording(DecidedSet):
         ]
         return Given(parts[:number], indices, ranks)
 
+    def _turned(self, bits: Tensor, which: Tensor) -> Given:
+        """Bits `[D]` with one turned, as what replays decide."""
+        given, start = Given(), 0
+        choices = {id(choice): (choice.given.expand(len(which), -1, -1), choice.place) for choice in self._run.choices}
+        for at, (size, part) in enumerate(zip(self._sizes, bits.split(self._sizes), strict=True)):
+            inside = torch.where((which >= start) & (which < start + size), which - start, -1)
+            start += size
+            if at < len(self._run.decisions):
+                turned = torch.nn.functional.one_hot(inside + 1, size + 1)[:, 1:].bool()
+                given.bits.append(part ^ turned)
+            else:
+                choice = self._deciding[at - len(self._run.decisions)]
+                found, ranks = choice.flipped(part, inside)
+                choices[id(choice)] = found, choice.place if ranks is None else ranks
+        for choice in self._run.choices:
+            found, ranks = choices[id(choice)]
+            given.indices.append(found)
+            given.ranks.append(ranks.expand(len(which), *choice.place.shape))
+        return given
+
     def _replay(self, given: Given) -> Tensor:
         """Values `[A]` of what is given for A configurations."""
         batch, habits = [given.bits, given.indices, given.ranks], self._habits
@@ -207,6 +233,8 @@ class Recording(DecidedSet):
                     with warnings.catch_warnings():
                         warnings.simplefilter("ignore")  # that some operation is slow in vmap: a loop is slower
                         values = torch.vmap(lambda one: self._follow(Given(*one)))(batch)
+                except WatchError:
+                    raise
                 except Exception as error:  # whatever vmap cannot do, a loop can
                     habits.vmaps, habits.reason = False, str(error).strip().split("\n")[0]
                 else:
@@ -214,11 +242,20 @@ class Recording(DecidedSet):
                     return values
             size = len(next(part for parts in batch for part in parts))
             ones = (tuple([part[at] for part in parts] for parts in batch) for at in range(size))
-            return torch.stack([self._follow(Given(bits, indices, ranks)) for bits, indices, ranks in ones])
+            return torch.stack([self._follow_if_it_can(Given(bits, indices, ranks)) for bits, indices, ranks in ones])
+
+    def _follow_if_it_can(self, given: Given) -> Tensor:
+        """The same; NaN where the function fails for these bits, as for an item of none."""
+        try:
+            return self._follow(given)
+        except WatchError:
+            raise
+        except Exception:  # whatever it is, it is the user's function's own
+            return torch.full_like(self.value, torch.nan)
 
     def _follow(self, given: Given) -> Tensor:
         """One more run of the function, with given decisions."""
         self._habits.runs += 1
         with Replayer(self._run.script, self._scores, given):
-            out = self._fn(self._scores, self._target)
+            out = self._fn(self._scores, self._target.clone())
         return self._single(out)

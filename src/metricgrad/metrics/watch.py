@@ -15,6 +15,7 @@ smooth results are taken from the recording, decisions and choices from other bi
 """
 
 import linecache
+import os
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -25,7 +26,7 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-_NOT_THE_USERS = (str(Path(torch.__file__).parent), str(Path(__file__).parents[1]))
+_NOT_THE_USERS = tuple(f"{folder}{os.sep}" for folder in (Path(torch.__file__).parent, Path(__file__).parents[1]))
 _CALLER = str(Path(__file__).with_name("replay.py"))
 
 
@@ -154,16 +155,23 @@ class Watch(TorchFunctionMode):
             self._kept[id(tensor)] = tensor
 
 
+def positional(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Arguments with the first one in front, where torch calls it `input`."""
+    if args or "input" not in kwargs:
+        return args, kwargs
+    return (kwargs["input"],), {name: value for name, value in kwargs.items() if name != "input"}
+
+
 class Replayer(Watch):
     """Runs a recorded function with given decisions.
 
     Args:
-        script: the recording's steps.
+        script: the recording's steps, each with the name of its operation.
         scores: the recorded scores, as the function got them.
         given: what to decide.
     """
 
-    def __init__(self, script: list[Step], scores: Tensor, given: Given) -> None:
+    def __init__(self, script: list[tuple[str, Step]], scores: Tensor, given: Given) -> None:
         super().__init__()
         self._script, self._given = iter(script), given
         self._keep(scores)
@@ -173,8 +181,13 @@ class Replayer(Watch):
         kwargs = kwargs or {}
         if not any(id(tensor) in self._kept for tensor in tensors_in((args, kwargs))):
             return func(*args, **kwargs)
-        step = next(self._script)
-        out = step(self._given, args, kwargs)
+        name, step = next(self._script, ("", None))
+        if step is None or name != func.__name__:
+            raise refusal(
+                "takes another way when bits turn out otherwise: the way depends on how many items scores have picked",
+                "keep all items, and use torch.where, a product with the mask, or clamp(min=1) for a zero denominator",
+            )
+        out = step(self._given, *positional(args, kwargs))
         if not isinstance(step, Constant):
             self._keep(out)
         return out

@@ -156,9 +156,10 @@ class UniLoss(Surrogate):
         Returns:
             The loss.
         """
-        chosen = _comparison_metric(metric, "all")
+        chosen = to_metric(metric)
+        chosen = chosen if isinstance(chosen, FunctionMetric) else _comparison_metric(chosen, "all")
         if chosen.name == "average_precision":
-            chosen = _with_options(chosen, interpolated=True, cycles="zero")
+            chosen = _with_options(_comparison_metric(chosen, "all"), interpolated=True, cycles="zero")
         return cls(
             chosen,
             interpolation="idw",
@@ -217,8 +218,10 @@ class UniLoss(Surrogate):
         """Tries to watch a user's function, and takes it as a black box if that cannot be done."""
         try:
             self.metric.comparisons(inputs.scores.detach(), inputs.target, where=inputs.where)
-        except WatchError as reason:
-            _LOG.warning("%s is taken as a black box, as it %s", function.name, reason.what)
+        except Exception as error:
+            function(inputs.scores.detach(), inputs.target, where=inputs.where)  # if this fails too, it is no metric
+            reason = error.what if isinstance(error, WatchError) else f"fails when it is watched ({error})"
+            _LOG.warning("%s is taken as a black box, as it %s", function.name, reason)
             self.metric = black_box(function, generator=self.generator)
         else:
             _LOG.info("%s is re-expressed by watching it", function.name)
