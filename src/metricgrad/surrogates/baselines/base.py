@@ -1,0 +1,66 @@
+"""What people train on today, as surrogates: the losses that ours are measured against.
+
+Each is written from its paper's formula, for many sets at once with `where`, and takes logits as they leave the model.
+Their values are not the metric's (`readable` is False). `like` names the metric whose shapes and checks a loss shares.
+"""
+
+from abc import abstractmethod
+from typing import Any, ClassVar, Self
+
+import torch
+from torch import Tensor
+
+from metricgrad.metrics import metric as to_metric
+from metricgrad.metrics.base import Inputs
+from metricgrad.surrogates.base import Surrogate
+
+
+class Baseline(Surrogate):
+    """A loss from the literature.
+
+    Args:
+        **options: its settings, as they are saved.
+
+    Attributes:
+        like: the metric whose shapes it takes.
+    """
+
+    like: ClassVar[str] = "accuracy"
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__()
+        self.options = options
+
+    @abstractmethod
+    def values(self, scores: Tensor, target: Tensor, where: Tensor | None) -> Tensor:
+        """The loss of every set, `[...]`, from checked inputs."""
+
+    def defined(self, target: Tensor, where: Tensor | None) -> Tensor:
+        """Sets with anything to learn from, `[...]`: those with items."""
+        return torch.ones_like(target, dtype=torch.bool).any(-1) if where is None else where.any(-1)
+
+    def check(self, scores: Tensor, target: Tensor, where: Tensor | None) -> Inputs:
+        """The inputs as the metric that the loss is like has them."""
+        if scores.dim() == target.dim() + 1 and scores.shape[-1] == 1:
+            scores = scores.squeeze(-1)
+        return to_metric(self.like).check(scores, target.detach(), where)
+
+    def losses(self, scores: Tensor, target: Tensor, where: Tensor | None) -> tuple[Tensor, Tensor]:
+        """The loss of every set, and whether there is anything to learn from it."""
+        with torch.autocast(scores.device.type, enabled=False):
+            inputs = self.check(scores, target, where)
+            defined = self.defined(inputs.target, inputs.where)
+            return torch.where(defined, self.values(*inputs), 0.0), defined
+
+    def config(self) -> dict[str, Any]:
+        """The options."""
+        return dict(self.options)
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any], metric: Any) -> Self:
+        """The loss that `config` describes; a baseline has no metric."""
+        return cls(**config)
+
+    def extra_repr(self) -> str:
+        """The options."""
+        return ", ".join(f"{name}={value!r}" for name, value in self.options.items())

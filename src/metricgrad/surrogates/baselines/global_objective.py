@@ -1,0 +1,84 @@
+r"""Global objectives: a constraint on counts, relaxed by losses and held by Lagrange multipliers.
+
+Recall at a precision of at least a, with a threshold b of its own and a multiplier l:
+
+.. math:: \min_{f, b} \max_{l \ge 0} \; (1 + l) L^+ + l \frac{a}{1 - a} L^- - l P
+
+where L+ and L- are the hinge (or logistic) losses of positives and negatives at s - b: upper bounds of the counts of
+those on the wrong side. The area under a curve is a mean over such points, each with its threshold and multiplier.
+"""
+
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from metricgrad import ops
+from metricgrad.surrogates.baselines.ranking import Binary
+
+Objective = Literal["average_precision", "auc", "recall_at_precision"]
+
+
+class GlobalObjective(Binary):
+    """Losses with thresholds and multipliers that are trained along with the model: pass `loss.parameters()` too.
+
+    Args:
+        objective: `"average_precision"` (points of equal precision), `"auc"` (points of equal false positive rate) or
+            `"recall_at_precision"`.
+        at: the precision to hold, for recall at precision.
+        points: how many points of the curve.
+        kind: `"hinge"` or `"logistic"`.
+
+    Example:
+        >>> import metricgrad as mg
+        >>> loss = mg.baselines.GlobalObjective(objective="recall_at_precision", at=0.5)
+        >>> model = torch.nn.Linear(3, 1)
+        >>> optimizer = torch.optim.SGD([*model.parameters(), *loss.parameters()], lr=0.1)
+
+    Reference:
+        Eban et al., Scalable Learning of Non-Decomposable Objectives, 2017, Eqn. 8 to 14.
+    """
+
+    def __init__(
+        self,
+        *,
+        objective: Objective = "average_precision",
+        at: float = 0.9,
+        points: int = 20,
+        kind: Literal["hinge", "logistic"] = "hinge",
+    ) -> None:
+        super().__init__(objective=objective, at=at, points=points, kind=kind)
+        if objective not in ("average_precision", "auc", "recall_at_precision"):
+            raise ValueError(
+                f"objective must be 'average_precision', 'auc' or 'recall_at_precision'; got {objective!r}"
+            )
+        if not 0 < at < 1:
+            raise ValueError(f"at must lie between 0 and 1; got {at}")
+        number = 1 if objective == "recall_at_precision" else points
+        self.threshold = nn.Parameter(torch.zeros(number))
+        self.multiplier = nn.Parameter(torch.ones(number))
+
+    def values(self, scores: Tensor, target: Tensor, where: Tensor | None) -> Tensor:
+        """The Lagrangian of every set, a share of its positives; descending it raises the multipliers."""
+        number = len(self.threshold)
+        level = (torch.arange(number, device=scores.device, dtype=scores.dtype) + 0.5) / number
+        if self.options["objective"] == "recall_at_precision":
+            level = torch.full_like(level, self.options["at"])
+        # A descent step on a parameter p of f(2 p.detach() - p) is an ascent step on f(p).
+        held = (2 * self.multiplier.detach() - self.multiplier).clamp(min=0).to(scores.dtype)
+        margin = scores.unsqueeze(-1) - self.threshold.to(scores.dtype)
+        signed = torch.where(target.unsqueeze(-1), margin, -margin)
+        loss = (
+            (1 - signed).clamp(min=0) if self.options["kind"] == "hinge" else F.softplus(-signed) / 0.6931471805599453
+        )
+        positive = target if where is None else target & where
+        negative = ~target if where is None else ~target & where
+        missed, taken = (torch.where(which.unsqueeze(-1), loss, 0.0).sum(-2) for which in (positive, negative))
+        positives, negatives = (which.sum(-1, keepdim=True).to(scores.dtype) for which in (positive, negative))
+        if self.options["objective"] == "auc":
+            value = ops.divide(missed, positives) + held * (ops.divide(taken, negatives) - level)
+        else:
+            value = (1 + held) * missed + held * level / (1 - level) * taken - held * positives
+            value = ops.divide(value, positives.expand_as(value))
+        return value.mean(-1)

@@ -1,0 +1,225 @@
+r"""Losses of order: pairs of a positive and a negative, soft ranks, whole lists.
+
+Soft ranks count soft comparisons: rank_i = 1 + sum over the others j of sigmoid(slope * (s_j - s_i)).
+"""
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from metricgrad import ops
+from metricgrad.metrics.base import Inputs
+from metricgrad.surrogates.baselines.base import Baseline
+
+
+def _pairs(first: Tensor, second: Tensor) -> Tensor:
+    """`[..., N, N]`: first of i and second of j."""
+    return first.unsqueeze(-1) & second.unsqueeze(-2)
+
+
+def _counted(target: Tensor, where: Tensor | None) -> Tensor:
+    return torch.ones_like(target, dtype=torch.bool) if where is None else where
+
+
+class Binary(Baseline):
+    """A loss of positives against negatives: sets with one class have nothing to learn from."""
+
+    like = "auc"
+
+    def check(self, scores: Tensor, target: Tensor, where: Tensor | None) -> Inputs:
+        """Binary scores; ValueError for more than two classes."""
+        inputs = super().check(scores, target, where)
+        if inputs.scores.shape != inputs.target.shape:
+            raise ValueError(
+                f"{type(self).__name__} takes binary scores [..., N] and a target of the same shape; got scores "
+                f"{list(scores.shape)} and target {list(target.shape)}"
+            )
+        return inputs
+
+    def defined(self, target: Tensor, where: Tensor | None) -> Tensor:
+        """Sets with both classes."""
+        counted = _counted(target, where)
+        return (target & counted).any(-1) & (~target & counted).any(-1)
+
+
+class PairwiseRanking(Binary):
+    r"""The mean over pairs of a positive and a negative of log(1 + exp(-(s_i - s_j))): a surrogate of 1 - AUC.
+
+    Args:
+        kind: `"logistic"`, `"hinge"` (max(0, 1 - c)) or `"squared"` ((1 - c)^2) of the difference c.
+
+    Example:
+        >>> import metricgrad as mg
+        >>> mg.baselines.PairwiseRanking()(torch.tensor([1.0, 1.0]), torch.tensor([1, 0]))
+        tensor(0.6931)
+
+    Reference:
+        Burges et al., Learning to Rank using Gradient Descent, 2005; Learning Surrogate Losses, Sec. 4.3.
+    """
+
+    def __init__(self, *, kind: str = "logistic") -> None:
+        super().__init__(kind=kind)
+        if kind not in ("logistic", "hinge", "squared"):
+            raise ValueError(f"kind must be 'logistic', 'hinge' or 'squared'; got {kind!r}")
+
+    def values(self, scores: Tensor, target: Tensor, where: Tensor | None) -> Tensor:
+        """The mean over pairs."""
+        counted = _counted(target, where)
+        difference = scores.unsqueeze(-1) - scores.unsqueeze(-2)
+        match self.options["kind"]:
+            case "logistic":
+                loss = F.softplus(-difference)
+            case "hinge":
+                loss = (1 - difference).clamp(min=0)
+            case _:
+                loss = (1 - difference) ** 2
+        pairs = _pairs(target & counted, ~target & counted)
+        return ops.divide(torch.where(pairs, loss, 0.0).sum((-1, -2)), pairs.sum((-1, -2)).to(loss.dtype))
+
+
+class SmoothAP(Binary):
+    r"""1 - average precision of soft ranks.
+
+    .. math:: 1 - \frac{1}{P} \sum_{i \in P} \frac{1 + \sum_{j \in P} \sigma_{ij}}{1 + \sum_j \sigma_{ij}}, \quad
+        \sigma_{ij} = sigmoid(slope \, (s_j - s_i))
+
+    Args:
+        slope: of the sigmoid; the paper takes 100, on scores between -1 and 1.
+
+    Example:
+        >>> import metricgrad as mg
+        >>> mg.baselines.SmoothAP(slope=100.0)(torch.tensor([2.0, 1.0, 0.0]), torch.tensor([1, 0, 0]))
+        tensor(0.)
+
+    Reference:
+        Brown et al., Smooth-AP: Smoothing the Path Towards Large-Scale Image Retrieval, 2020, Eqn. 6.
+    """
+
+    like = "average_precision"
+
+    def __init__(self, *, slope: float = 1.0) -> None:
+        super().__init__(slope=slope)
+        if not slope > 0:
+            raise ValueError(f"slope must be above 0; got {slope}")
+
+    def defined(self, target: Tensor, where: Tensor | None) -> Tensor:
+        """Sets with positives."""
+        return (target & _counted(target, where)).any(-1)
+
+    def values(self, scores: Tensor, target: Tensor, where: Tensor | None) -> Tensor:
+        """The mean over positives."""
+        counted = _counted(target, where)
+        others = ~torch.eye(scores.shape[-1], dtype=torch.bool, device=scores.device) & counted.unsqueeze(-2)
+        above = (self.options["slope"] * (scores.unsqueeze(-2) - scores.unsqueeze(-1))).sigmoid()
+        above = torch.where(others, above, 0.0)
+        positives = 1 + (above * target.to(scores.dtype).unsqueeze(-2)).sum(-1)
+        return 1 - ops.masked_mean(positives / (1 + above.sum(-1)), target & counted)
+
+
+class Graded(Baseline):
+    """A loss of lists of graded documents."""
+
+    like = "ndcg"
+
+    def defined(self, target: Tensor, where: Tensor | None) -> Tensor:
+        """Lists with a relevant document."""
+        return (target > 0).any(-1)
+
+    def gains(self, target: Tensor, where: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Gains 2^grade - 1, `[..., N]`, and the DCG of the ideal order, `[..., 1]`."""
+        gains = (torch.exp2(target) - 1) * _counted(target > 0, where)
+        discount = torch.log2(torch.arange(2, gains.shape[-1] + 2, device=gains.device, dtype=gains.dtype))
+        return gains, (gains.sort(-1, descending=True).values / discount).sum(-1, keepdim=True)
+
+
+class ApproxNDCG(Graded):
+    r"""1 - NDCG of soft ranks: gains 2^grade - 1, discounts 1 / log2(1 + soft rank).
+
+    Args:
+        slope: of the sigmoid of soft ranks.
+
+    Reference:
+        Qin, Liu and Li, A General Approximation Framework for Direct Optimization of Information Retrieval Measures,
+        2010; Bruch et al., 2019.
+    """
+
+    def __init__(self, *, slope: float = 1.0) -> None:
+        super().__init__(slope=slope)
+
+    def values(self, scores: Tensor, target: Tensor, where: Tensor | None) -> Tensor:
+        """1 - soft NDCG."""
+        gains, ideal = self.gains(target, where)
+        rank = ops.soft_rank(-scores, self.options["slope"], where).clamp(min=1)
+        return 1 - ops.divide((gains / torch.log2(1 + rank)).sum(-1), ideal.squeeze(-1))
+
+
+class LambdaLoss(Graded):
+    r"""Pairs of different grades, each weighted by what exchanging the two changes in NDCG.
+
+    .. math:: \sum_{g_i > g_j} |\Delta NDCG_{ij}| \, \log_2(1 + e^{-slope (s_i - s_j)})
+
+    Args:
+        slope: of the logistic.
+
+    Reference:
+        Burges, From RankNet to LambdaRank to LambdaMART, 2010; Wang et al., The LambdaLoss Framework, 2018.
+    """
+
+    def __init__(self, *, slope: float = 1.0) -> None:
+        super().__init__(slope=slope)
+
+    def values(self, scores: Tensor, target: Tensor, where: Tensor | None) -> Tensor:
+        """The sum over pairs."""
+        counted = _counted(target > 0, where)
+        gains, ideal = self.gains(target, where)
+        with torch.no_grad():
+            order = torch.where(counted, scores, -torch.inf).argsort(dim=-1, descending=True, stable=True)
+            rank = torch.empty_like(order).scatter_(-1, order, torch.arange(order.shape[-1]).to(order).expand_as(order))
+            discount = 1 / torch.log2(rank.to(scores.dtype) + 2)
+            change = (gains.unsqueeze(-1) - gains.unsqueeze(-2)) * (discount.unsqueeze(-1) - discount.unsqueeze(-2))
+            weight = ops.divide(change.abs(), ideal.unsqueeze(-1).expand_as(change))
+            higher = (target.unsqueeze(-1) > target.unsqueeze(-2)) & _pairs(counted, counted)
+        loss = F.softplus(-self.options["slope"] * (scores.unsqueeze(-1) - scores.unsqueeze(-2))) / math.log(2)
+        return torch.where(higher, weight * loss, 0.0).sum((-1, -2))
+
+
+class ListNet(Graded):
+    r"""Cross-entropy between the softmax of the grades and that of the scores: chances of standing first.
+
+    .. math:: -\sum_i softmax(g)_i \log softmax(s)_i
+
+    Reference:
+        Cao et al., Learning to Rank: From Pairwise Approach to Listwise Approach, 2007, Eqn. 6 and 7.
+    """
+
+    def values(self, scores: Tensor, target: Tensor, where: Tensor | None) -> Tensor:
+        """The cross-entropy of each list."""
+        counted = _counted(target > 0, where)
+        wanted = torch.where(counted, target, -torch.inf).softmax(-1)
+        found = torch.where(counted, scores, -torch.inf).log_softmax(-1)
+        return -torch.where(counted, wanted * found, 0.0).sum(-1)
+
+
+class RankLoss(Baseline):
+    r"""How far the target's soft rank among the classes is from the top, over the number of classes.
+
+    .. math:: |r_{pos} - C|, \quad r \text{ the soft ascending rank}
+
+    Args:
+        slope: of the sigmoid of soft ranks.
+
+    Reference:
+        Blondel et al., Fast Differentiable Sorting and Ranking, 2020; ReLoss, appendix, Eqn. 11.
+    """
+
+    def __init__(self, *, slope: float = 1.0) -> None:
+        super().__init__(slope=slope)
+
+    def values(self, scores: Tensor, target: Tensor, where: Tensor | None) -> Tensor:
+        """The mean over items."""
+        if scores.shape == target.shape:  # two classes: 0 has the score 0
+            scores, target = torch.stack([torch.zeros_like(scores), scores], -1), target.long()
+        rank = ops.soft_rank(scores, self.options["slope"]).gather(-1, target.unsqueeze(-1)).squeeze(-1)
+        return ops.masked_mean((scores.shape[-1] - rank).abs(), where)

@@ -1,0 +1,297 @@
+"""The losses people use today: each equals its formula worked out apart, and all keep the laws of a surrogate."""
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sklearn.metrics as sk
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+import metricgrad as mg
+from metricgrad import baselines
+
+BINARY: list[baselines.Baseline] = [
+    baselines.CrossEntropy(),
+    baselines.CrossEntropy(positive_weight=2.7),
+    baselines.Focal(gamma=1.5, alpha=0.25),
+    baselines.SoftFBeta(beta=2.0, slope=2.0),
+    baselines.SoftFBeta(amplification=10.0),
+    baselines.SoftJaccard(),
+    baselines.SoftMcc(),
+    baselines.PairwiseRanking(),
+    baselines.PairwiseRanking(kind="hinge"),
+    baselines.PairwiseRanking(kind="squared"),
+    baselines.SmoothAP(slope=3.0),
+    baselines.Lovasz(),
+    baselines.RankLoss(),
+    baselines.GlobalObjective(),
+    baselines.GlobalObjective(objective="auc", points=5),
+    baselines.GlobalObjective(objective="recall_at_precision", at=0.7, kind="logistic"),
+]
+CLASSES: list[baselines.Baseline] = [
+    baselines.CrossEntropy(),
+    baselines.Focal(),
+    baselines.SoftFBeta(),
+    baselines.SoftJaccard(),
+    baselines.SoftMcc(),
+    baselines.Lovasz(),
+    baselines.RankLoss(),
+]
+GRADED: list[baselines.Baseline] = [baselines.ApproxNDCG(slope=2.0), baselines.LambdaLoss(), baselines.ListNet()]
+EVERY = (
+    [("binary", loss) for loss in BINARY]
+    + [("classes", loss) for loss in CLASSES]
+    + [("grades", loss) for loss in GRADED]
+    + [("maps", baselines.HeatmapMSE(sigma=1.5))]
+)
+every_loss = pytest.mark.parametrize(("kind", "loss"), EVERY, ids=lambda each: str(each).replace("()", ""))
+
+
+def sets(kind: str, number: int = 3, size: int = 8, seed: int = 0) -> tuple[Tensor, Tensor]:
+    """Scores and target of some sets, without ties and with all kinds of items."""
+    generator = torch.Generator().manual_seed(seed)
+    shape = {"classes": (size, 4), "maps": (size, 2, 5, 4)}.get(kind, (size,))
+    scores = torch.randn(number, *shape, generator=generator, dtype=torch.float64)
+    if kind == "maps":
+        return scores, 4 * torch.rand(number, size, 2, 2, generator=generator, dtype=torch.float64)
+    target = torch.randint(0, 2 if kind == "binary" else 4, (number, size), generator=generator)
+    target[:, 0], target[:, 1] = 0, 1
+    return scores, target
+
+
+@every_loss
+def test_the_gradient_is_right(kind: str, loss: baselines.Baseline) -> None:
+    scores, target = sets(kind, number=1)
+    assert torch.autograd.gradcheck(lambda values: loss.per_set(values, target), (scores.requires_grad_(),))
+    (gradient,) = torch.autograd.grad(loss(scores, target), scores)
+    assert gradient.any()
+
+
+@every_loss
+def test_many_sets_masks_and_orders(kind: str, loss: baselines.Baseline) -> None:
+    scores, target = sets(kind)
+    together = loss.per_set(scores, target)
+    torch.testing.assert_close(together, torch.stack([loss.per_set(s, y) for s, y in zip(scores, target, strict=True)]))
+    torch.testing.assert_close(loss(scores, target), together.mean())
+    order = torch.arange(scores.shape[1]).flip(0)
+    torch.testing.assert_close(loss.per_set(scores[:, order], target[:, order]), together)
+    where = torch.arange(scores.shape[1]) < 5
+    where = where.unsqueeze(-1).expand(-1, 2) if kind == "maps" else where
+    spoiled = scores.clone()
+    spoiled[:, 5:] = torch.nan
+    masked = loss.per_set(spoiled, target, where.expand(3, *where.shape))
+    torch.testing.assert_close(masked, loss.per_set(scores[:, :5], target[:, :5]))
+
+
+@every_loss
+def test_hard_inputs_give_finite_losses_and_gradients(kind: str, loss: baselines.Baseline) -> None:
+    scores, target = sets(kind, number=1)
+    scores, target = scores[0], target[0]
+    inputs = [(torch.zeros_like(scores), target), (1e4 * scores, target), (scores[:1], target[:1])]
+    inputs += [(scores, torch.zeros_like(target)), (scores, torch.ones_like(target)), (scores[:0], target[:0])]
+    inputs += [(scores.to(dtype), target) for dtype in (torch.float16, torch.bfloat16)]
+    for values, truth in inputs:
+        leaf = values.clone().requires_grad_()
+        value = loss(leaf, truth)
+        value.backward()
+        assert value.isfinite()
+        assert leaf.grad is not None
+        assert leaf.grad.isfinite().all()
+
+
+@every_loss
+def test_a_saved_loss_is_the_same(kind: str, loss: baselines.Baseline, tmp_path: Path) -> None:
+    loss.save(tmp_path / "loss.safetensors")
+    loaded = mg.load_surrogate(tmp_path / "loss.safetensors")
+    scores, target = sets(kind)
+    assert type(loaded) is type(loss)
+    assert loaded(scores, target) == loss(scores, target)
+
+
+@every_loss
+def test_descending_a_loss_improves_it(kind: str, loss: baselines.Baseline) -> None:
+    scores, target = sets(kind, number=1, size=20)
+    scores = (scores / 4).requires_grad_()
+    optimizer = torch.optim.Adam([scores], lr=0.1)
+    before = loss(scores, target).item()
+    for _ in range(50):
+        optimizer.zero_grad()
+        loss(scores, target).backward()
+        optimizer.step()
+    assert loss(scores, target).item() < before
+
+
+def one(kind: str) -> tuple[Tensor, Tensor]:
+    scores, target = sets(kind, number=1, seed=3)
+    return scores[0], target[0]
+
+
+def test_cross_entropy_is_scikit_learns_log_loss() -> None:
+    scores, target = one("binary")
+    expected = sk.log_loss(target, scores.sigmoid())
+    assert baselines.CrossEntropy()(scores, target).item() == pytest.approx(expected)
+    weights = torch.where(target == 1, 8.1, 1.0)
+    weighted = sk.log_loss(target, scores.sigmoid(), sample_weight=weights) * weights.mean()
+    assert baselines.CrossEntropy(positive_weight=8.1)(scores, target).item() == pytest.approx(weighted.item())
+    scores, target = one("classes")
+    expected = sk.log_loss(target, scores.softmax(-1), labels=range(4))
+    assert baselines.CrossEntropy()(scores, target).item() == pytest.approx(expected)
+
+
+def test_focal_loss_is_its_formula() -> None:
+    scores, target = one("binary")
+    total = 0.0
+    for score, truth in zip(scores.tolist(), target.tolist(), strict=True):
+        chance = 1 / (1 + math.exp(-score))
+        right, alpha = (chance, 0.25) if truth else (1 - chance, 0.75)
+        total -= alpha * (1 - right) ** 2 * math.log(right)
+    assert baselines.Focal(gamma=2.0, alpha=0.25)(scores, target).item() == pytest.approx(total / len(scores))
+
+
+STEEP: dict[str, Any] = {"slope": 1e4}
+
+
+@pytest.mark.parametrize(
+    ("loss", "metric"),
+    [
+        (baselines.SoftFBeta(beta=2.0, **STEEP), mg.metric("fbeta", beta=2.0)),
+        (baselines.SoftJaccard(**STEEP), mg.metric("jaccard")),
+        (baselines.SoftMcc(**STEEP), mg.metric("mcc")),
+        (baselines.SmoothAP(**STEEP), mg.metric("average_precision")),
+        (baselines.ApproxNDCG(**STEEP), mg.metric("ndcg", gain="exponential")),
+    ],
+    ids=str,
+)
+def test_with_a_steep_slope_a_soft_metric_is_the_metric(loss: baselines.Baseline, metric: mg.Metric) -> None:
+    kind = "grades" if metric.name == "ndcg" else "binary"
+    scores, target = sets(kind, number=20, size=12)
+    torch.testing.assert_close(loss.per_set(scores, target), 1 - metric(scores, target), rtol=0, atol=1e-6)
+
+
+def test_amplified_chances_are_anylosss() -> None:
+    scores, target = one("binary")
+    chance = 1 / (1 + torch.exp(-73 * (scores.sigmoid() - 0.5)))
+    tp, fp, fn = (chance * target).sum(), (chance * (1 - target)).sum(), ((1 - chance) * target).sum()
+    found = baselines.SoftFBeta(amplification=73.0)(scores, target)
+    torch.testing.assert_close(found, 1 - 2 * tp / (2 * tp + fp + fn))
+
+
+@pytest.mark.parametrize(
+    ("kind", "of"),
+    [
+        ("logistic", lambda c: math.log(1 + math.exp(-c))),
+        ("hinge", lambda c: max(0.0, 1 - c)),
+        ("squared", lambda c: (1 - c) ** 2),
+    ],
+)
+def test_pairwise_ranking_is_a_mean_over_pairs(kind: str, of: Any) -> None:
+    scores, target = one("binary")
+    pairs = [of(float(a - b)) for a in scores[target == 1] for b in scores[target == 0]]
+    assert baselines.PairwiseRanking(kind=kind)(scores, target).item() == pytest.approx(sum(pairs) / len(pairs))
+
+
+def test_lambda_loss_is_a_weighted_sum_over_pairs() -> None:
+    scores, target = one("grades")
+    rank = scores.argsort(descending=True).argsort() + 1
+    gain, discount = 2.0 ** target.double() - 1, 1 / torch.log2(1 + rank.double())
+    ideal = (gain.sort(descending=True).values / torch.log2(torch.arange(2, len(gain) + 2))).sum()
+    total = 0.0
+    for i in range(len(scores)):
+        for j in range(len(scores)):
+            if target[i] > target[j]:
+                change = abs((gain[i] - gain[j]) * (discount[i] - discount[j])) / ideal
+                total += float(change * math.log2(1 + math.exp(-float(scores[i] - scores[j]))))
+    assert baselines.LambdaLoss()(scores, target).item() == pytest.approx(total)
+
+
+def test_listnet_is_a_cross_entropy_of_lists() -> None:
+    scores, target = one("grades")
+    expected = F.cross_entropy(scores.unsqueeze(0), target.double().softmax(-1).unsqueeze(0))
+    torch.testing.assert_close(baselines.ListNet()(scores, target), expected)
+
+
+def test_rank_loss_counts_the_classes_above_the_target() -> None:
+    scores, target = one("classes")
+    above = (scores > scores.gather(-1, target.unsqueeze(-1))).sum(-1).double()
+    torch.testing.assert_close(baselines.RankLoss(slope=1e5)(scores, target), above.mean())
+
+
+def test_lovasz_is_jaccard_where_errors_are_zero_and_one() -> None:
+    """Scores of +-1 have errors 0 and 2: twice the Jaccard loss of the decisions."""
+    generator = torch.Generator().manual_seed(0)
+    for _ in range(20):
+        scores = torch.randint(0, 2, (9,), generator=generator).double() * 2 - 1
+        target = torch.randint(0, 2, (9,), generator=generator)
+        target[0] = 1
+        expected = 2 * (1 - sk.jaccard_score(target, scores > 0))
+        assert baselines.Lovasz()(scores, target).item() == pytest.approx(expected)
+
+
+def test_lovasz_is_the_sum_over_sorted_errors() -> None:
+    scores, target = one("binary")
+    errors = (1 - scores * (2 * target - 1)).clamp(min=0)
+    order = errors.argsort(descending=True)
+
+    def jaccard_loss(mistakes: set[int]) -> float:
+        positive = {i for i in range(len(target)) if target[i] == 1}
+        predicted = positive ^ mistakes
+        return 1 - len(positive & predicted) / max(1, len(positive | predicted))
+
+    total, before = 0.0, 0.0
+    for k in range(len(order)):
+        after = jaccard_loss(set(order[: k + 1].tolist()))
+        total += float(errors[order[k]]) * (after - before)
+        before = after
+    assert baselines.Lovasz()(scores, target).item() == pytest.approx(total)
+
+
+def test_global_objectives_are_their_lagrangians() -> None:
+    scores, target = one("binary")
+    loss = baselines.GlobalObjective(objective="recall_at_precision", at=0.8)
+    missed = (1 - scores[target == 1]).clamp(min=0).sum()
+    taken = (1 + scores[target == 0]).clamp(min=0).sum()
+    positives = (target == 1).sum()
+    expected = (2 * missed + 0.8 / 0.2 * taken - positives) / positives  # threshold 0, multiplier 1
+    torch.testing.assert_close(loss(scores, target), expected)
+    loss(scores, target).backward()
+    assert loss.multiplier.grad is not None
+    ascent = -(missed + 4 * taken - positives) / positives
+    torch.testing.assert_close(loss.multiplier.grad, ascent.reshape(1).float())
+    area = baselines.GlobalObjective(objective="auc", points=2)
+    rates = missed / positives + taken / (target == 0).sum() - torch.tensor([0.25, 0.75], dtype=torch.float64)
+    torch.testing.assert_close(area(scores, target), rates.mean())
+
+
+def test_heatmaps_are_compared_with_gaussians() -> None:
+    maps, joints = one("maps")
+    total = 0.0
+    for item in range(len(maps)):
+        for joint in range(2):
+            x, y = joints[item, joint].tolist()
+            for row in range(5):
+                for column in range(4):
+                    wanted = math.exp(-((column - x) ** 2 + (row - y) ** 2) / (2 * 1.5**2))
+                    total += (float(maps[item, joint, row, column]) - wanted) ** 2
+    assert baselines.HeatmapMSE(sigma=1.5)(maps, joints).item() == pytest.approx(total / (len(maps) * 2 * 20))
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: baselines.CrossEntropy(positive_weight=0.0), "positive_weight must be above 0; got 0.0"),
+        (lambda: baselines.SoftJaccard(slope=-1.0), "slope must be above 0; got -1.0"),
+        (lambda: baselines.PairwiseRanking(kind="cubic"), "kind must be 'logistic', .* got 'cubic'"),
+        (lambda: baselines.GlobalObjective(at=1.5), "at must lie between 0 and 1; got 1.5"),
+        (lambda: baselines.HeatmapMSE(sigma=0.0), "sigma must be above 0; got 0.0"),
+        (
+            lambda: baselines.PairwiseRanking()(torch.zeros(3, 4), torch.zeros(3).long()),
+            r"takes binary scores .* got scores \[3, 4\]",
+        ),
+    ],
+)
+def test_wrong_options_are_refused(make: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        make()
