@@ -1,10 +1,4 @@
-"""Losses by name: ours, and what people use today. All take logits and give a 0-dim tensor.
-
-The two hand-made ones are written as their authors print them, with a slope that is tuned like ours:
-
-    soft F1      2 tp / (2 tp + fp + fn) with soft decisions p = sigmoid(slope * s)
-    smooth AP    mean over positives of (1 + soft rank among positives) / (1 + soft rank among all) (Brown et al., 2020)
-"""
+"""Losses by name: ours, and what people use today. All take logits and give a 0-dim tensor."""
 
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -39,9 +33,9 @@ def loss(settings: Mapping[str, Any], seed: int) -> Loss:
         case "cross_entropy":
             return cross_entropy
         case "soft_f1":
-            return partial(soft_f1, **slope)
+            return mg.baselines.SoftFBeta(**slope)
         case "smooth_ap":
-            return partial(smooth_ap, **slope)
+            return mg.baselines.SmoothAP(**slope)
         case "uniloss":
             kinds = options.pop("kinds", None)
             if kinds is not None:
@@ -58,22 +52,6 @@ def cross_entropy(scores: Tensor, target: Tensor) -> Tensor:
     if scores.shape == target.shape:
         return F.binary_cross_entropy_with_logits(scores, target.to(scores.dtype))
     return F.cross_entropy(scores, target)
-
-
-def soft_f1(scores: Tensor, target: Tensor, slope: float = 1.0) -> Tensor:
-    """1 - F1 of soft decisions."""
-    chance, truth = (slope * scores).sigmoid(), target.to(scores.dtype)
-    return 1 - 2 * (chance * truth).sum() / (chance.sum() + truth.sum()).clamp(min=1e-8)
-
-
-def smooth_ap(scores: Tensor, target: Tensor, slope: float = 1.0) -> Tensor:
-    """1 - average precision of soft ranks."""
-    positives, negatives = scores[target == 1], scores[target == 0]
-    if not len(positives):
-        return scores.sum() * 0
-    above = (slope * (positives - positives.unsqueeze(-1))).sigmoid().sum(-1) - 0.5  # but for itself
-    below = (slope * (negatives - positives.unsqueeze(-1))).sigmoid().sum(-1)
-    return 1 - ((1 + above) / (1 + above + below)).mean()
 
 
 def _anchors_of(plan: Any, bits: Tensor, live: Tensor, generator: Any, *, kinds: list[str], number: int) -> Tensor:

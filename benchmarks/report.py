@@ -150,6 +150,8 @@ def verdict(claim: dict[str, Any], cells: Cells, content: Table, digits: int) ->
         holds, asked = ours.mean >= claim["at_least"], f"at least {claim['at_least']:.{digits}f}"
         return f"{content.columns[column]}: {name} {asked}: {ours.mean:.{digits}f}, {_word(holds)}"
     others = [other for other in claim["above"] if (other, column) in cells]
+    if not others:
+        return f"{content.columns[column]}: not measured yet"
     rival = max(others, key=lambda other: cells[other, column].mean)
     margin = ours.mean - cells[rival, column].mean
     asked = f"at least {claim['by']} above" if "by" in claim else "not more than one standard error below"

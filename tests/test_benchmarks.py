@@ -159,9 +159,9 @@ def test_the_committed_report_is_current(tmp_path: Path) -> None:
 def test_hand_made_losses_become_their_metrics_as_the_slope_grows() -> None:
     generator = torch.Generator().manual_seed(0)
     scores, target = torch.randn(50, generator=generator), torch.arange(50) % 3 == 0
-    soft_f1 = losses.soft_f1(scores, target, slope=1e4).item()
+    soft_f1 = losses.loss({"method": "soft_f1", "metric": "f1", "slope": 1e4}, 0)(scores, target).item()
     assert soft_f1 == pytest.approx(1 - f1_score(target, scores > 0), abs=1e-4)
-    smooth_ap = losses.smooth_ap(scores, target, slope=1e5).item()
+    smooth_ap = losses.loss({"method": "smooth_ap", "metric": "f1", "slope": 1e5}, 0)(scores, target).item()
     assert smooth_ap == pytest.approx(1 - average_precision_score(target, scores), abs=1e-4)
 
 

@@ -177,6 +177,24 @@ def dense_rank(values: Tensor, where: Tensor | None = None) -> Tensor:
     return torch.empty_like(starts).scatter_(-1, order, new.cumsum(-1) - 1)
 
 
+def first_alike(keys: Tensor) -> Tensor:
+    """For each entry, the place of the first one with the same key.
+
+    Args:
+        keys: `[N]`.
+
+    Returns:
+        `[N]`, int64.
+
+    Example:
+        >>> first_alike(torch.tensor([5, 3, 5, 3]))
+        tensor([0, 1, 0, 1])
+    """
+    _, same = keys.unique(return_inverse=True)
+    places = torch.arange(len(keys), device=keys.device)
+    return torch.zeros_like(same).scatter_reduce(0, same, places, "amin", include_self=False)[same]
+
+
 def spearman(x: Tensor, y: Tensor, where: Tensor | None = None) -> Tensor:
     """Spearman rank correlation: the Pearson correlation of averaged ranks.
 

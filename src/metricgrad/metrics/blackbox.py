@@ -120,10 +120,7 @@ class Columns(DecidedSet):
             column = self._arange(len(self._columns)).unsqueeze(-1)
             kind = (column * (int(self._level.max()) + 1) + self._level) * (len(self._borders) + 1) + self._side
             key = kind.unsqueeze(-1) * len(self._borders) + self._arange(len(self._borders))
-            _, group = (key.flatten() * 2 + bits[start:].long()).unique(return_inverse=True)
-            everyone = self._arange(len(group))
-            first = torch.zeros_like(everyone).scatter_reduce(0, group, everyone, "amin", include_self=False)
-            same[start:] = start + first[group]
+            same[start:] = start + ops.first_alike(key.flatten() * 2 + bits[start:].long())
         return same
 
     def _decide(self) -> list[Decision]:
@@ -188,7 +185,7 @@ class Columns(DecidedSet):
         size = indices.shape[-1]
         ranks = self._arange(size)
         if self._choice.kind == "order":
-            return torch.empty_like(indices).scatter_(-1, indices, ranks.expand_as(indices))
+            return indices.argsort(-1)
         found = self._level.expand(len(indices), -1, -1).gather(-1, indices)
         places = (found * size + ranks).argsort(-1)
         sides = len(self._borders) + 1
@@ -200,7 +197,7 @@ class Columns(DecidedSet):
         """Scores `[K, N]` in the order of places within their sides, evenly spaced there."""
         size = place.shape[-1]
         order = ((len(self._borders) - side) * size + place).argsort(-1)
-        rank = torch.empty_like(order).scatter_(-1, order, self._arange(size).expand_as(order))
+        rank = order.argsort(-1)
         low = torch.cat([self._borders[:1] - 1, self._borders])[side]
         high = torch.cat([self._borders, self._borders[-1:] + 1])[side]
         return low + (high - low) * ((size - rank) / (size + 1)).to(low.dtype)

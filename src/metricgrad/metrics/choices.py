@@ -64,8 +64,7 @@ class Choice:
     @cached_property
     def place(self) -> Tensor:
         """`[R, n]`, where each entry stands in the order."""
-        places = torch.arange(self.order.shape[-1], device=self.order.device).expand_as(self.order)
-        return torch.empty_like(self.order).scatter_(-1, self.order, places)
+        return self.order.argsort(-1)
 
     @cached_property
     def top(self) -> tuple[Tensor, Tensor]:
@@ -107,16 +106,14 @@ class Choice:
 
     def representatives(self, bits: Tensor) -> Tensor:
         """For each of the bits `[D]`, one whose flip does the same to the choice: `[D]`."""
-        everyone = torch.arange(bits.shape[-1], device=bits.device)
         if self.kind == "two":  # one more comparison lost, or one less, is all that counts
             key = self.row * self.order.shape[-1] + self.first
         elif self.kind == "members" and not self.used:  # who comes in or goes out matters by its labels only
             row = torch.arange(len(self.order), device=bits.device).unsqueeze(-1)
             key = (row * self.order.numel() + self.joint).flatten()
         else:
-            return everyone
-        _, same = (key * 2 + bits.long()).unique(return_inverse=True)
-        return torch.zeros_like(same).scatter_reduce(0, same, everyone, "amin", include_self=False)[same]
+            return torch.arange(bits.shape[-1], device=bits.device)
+        return ops.first_alike(key * 2 + bits.long())
 
     def indices(self, bits: Tensor) -> Tensor:
         """What the choice gives: indices `[A, R, k]` from bits `[A, D]`."""
@@ -170,8 +167,7 @@ class Choice:
         if self._all_differ:
             return counts
         joint, size = self.joint, self.order.shape[-1]
-        at = ((joint * size + counts) * size + self.place).argsort(-1)
-        positions = torch.empty_like(at).scatter_(-1, at, torch.arange(size, device=at.device).expand_as(at))
+        positions = ((joint * size + counts) * size + self.place).argsort(-1).argsort(-1)
         return counts + positions - (joint.unsqueeze(-1) > joint.unsqueeze(-2)).sum(-1)
 
     def _ordered(self, lost: Tensor) -> Tensor:

@@ -71,8 +71,8 @@ def bind(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, 
 def out_of_place(func: Any, kwargs: dict[str, Any]) -> tuple[Any, str]:
     """The operation that gives a new tensor, and its name without underscores; WatchError where there is none.
 
-    `total += x` and `x.add_(y)` work like `total + x`: the result is the same where it is used, and where the old
-    tensor is looked at instead, the recorded value is not the function's own, which is noticed.
+    `total += x` and `x.add_(y)` work like `total + x`: the result is the same where it is used. Where the old tensor is
+    looked at later, the recorder refuses.
     """
     raw = func.__name__
     if raw == "__get__":

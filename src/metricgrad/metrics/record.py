@@ -5,6 +5,7 @@ both ways; OPAQUE ones, such as the indices of a median, must not be used. Discr
 comparisons: they are simply run again.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack
 from enum import Enum
@@ -55,7 +56,7 @@ class Kind(Enum):
     OPAQUE = "opaque"
 
 
-class StepRecorder(Watch):
+class StepRecorder(Watch, ABC):
     """Runs a function and records what it compares; indices are for the `Recorder` in `indices.py`.
 
     Args:
@@ -136,15 +137,15 @@ class StepRecorder(Watch):
             if id(tensor) in self._changed:
                 raise self._changed[id(tensor)][1]
 
+    @abstractmethod
     def _with_indices(
         self, tensors: list[Tensor], name: str, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
         """An operation on indices that a choice gave; None for any other."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _choose(self, name: str, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """argmax, argmin, max, min, sort, argsort, topk."""
-        raise NotImplementedError
 
     def _discrete(self, name: str, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """A discrete operation on scores, taken apart; None for any other."""

@@ -7,7 +7,7 @@ Where such a tensor meets a discrete operation, that is taken apart into compari
     a > b            c = a - b                               the bit
     a == b           c = a - b and b - a                     neither bit
     argmax == k      c = x_k - the highest other             the bit
-    round, floor     c = x - each step                       how many bits
+    round, floor     c = x - each step                       the last step reached
     argmax, sort     what its use tells apart                `choices.py`
 
 Every operation on the way leaves a step in a script. A `Replayer` runs the function once more and follows the script:

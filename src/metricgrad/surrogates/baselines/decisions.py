@@ -1,4 +1,4 @@
-r"""Losses of soft decisions: a confusion matrix of chances in place of one of decisions, and Lovasz's extension.
+r"""Losses of soft decisions: a confusion matrix of chances in place of one of decisions.
 
 With p_i = sigmoid(slope * s_i), or the softmax for classes, soft counts are
 
@@ -8,23 +8,14 @@ and a metric's formula of counts takes them as it takes whole ones. AnyLoss (Han
 amplified towards 0 and 1: sigmoid(amplification * (p - 1/2)).
 """
 
-from abc import abstractmethod
-from typing import NamedTuple
-
 import torch
 from torch import Tensor
 
 from metricgrad import ops
+from metricgrad.metrics import metric as to_metric
+from metricgrad.metrics.confusion import ConfusionMetric, FBeta
+from metricgrad.metrics.multiclass import Counts
 from metricgrad.surrogates.baselines.base import Baseline
-
-
-class SoftCounts(NamedTuple):
-    """A soft confusion matrix, `[...]` or `[..., C]`."""
-
-    tp: Tensor
-    fp: Tensor
-    fn: Tensor
-    tn: Tensor
 
 
 class SoftDecisions(Baseline):
@@ -40,9 +31,16 @@ class SoftDecisions(Baseline):
         if not slope > 0:
             raise ValueError(f"slope must be above 0; got {slope}")
 
-    @abstractmethod
-    def of_counts(self, counts: SoftCounts) -> Tensor:
+    @property
+    def metric(self) -> ConfusionMetric:
+        """The metric whose formula takes the soft counts."""
+        found = to_metric(self.like)
+        assert isinstance(found, ConfusionMetric)
+        return found
+
+    def of_counts(self, counts: Counts) -> Tensor:
         """The metric's formula."""
+        return self.metric.of_counts(counts)
 
     def values(self, scores: Tensor, target: Tensor, where: Tensor | None) -> Tensor:
         """1 minus the metric of soft counts."""
@@ -56,7 +54,7 @@ class SoftDecisions(Baseline):
             chance = (amplification * (chance - 0.5)).sigmoid()
         tp, predicted = ops.masked_sum(truth * chance, where), ops.masked_sum(chance, where)
         positives, items = ops.masked_sum(truth, where), ops.masked_sum(torch.ones_like(truth), where)
-        counts = SoftCounts(tp, predicted - tp, positives - tp, items - predicted - positives + tp)
+        counts = Counts(tp, predicted - tp, positives - tp, items - predicted - positives + tp)
         found = self.of_counts(counts)
         return 1 - (found if scores.shape == target.shape else found.mean(0))
 
@@ -83,10 +81,10 @@ class SoftFBeta(SoftDecisions):
     def __init__(self, *, beta: float = 1.0, slope: float = 1.0, amplification: float | None = None) -> None:
         super().__init__(slope=slope, amplification=amplification, beta=beta)
 
-    def of_counts(self, counts: SoftCounts) -> Tensor:
+    @property
+    def metric(self) -> ConfusionMetric:
         """F-beta."""
-        square = self.options["beta"] ** 2
-        return ops.divide((1 + square) * counts.tp, (1 + square) * counts.tp + square * counts.fn + counts.fp)
+        return FBeta(beta=self.options["beta"])
 
 
 class SoftJaccard(SoftDecisions):
@@ -94,18 +92,14 @@ class SoftJaccard(SoftDecisions):
 
     like = "jaccard"
 
-    def of_counts(self, counts: SoftCounts) -> Tensor:
-        """Jaccard."""
-        return ops.divide(counts.tp, counts.tp + counts.fp + counts.fn)
-
 
 class SoftMcc(SoftDecisions):
     """Soft Matthews correlation: (tp tn - fp fn) / sqrt of the product of the four margins."""
 
     like = "mcc"
 
-    def of_counts(self, counts: SoftCounts) -> Tensor:
-        """MCC."""
+    def of_counts(self, counts: Counts) -> Tensor:
+        """MCC, with a gradient of 0 where a margin is empty: the root has none there."""
         tp, fp, fn, tn = counts
         product = (tp + fp) * (tp + fn) * (tn + fp) * (tn + fn)
         safe = torch.where(product > 0, product, 1.0)

@@ -8,6 +8,7 @@ where L+ and L- are the hinge (or logistic) losses of positives and negatives at
 those on the wrong side. The area under a curve is a mean over such points, each with its threshold and multiplier.
 """
 
+import math
 from typing import Literal
 
 import torch
@@ -69,9 +70,7 @@ class GlobalObjective(Binary):
         held = (2 * self.multiplier.detach() - self.multiplier).clamp(min=0).to(scores.dtype)
         margin = scores.unsqueeze(-1) - self.threshold.to(scores.dtype)
         signed = torch.where(target.unsqueeze(-1), margin, -margin)
-        loss = (
-            (1 - signed).clamp(min=0) if self.options["kind"] == "hinge" else F.softplus(-signed) / 0.6931471805599453
-        )
+        loss = (1 - signed).clamp(min=0) if self.options["kind"] == "hinge" else F.softplus(-signed) / math.log(2)
         positive = target if where is None else target & where
         negative = ~target if where is None else ~target & where
         missed, taken = (torch.where(which.unsqueeze(-1), loss, 0.0).sum(-2) for which in (positive, negative))

@@ -176,7 +176,7 @@ class LambdaLoss(Graded):
         gains, ideal = self.gains(target, where)
         with torch.no_grad():
             order = torch.where(counted, scores, -torch.inf).argsort(dim=-1, descending=True, stable=True)
-            rank = torch.empty_like(order).scatter_(-1, order, torch.arange(order.shape[-1]).to(order).expand_as(order))
+            rank = order.argsort(-1)
             discount = 1 / torch.log2(rank.to(scores.dtype) + 2)
             change = (gains.unsqueeze(-1) - gains.unsqueeze(-2)) * (discount.unsqueeze(-1) - discount.unsqueeze(-2))
             weight = ops.divide(change.abs(), ideal.unsqueeze(-1).expand_as(change))
