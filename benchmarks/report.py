@@ -96,7 +96,8 @@ def section(content: Table, scale: str) -> str:
     digits = content.content.get("digits", 4)
     lines = [f"## {content.title}" + (" (full scale)" if scale == "paper" else ""), ""]
     lines += [content.content["about"].strip(), ""]
-    lines += grid(content, cells, digits)
+    for caption, part in content.parts():
+        lines += [f"**{caption}**", ""] * bool(caption) + grid(part, cells, digits) + [""] * bool(caption)
     lines += ["", _footing(content, runs, scale)]
     if content.content.get("claims"):
         lines += [""] + [f"- {verdict(claim, cells, content, digits)}" for claim in content.content["claims"]]
@@ -113,8 +114,9 @@ def collect(content: Table, runs: list[Run]) -> Cells:
     found: dict[tuple[str, str], list[float]] = {}
     for run in runs:
         result = json.loads(run.path.read_text())["result"]
-        values = {run.column: result["value"]} if "columns" in content.content else result["values"]
-        for column, value in values.items():
+        values = result["values"] if "values" in content.content else {"": result["value"]}
+        for name, value in values.items():
+            column = "_".join(part for part in (run.column, name) if part and part != "all")
             found.setdefault((run.row, column), []).append(value)
     return {key: Cell(values) for key, values in found.items()}
 
@@ -152,6 +154,11 @@ def verdict(claim: dict[str, Any], cells: Cells, content: Table, digits: int) ->
     others = [other for other in claim["above"] if (other, column) in cells]
     if not others:
         return f"{content.columns[column]}: not measured yet"
+    if "times" in claim:
+        rival = min(others, key=lambda other: cells[other, column].mean)
+        times, label = ours.mean / cells[rival, column].mean, content.rows[rival]["label"]
+        asked = f"at most {claim['times']:g} times {label}"
+        return f"{claim['label']}: {name} {asked}: {times:.2f} times, {_word(times <= claim['times'])}"
     rival = max(others, key=lambda other: cells[other, column].mean)
     margin = ours.mean - cells[rival, column].mean
     asked = f"at least {claim['by']} above" if "by" in claim else "not more than one standard error below"
@@ -203,11 +210,11 @@ def _paper_lines(content: Table, cells: Cells, row: str, digits: int) -> list[st
 
 
 def _best(content: Table, cells: Cells, column: str) -> Cell | None:
-    if content.content.get("best", "high") == "none":
+    kind = content.content.get("best", "high")
+    if kind == "none":
         return None
-    return max(
-        (cells[row, column] for row in content.rows if (row, column) in cells), key=lambda cell: cell.mean, default=None
-    )
+    found = (cells[row, column] for row in content.rows if (row, column) in cells)
+    return max(found, key=lambda cell: -cell.mean if kind == "low" else cell.mean, default=None)
 
 
 def _duration(seconds: float) -> str:

@@ -2,7 +2,8 @@
 
 A table has rows (usually methods) and columns. Every row and column together are one configuration, trained once for
 each seed; a table without `[columns]` has one configuration per row, whose run gives the `[values]` that are its
-columns. Settings are merged, the more special ones winning:
+columns. With both, every run gives `[values]`, and `[[parts]]` say which are shown together. Settings are merged, the
+more special ones winning:
 
     [settings]  <  [scale.small] or [scale.paper]  <  [columns.NAME]  <  [rows.NAME]
 
@@ -65,6 +66,18 @@ class Table:
         if "columns" in self.content:
             return {name: column["label"] for name, column in self.content["columns"].items()}
         return self.content["values"]
+
+    def parts(self) -> "list[tuple[str, Table]]":
+        """Tables to show one after the other, with a caption each: itself, or what `[[parts]]` cut it into.
+
+        Where a run of each row and column gives several `[values]`, a part shows one of them for some columns and rows.
+        """
+        found = []
+        for part in self.content.get("parts", []):
+            columns = {f"{name}_{part['value']}": self.content["columns"][name] for name in part["columns"]}
+            rows = {name: row for name, row in self.rows.items() if name in part["rows"]}
+            found.append((part["caption"], Table(self.name, {**self.content, "columns": columns, "rows": rows})))
+        return found or [("", self)]
 
     def runs(self, scale: str, seeds: int | None = None, rows: list[str] | None = None) -> list[Run]:
         """Everything to run, seed by seed, so that a grid that is cut short has whole tables first.

@@ -136,12 +136,14 @@ def test_a_failing_run_is_reported_and_the_others_are_kept(tiny: Table) -> None:
 @pytest.mark.parametrize("name", table.table_names())
 def test_committed_tables_are_whole(name: str) -> None:
     content = table.table(name)
+    columns = {column for _, part in content.parts() for column in part.columns}
+    assert all(part.rows.keys() <= content.rows.keys() and part.rows for _, part in content.parts())
     for claim in content.content.get("claims", []):
         assert {claim["row"], *claim.get("above", [])} <= content.rows.keys()
-        assert claim["column"] in content.columns
+        assert claim["column"] in columns
     for row, values in content.content.get("paper", {}).items():
         assert row in content.rows
-        assert values.keys() <= content.columns.keys()
+        assert values.keys() <= columns
     for scale in content.content["scale"]:
         for run in content.runs(scale, seeds=1):
             settings = run.configuration

@@ -9,6 +9,7 @@ import json
 import math
 import warnings
 from abc import ABC, abstractmethod
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -107,6 +108,20 @@ class Surrogate(nn.Module, ABC):
             )
 
 
+class LearnedSurrogate(Surrogate):
+    """A loss with parameters of its own, which its misfit teaches.
+
+    Attributes:
+        metric: what it stands for.
+    """
+
+    metric: Metric
+
+    @abstractmethod
+    def misfit(self, scores: Tensor, target: Tensor, where: Tensor | None = None) -> Tensor:
+        """How far the surrogate is from its metric on these sets: 0-dim, with a gradient for its parameters alone."""
+
+
 def metric_config(metric: Metric) -> dict[str, Any]:
     """Name and options of a metric, ready for JSON; of a user's function only the name."""
     if isinstance(metric, FunctionMetric):
@@ -132,3 +147,8 @@ def as_loss(metric: Metric, values: Tensor) -> Tensor:
     if not metric.higher_is_better:
         return values
     return metric.best - values if math.isfinite(metric.best) else -values
+
+
+def full_precision(device: str) -> AbstractContextManager[Any]:
+    """A context without autocast; entering one costs something, so only where there is autocast."""
+    return torch.autocast(device, enabled=False) if torch.is_autocast_enabled(device) else nullcontext()

@@ -9,11 +9,12 @@ from safetensors.torch import load_file
 
 from metricgrad.surrogates import baselines
 from metricgrad.surrogates.base import Surrogate
+from metricgrad.surrogates.bilevel import BilevelLoss
 from metricgrad.surrogates.memory import WithMemory
 from metricgrad.surrogates.uniloss import UniLoss
 
 _BASELINES = [each for each in vars(baselines).values() if isinstance(each, type)]
-_CLASSES = {cls.__name__: cls for cls in (UniLoss, *_BASELINES)}
+_CLASSES = {cls.__name__: cls for cls in (UniLoss, BilevelLoss, *_BASELINES)}
 
 
 def load_surrogate(path: str | Path, *, metric: Any = None) -> Surrogate:

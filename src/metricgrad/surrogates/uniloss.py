@@ -13,7 +13,6 @@ What the loss returns is the set's true value of the metric, as a loss, with the
 """
 
 import logging
-from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Literal
 
 import torch
@@ -31,7 +30,7 @@ from metricgrad.metrics.reexpress import black_box, watched
 from metricgrad.metrics.reexpression import Reexpression
 from metricgrad.metrics.watch import WatchError
 from metricgrad.surrogates.anchors import Near, Sampler, sample_anchors
-from metricgrad.surrogates.base import Surrogate, as_loss, metric_config, metric_from_config
+from metricgrad.surrogates.base import Surrogate, as_loss, full_precision, metric_config, metric_from_config
 from metricgrad.surrogates.pair_sum import Interpolated, pair_sum
 from metricgrad.surrogates.relaxations import RelaxationName
 from metricgrad.surrogates.relaxations import relaxation as to_relaxation
@@ -173,7 +172,7 @@ class UniLoss(Surrogate):
 
     def losses(self, scores: Tensor, target: Tensor, where: Tensor | None) -> tuple[Tensor, Tensor]:
         """The metric of every set as a loss, with the gradient of its interpolation; and where it is defined."""
-        with _full_precision(scores.device.type):
+        with full_precision(scores.device.type):
             inputs = self._check(scores, target, where)
             plan = self._plan(inputs)
             value, _, carrier, untied = self._interpolate(plan, inputs.scores)
@@ -336,11 +335,6 @@ def inverse_distance(soft: Tensor, anchors: Tensor, live: Tensor, values: Tensor
     if gradient == "exact":
         return numerator / weights
     return numerator * weights / weights.detach() ** 2
-
-
-def _full_precision(device: str) -> AbstractContextManager[Any]:
-    """A context without autocast; entering one costs something, so only where there is autocast."""
-    return torch.autocast(device, enabled=False) if torch.is_autocast_enabled(device) else nullcontext()
 
 
 def _comparison_metric(spec: Any, pairs: Literal["best", "all"] | None) -> ComparisonMetric:

@@ -1,0 +1,333 @@
+r"""BilevelLoss: a set network that imitates any metric, learned along with the model (Grabocka et al., 2019).
+
+The surrogate is a network of the whole set, invariant to the order of its items by construction (Eqn. 2):
+
+.. math:: \hat\ell(y, \hat y) = h\Big(\frac{1}{N} \sum_i g(y_i, \hat y_i)\Big)
+
+g extracts error components of each item, their mean makes indicators of the set, h combines these. Its misfit is the
+distance from the metric as a loss (Eqn. 3 and 5), and a model descends the surrogate (Eqn. 4). What g sees of an item:
+
+    binary, grades   the target and the score
+    labels           for each label, its target and its score
+    classes          for each class, whether it is the target, and the log-odds that softmax gives it
+
+Each label or class is a set of its own for g and h, and the value is the mean over them.
+"""
+
+import itertools
+import math
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Literal, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from metricgrad import ops
+from metricgrad.metrics import Metric
+from metricgrad.metrics import metric as to_metric
+from metricgrad.metrics.base import Inputs
+from metricgrad.metrics.checks import shape, whole
+from metricgrad.metrics.multiclass import one_hot
+from metricgrad.surrogates.base import LearnedSurrogate, as_loss, full_precision, metric_config, metric_from_config
+from metricgrad.surrogates.sources import Kind, Source
+from metricgrad.surrogates.universal import Learned, learn_universal
+
+Distance = Literal["l1", "l2", "huber"]
+Layers = list[Tensor]
+Hidden = tuple[tuple[int, ...], tuple[int, ...]]
+_DISTANCES: dict[str, Callable[[Tensor], Tensor]] = {
+    "l1": torch.abs,
+    "l2": torch.square,
+    "huber": lambda gap: F.smooth_l1_loss(gap, torch.zeros_like(gap), reduction="none"),
+}
+
+
+class Elements(NamedTuple):
+    """What g sees of sets, and how the mean weighs it.
+
+    Attributes:
+        items: `[..., N, 2]`, target and score; `[..., C, N, 2]` for labels and classes.
+        weights: `[..., 1, N]` or `[..., C, 1, N]`, of the mean over items: 1 / N, 0 for what does not count.
+        many: whether there is a dimension of labels or classes.
+    """
+
+    items: Tensor
+    weights: Tensor
+    many: bool
+
+    def some(self, index: Any) -> "Elements":
+        """Those of some of the sets."""
+        return Elements(self.items[index], self.weights[index], self.many)
+
+    def each(self) -> "list[Elements]":
+        """Those of each set, where they have one dimension."""
+        return [Elements(*parts, self.many) for parts in zip(self.items, self.weights, strict=True)]
+
+    def defined(self) -> Tensor:
+        """Sets with anything in them, `[...]`."""
+        found = (self.weights > 0).flatten(-2).any(-1)
+        return found.any(-1) if self.many else found
+
+
+class BilevelLoss(LearnedSurrogate):
+    """A learned set network in a metric's place; its value estimates the metric's, as a loss.
+
+    Fresh weights know nothing: teach them with `learn_universal` (SL-U), along with a model (SL-S), or both (SL-R);
+    `mg.JointTraining` does the last two.
+
+    Args:
+        metric: a name, a `Metric` or any callable `(scores, target) -> number`, scikit-learn's among them.
+        hidden: widths of g and of h; the paper's by default.
+        distance: of the misfit: `"l1"` (the paper's), `"l2"` or `"huber"`.
+        generator: source of randomness for the weights.
+
+    Example:
+        >>> import metricgrad as mg
+        >>> loss = mg.BilevelLoss("f1", generator=torch.Generator().manual_seed(0))
+        >>> learned = loss.learn_universal(steps=300, pool=2048, generator=torch.Generator().manual_seed(0))
+        >>> learned.spearman > 0.9  # with the metric, on sets it has not seen
+        True
+        >>> loss(torch.randn(100, requires_grad=True), torch.arange(100) % 3 == 0).backward()
+
+    Reference:
+        Learning Surrogate Losses, Sec. 3, Eqn. 2 to 5.
+    """
+
+    readable = True
+    shift: Tensor
+    scale: Tensor
+
+    def __init__(
+        self,
+        metric: Any,
+        *,
+        hidden: Hidden = ((30, 30), (10, 10)),
+        distance: Distance = "l1",
+        generator: torch.Generator | None = None,
+    ) -> None:
+        super().__init__()
+        self.metric: Metric = to_metric(metric)
+        if distance not in _DISTANCES:
+            raise ValueError(f"distance must be one of {', '.join(map(repr, _DISTANCES))}; got {distance!r}")
+        self.distance: Distance = distance
+        self.hidden = _widths(hidden)
+        self.g = _network((2, *self.hidden[0]), generator)
+        self.h = _network((self.hidden[0][-1], *self.hidden[1], 1), generator)
+        self.universal = False
+        self.register_buffer("shift", torch.tensor(0.0))
+        self.register_buffer("scale", torch.tensor(1.0))
+
+    @property
+    def multilabel(self) -> bool:
+        """Whether sets are items with labels."""
+        return getattr(self.metric, "multilabel", getattr(self.metric, "set_dims", None) == (2, 2))
+
+    def losses(self, scores: Tensor, target: Tensor, where: Tensor | None) -> tuple[Tensor, Tensor]:
+        """The network's estimate for every set, and whether it has items."""
+        elements = self.elements(self.check(scores, target, where))
+        return self.estimate(elements), elements.defined()
+
+    def elements(self, inputs: Inputs) -> Elements:
+        """What g sees of checked inputs."""
+        scores, target, where = inputs
+        sets = getattr(self.metric, "set_dims", None) in (None, (1, 1), (2, 1), (2, 2))
+        if sets and scores.shape == target.shape:
+            many = self.multilabel
+        elif sets and scores.shape[:-1] == target.shape and not target.is_floating_point():
+            many, target, scores = True, one_hot(target, scores.shape[-1]), ops.log_odds(scores).to(scores.dtype)
+            where = None if where is None else where.unsqueeze(-1)
+        else:
+            raise ValueError(
+                f"BilevelLoss takes scores and target [..., N], items with labels [..., N, C], or scores [..., N, C] "
+                f"with classes [..., N]; got scores {shape(scores)} and target {shape(target)} for {self.metric.name}"
+            )
+        items = torch.stack([target.to(scores.dtype), scores], -1).to(self.scale.dtype)
+        if where is None:
+            weights = items.new_full((), 1 / max(1, scores.shape[-1 - many])).expand(scores.shape)
+        else:
+            where = (where.unsqueeze(-1) if where.dim() < scores.dim() else where).expand(scores.shape)
+            weights = where.to(items.dtype) / where.sum(-1 - many, keepdim=True).clamp(min=1)
+            items = items.masked_fill(~where.unsqueeze(-1), 0.0)  # a function's target may hold anything there
+        if many:
+            items, weights = items.transpose(-2, -3), weights.transpose(-1, -2)
+        return Elements(items, weights.unsqueeze(-2), many)
+
+    def estimate(self, elements: Elements) -> Tensor:
+        """Eqn. 2 for every set, on the metric's scale: `[...]`."""
+        with full_precision(elements.items.device.type):
+            return torch.addcmul(self.shift, set_network(elements, list(self.g), list(self.h)), self.scale)
+
+    @torch.no_grad()
+    def truth(self, inputs: Inputs) -> Tensor:
+        """The metric of checked inputs as a loss, `[...]`: what the network is to give. NaN where it is undefined."""
+        with full_precision(inputs.scores.device.type):
+            return as_loss(self.metric, self.metric.evaluate(*inputs)).to(self.scale.dtype)
+
+    def misfit(self, scores: Tensor, target: Tensor, where: Tensor | None = None) -> Tensor:
+        """The mean distance between estimate and metric, Eqn. 3 and 5; of an unbounded metric in units of its spread.
+
+        Args:
+            scores: raw model output, in the metric's shapes; no gradient goes there.
+            target: ground truth.
+            where: True for what counts; None counts all.
+
+        Returns:
+            A 0-dim tensor; sets on which the metric is undefined are left out.
+        """
+        inputs = self.check(scores.detach(), target, where)
+        truth = self.truth(inputs)
+        self.standardise(truth)
+        known = truth.isfinite()
+        distances = self.distances(self.elements(inputs), torch.where(known, truth, 0.0))
+        return ops.masked_mean(distances.flatten(), known.flatten())
+
+    def distances(self, elements: Elements, truth: Tensor) -> Tensor:
+        """The distance between estimate and truth for every set, `[...]`; NaN where the truth is undefined."""
+        return self.apart(self.estimate(elements), truth)
+
+    def apart(self, estimate: Tensor, truth: Tensor) -> Tensor:
+        """The distance between estimates and truths, `[...]`."""
+        gap = estimate - truth
+        return self.measure(gap / self.scale if self.unbounded else gap)
+
+    def measure(self, gap: Tensor) -> Tensor:
+        """The length of differences, by the distance of the misfit."""
+        return _DISTANCES[self.distance](gap)
+
+    @property
+    def unbounded(self) -> bool:
+        """Whether the metric's values have no ends, so that only data tells their scale."""
+        return not (math.isfinite(self.metric.best) and math.isfinite(self.metric.worst))
+
+    def standardise(self, truth: Tensor, *, anyway: bool = False) -> None:
+        """Lets estimates of an unbounded metric, or `anyway`, start at the mean and spread of these values; once."""
+        if not (anyway or (self.unbounded and self.scale == 1 and self.shift == 0)):
+            return
+        truth = truth[truth.isfinite()].to(self.scale.dtype)
+        if truth.numel():
+            spread = truth.std() if truth.numel() > 1 else truth.abs().max()
+            self.shift.copy_(truth.mean())
+            self.scale.copy_(torch.where(spread > 0, spread, 1.0))
+
+    def learn_universal(
+        self,
+        *,
+        steps: int = 8000,
+        source: Kind | Source = "broad",
+        sets: int = 64,
+        size: int = 100,
+        pool: int = 16384,
+        rate: float = 5e-3,
+        classes: int | None = None,
+        progress: bool = True,
+        generator: torch.Generator | None = None,
+    ) -> Learned:
+        """Learns the metric from made-up sets, before there is a model (Sec. 3.1, Eqn. 3): the start of SL-U and SL-R.
+
+        Args:
+            steps: of Adam; 8,000 take about 20 seconds, a few hundred give a rough idea.
+            source: of the sets: `"paper"` (Bernoulli targets, Normal scores), `"broad"` (`surrogates/sources.py`), or a
+                function from a generator to scores and target with a leading dimension of sets.
+            sets: number of sets in each step.
+            size: items of a made-up set; that of the batches to come, as metrics of small sets are distributed
+                otherwise.
+            pool: how many sets are made up in all.
+            rate: the learning rate at the start; it falls to 0.
+            classes: number of classes or labels, where the scores have them.
+            progress: shows a bar, on a terminal.
+            generator: source of randomness for the sets.
+
+        Returns:
+            Misfit and rank correlation on sets that were kept aside.
+        """
+        learned = learn_universal(
+            self,
+            steps=steps,
+            source=source,
+            sets=sets,
+            size=size,
+            pool=pool,
+            rate=rate,
+            classes=classes,
+            progress=progress,
+            generator=generator,
+        )
+        self.universal = True
+        return learned
+
+    def config(self) -> dict[str, Any]:
+        """What rebuilds the loss; its weights are stored beside."""
+        own = {"hidden": self.hidden, "distance": self.distance, "universal": self.universal}
+        return {"metric": metric_config(self.metric), **own}
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any], metric: Any) -> "BilevelLoss":
+        """The loss that `config` describes; a metric given replaces the stored one."""
+        chosen = metric_from_config(config["metric"]) if metric is None else metric
+        loss = cls(chosen, hidden=config["hidden"], distance=config["distance"])
+        loss.universal = config["universal"]
+        return loss
+
+    def extra_repr(self) -> str:
+        """The metric and the distance."""
+        return f"{self.metric!r}, distance={self.distance!r}"
+
+    def check(self, scores: Tensor, target: Tensor, where: Tensor | None) -> Inputs:
+        """The inputs as the metric has them; a trailing dimension of 1 is dropped."""
+        if scores.dim() == target.dim() + 1 and scores.shape[-1] == 1:
+            scores = scores.squeeze(-1)
+        return self.metric.check(scores, target.detach(), where)
+
+
+def set_network(elements: Elements, g: Layers, h: Layers) -> Tensor:
+    """h(mean_i g(y_i, s_i)), Eqn. 2, for every set.
+
+    Args:
+        elements: of any number of sets; for R networks at once they have a leading dimension R.
+        g: weight `[in, out]` and bias `[out]` of one layer after the other; `[R, in, out]` and `[R, 1, out]` for R
+            networks.
+        h: the same; its last layer has one output and no Leaky-ReLU.
+
+    Returns:
+        `[...]`, not yet on the metric's scale.
+    """
+    components = elements.items
+    for weight, bias in _by_layer(g):
+        components = F.leaky_relu(_linear(components, weight, bias))
+    indicators = elements.weights @ components
+    for weight, bias in _by_layer(h[:-2]):
+        indicators = F.leaky_relu(_linear(indicators, weight, bias))
+    values = _linear(indicators, *h[-2:]).squeeze((-1, -2))
+    return values.mean(-1) if elements.many else values
+
+
+def _by_layer(parameters: Layers) -> Iterator[tuple[Tensor, Tensor]]:
+    return zip(parameters[::2], parameters[1::2], strict=True)
+
+
+def _linear(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    if x.dim() == weight.dim():
+        return torch.addmm(bias, x, weight) if x.dim() == 2 else torch.baddbmm(bias, x, weight)
+    flat = x.reshape(*weight.shape[:-2], -1, x.shape[-1])
+    return _linear(flat, weight, bias).view(*x.shape[:-1], weight.shape[-1])
+
+
+def _network(widths: tuple[int, ...], generator: torch.Generator | None) -> nn.ParameterList:
+    """Weights and biases of linear layers, drawn as `nn.Linear` draws them, but from the generator."""
+    parameters = nn.ParameterList()
+    for inputs, outputs in itertools.pairwise(widths):
+        for size in ((inputs, outputs), (outputs,)):
+            drawn = torch.empty(size)
+            parameters.append(nn.init.uniform_(drawn, -(inputs**-0.5), inputs**-0.5, generator=generator))
+    return parameters
+
+
+def _widths(hidden: Any) -> Hidden:
+    """Widths of g and h; TypeError or ValueError where they are none."""
+    paired = isinstance(hidden, Sequence) and len(hidden) == 2
+    if not paired or not all(isinstance(part, Sequence) and len(part) for part in hidden):
+        raise ValueError(f"hidden must be the widths of g and of h, such as ((30, 30), (10, 10)); got {hidden!r}")
+    for width in itertools.chain(*hidden):
+        whole("a width in hidden", width, 1)
+    return tuple(hidden[0]), tuple(hidden[1])

@@ -1,0 +1,118 @@
+r"""Sources of score sets: made-up scores and targets from which a surrogate learns a metric before it sees a model.
+
+Learning Surrogate Losses draws targets y ~ Bernoulli(p) and scores s ~ Normal(mu, sigma^2), apart from each other
+(Eqn. 3): all sets are alike there, those of a model that knows nothing. `broad` sets differ from one another as models
+in training do:
+
+    s = spread * Normal(0, 1) + separation * (y - 1/2) + shift,    y ~ Bernoulli(prevalence)
+
+with a spread, separation, shift and prevalence of its own for each set. With classes, the class of the target is the
+one that is raised, and every class has a shift of its own.
+"""
+
+from collections.abc import Callable
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from metricgrad.metrics.checks import whole
+
+Source = Callable[[torch.Generator | None], tuple[Tensor, Tensor]]
+Kind = Literal["paper", "broad"]
+
+
+def paper(
+    sets: int = 64,
+    size: int = 100,
+    *,
+    prevalence: float = 0.5,
+    mean: float = 0.0,
+    spread: float = 1.0,
+    classes: int | None = None,
+    multilabel: bool = False,
+) -> Source:
+    """Targets and scores that know nothing of each other (Sec. 3.1, Eqn. 3).
+
+    Args:
+        sets: number of sets in each draw.
+        size: items of a set, N.
+        prevalence: p, the chance of a positive; classes are all equally likely.
+        mean: mu of the scores.
+        spread: sigma of the scores.
+        classes: number of classes or labels, C; None makes binary scores.
+        multilabel: with classes, a target for each of them instead of one of them.
+
+    Returns:
+        A source: from a generator to scores and target, `[sets, N]` each, `[sets, N, C]` and `[sets, N]` with classes,
+        `[sets, N, C]` each with labels.
+
+    Example:
+        >>> scores, target = paper(sets=3, size=5)(torch.Generator().manual_seed(0))
+        >>> scores.shape, target.dtype
+        (torch.Size([3, 5]), torch.bool)
+    """
+    _check(sets, size, classes)
+
+    def draw(generator: torch.Generator | None) -> tuple[Tensor, Tensor]:
+        labels = (sets, size) if classes is None else (sets, size, classes)
+        if classes is None or multilabel:
+            target = torch.rand(labels, generator=generator) < prevalence
+        else:
+            target = torch.randint(classes, (sets, size), generator=generator)
+        return mean + spread * torch.randn(labels, generator=generator), target
+
+    return draw
+
+
+def broad(sets: int = 64, size: int = 100, *, classes: int | None = None, multilabel: bool = False) -> Source:
+    """Sets as different from one another as those of models in training, a quarter of them the paper's.
+
+    Spreads are drawn from 0.2 to 2.2, separations from -1 to 5, shifts from Normal(0, 1); the prevalence is 1/2 in half
+    of the sets and anything from 0.02 to 0.98 in the other half.
+
+    Args:
+        sets: number of sets in each draw.
+        size: items of a set, N.
+        classes: number of classes or labels, C; None makes binary scores.
+        multilabel: with classes, a target for each of them instead of one of them.
+
+    Returns:
+        A source, as `paper` gives one.
+    """
+    _check(sets, size, classes)
+    ignorant = paper(sets // 4, size, classes=classes, multilabel=multilabel) if sets >= 4 else None
+
+    def draw(generator: torch.Generator | None) -> tuple[Tensor, Tensor]:
+        number = sets - sets // 4
+
+        def uniform(low: float, high: float) -> Tensor:
+            return low + (high - low) * torch.rand((number, 1, 1), generator=generator)
+
+        raised = torch.rand((number, size, classes or 1), generator=generator)
+        if classes is None or multilabel:
+            chance = torch.where(uniform(0, 1) < 1 / 2, 0.5, uniform(0.02, 0.98))
+            target = truth = raised < chance
+        else:
+            favour = uniform(0, 3) * torch.randn((number, 1, classes), generator=generator)  # some classes are rare
+            target = (favour - (-raised.clamp(min=1e-9).log()).log()).argmax(-1)
+            truth = F.one_hot(target, classes)
+        scores = torch.randn(raised.shape, generator=generator) * uniform(0.2, 2.2)
+        scores = scores + (truth.to(scores.dtype) - 0.5) * uniform(-1, 5)
+        scores = scores + torch.randn((number, 1, classes or 1), generator=generator)
+        if classes is None:
+            scores, target = scores.squeeze(-1), target.squeeze(-1)
+        if ignorant is None:
+            return scores, target
+        more = ignorant(generator)
+        return torch.cat([scores, more[0]]), torch.cat([target, more[1]])
+
+    return draw
+
+
+def _check(sets: int, size: int, classes: int | None) -> None:
+    whole("sets", sets, 1)
+    whole("size", size, 1)
+    if classes is not None:
+        whole("classes", classes, 2)

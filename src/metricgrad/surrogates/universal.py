@@ -1,0 +1,128 @@
+"""Universal learning: a surrogate learns its metric from made-up sets, before there is a model (Sec. 3.1, Eqn. 3).
+
+A pool of sets is drawn and the metric evaluated on all of it at once; then Adam descends the misfit on a few sets of it
+at a time, with a learning rate that falls to zero. Sets of the same source that were kept aside tell how well it went.
+"""
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import torch
+from torch import Tensor
+
+from metricgrad import ops
+from metricgrad.metrics.checks import shape, whole
+from metricgrad.progress import progress as to_progress
+from metricgrad.surrogates.sources import Kind, Source, broad, paper
+
+if TYPE_CHECKING:
+    from metricgrad.surrogates.bilevel import BilevelLoss, Elements
+
+_HELD_OUT = 1024
+_CLIP = 1.0
+
+
+class Learned(NamedTuple):
+    """What a surrogate knows of its metric, on sets it has not seen.
+
+    Attributes:
+        misfit: mean distance between estimate and metric.
+        spearman: rank correlation of estimate and metric.
+        constant: the misfit of the best constant estimate, to compare with.
+    """
+
+    misfit: float
+    spearman: float
+    constant: float
+
+
+def learn_universal(
+    loss: "BilevelLoss",
+    *,
+    steps: int,
+    source: Kind | Source,
+    sets: int,
+    size: int,
+    pool: int,
+    rate: float,
+    classes: int | None,
+    progress: bool,
+    generator: torch.Generator | None,
+) -> Learned:
+    """Learns the metric of a loss; `BilevelLoss.learn_universal` describes the arguments."""
+    for option, value, least in (("steps", steps, 1), ("sets", sets, 1), ("size", size, 1), ("pool", pool, sets)):
+        whole(option, value, least)
+    held = min(_HELD_OUT, pool)
+    number = pool + held
+    before = {name: value.clone() for name, value in loss.state_dict().items()}
+    elements, truth = _pool(loss, _source(loss, source, number, size, classes), number, generator)
+    held = min(held, len(truth) // 2)
+    optimizer = torch.optim.Adam(loss.parameters(), rate, fused=True)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
+    with to_progress(f"learning {loss.metric.name}", steps, progress) as tell:
+        for step in range(steps):
+            drawn = torch.randint(held, len(truth), (sets,), generator=generator)
+            misfit = loss.distances(elements.some(drawn), truth[drawn]).mean()
+            optimizer.zero_grad(set_to_none=True)
+            misfit.backward()
+            norm = torch.nn.utils.clip_grad_norm_(loss.parameters(), _CLIP)
+            if not norm.isfinite():
+                loss.load_state_dict(before)
+                raise RuntimeError(
+                    f"learning {loss.metric.name} diverged at step {step + 1} of {steps} (misfit {misfit.item():.3g}); "
+                    f"pass a smaller rate than {rate}"
+                )
+            optimizer.step()
+            schedule.step()
+            if not (step + 1) % 100:
+                tell(100, f"misfit {misfit.item():.4f}")
+    return fidelity(loss, elements.some(slice(held)), truth[:held])
+
+
+@torch.no_grad()
+def fidelity(loss: "BilevelLoss", elements: "Elements", truth: Tensor) -> Learned:
+    """How well a surrogate imitates its metric on these sets."""
+    found = loss.estimate(elements)
+    misfit, middle = (loss.apart(guess, truth).mean() for guess in (found, truth.median()))
+    return Learned(misfit.item(), ops.spearman(found, truth.to(found.dtype)).item(), middle.item())
+
+
+def _pool(
+    loss: "BilevelLoss", draw: Source, number: int, generator: torch.Generator | None
+) -> tuple["Elements", Tensor]:
+    """What g sees of so many sets, and their truths; less those on which the metric is undefined."""
+    drawn, count = [], 0
+    while count < number:
+        drawn.append(draw(generator))
+        scores, target = drawn[-1]
+        if scores.dim() < 2 or not len(scores) or scores.shape[1:] != drawn[0][0].shape[1:]:
+            raise ValueError(
+                "a source must give scores and target with a leading dimension of sets, all of one size; got scores "
+                f"{shape(scores)} and target {shape(target)}"
+            )
+        count += len(scores)
+    inputs = loss.check(torch.cat([scores for scores, _ in drawn]), torch.cat([target for _, target in drawn]), None)
+    truth = loss.truth(inputs)
+    defined = truth.isfinite()
+    if 2 * defined.sum() < count:
+        raise ValueError(
+            f"{loss.metric.name} gave NaN or infinity on {count - int(defined.sum())} of {count} made-up sets, which "
+            "leaves too little to learn from; pass a source whose sets it is defined on"
+        )
+    truth = truth[defined]
+    if truth.max() == truth.min():
+        raise ValueError(
+            f"{loss.metric.name}, as a loss, is {truth[0].item():.6g} on all of {count} made-up sets, so there is "
+            "nothing to learn from; pass a source on which it varies"
+        )
+    loss.standardise(truth, anyway=True)
+    return loss.elements(inputs).some(defined), truth
+
+
+def _source(loss: "BilevelLoss", source: Kind | Source, number: int, size: int, classes: int | None) -> Source:
+    if callable(source):
+        return source
+    if source not in ("paper", "broad"):
+        raise ValueError(f"source must be 'paper', 'broad' or a function of a generator; got {source!r}")
+    if loss.multilabel and classes is None:
+        raise ValueError(f"{loss.metric.name} is of items with labels; say how many: learn_universal(classes=...)")
+    return (paper if source == "paper" else broad)(number, size, classes=classes, multilabel=loss.multilabel)

@@ -1,0 +1,8 @@
+"""What moves parameters: models and learned surrogates, trained together."""
+
+from metricgrad.training.batches import Batches as Batches
+from metricgrad.training.flat import Stack as Stack
+from metricgrad.training.guard import TrainingError as TrainingError
+from metricgrad.training.joint import JointTraining as JointTraining
+from metricgrad.training.joint import Round as Round
+from metricgrad.training.stacked import StackedTraining as StackedTraining

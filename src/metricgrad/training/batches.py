@@ -1,0 +1,73 @@
+"""Batches of training data, drawn at random with replacement, as Algorithm 1 draws them (lines 5 and 10).
+
+Stratified batches hold every class in its share of the data, and at least once: with one positive in a hundred, a
+batch of 100 has one, where plain drawing leaves a third of the batches without a value of most metrics.
+"""
+
+import torch
+from torch import Tensor
+
+from metricgrad.metrics.checks import shape, whole
+
+
+class Batches:
+    """Draws the indices of batches.
+
+    Args:
+        target: `[items, ...]`, of the training data.
+        size: items of a batch.
+        stratified: keeps the shares of the classes; needs one class index (or 0 and 1) per item.
+
+    Example:
+        >>> batches = Batches(torch.arange(1000) % 50 == 0, size=100, stratified=True)
+        >>> index = batches.draw(3, torch.Generator().manual_seed(0))
+        >>> index.shape, (index % 50 == 0).sum(-1)
+        (torch.Size([3, 100]), tensor([2, 2, 2]))
+    """
+
+    def __init__(self, target: Tensor, size: int, stratified: bool) -> None:
+        whole("batch", size, 1)
+        if not len(target):
+            raise ValueError("there is no training data: x and y are empty")
+        self.size, self._items = size, len(target)
+        self._classes = _shares(target, size) if stratified else None
+
+    def draw(self, number: int, generator: torch.Generator | None) -> Tensor:
+        """Indices of so many batches: `[number, size]`."""
+        if self._classes is None:
+            return torch.randint(self._items, (number, self.size), generator=generator)
+        return torch.cat(
+            [
+                members[torch.randint(len(members), (number, part), generator=generator)]
+                for members, part in self._classes
+            ],
+            -1,
+        )
+
+
+def has_classes(target: Tensor, size: int) -> bool:
+    """Whether a target has one class per item, each of which a batch of this size can hold twice on average."""
+    if target.dim() != 1 or (target.is_floating_point() and (target != target.round()).any()):
+        return False
+    return 2 * len(target.unique()) <= size
+
+
+def _shares(target: Tensor, size: int) -> list[tuple[Tensor, int]]:
+    """The items of each class, and how many of them a batch has: by largest remainder, at least one."""
+    if target.dim() != 1 or (target.is_floating_point() and (target != target.round()).any()):
+        raise ValueError(
+            f"stratified batches need one class index per item; got {target.dtype} of shape {shape(target)}. "
+            "Pass stratified=False"
+        )
+    classes, counts = target.unique(return_counts=True)
+    if len(classes) > size:
+        raise ValueError(
+            f"a batch of {size} cannot hold each of {len(classes)} classes; pass a larger batch, or stratified=False"
+        )
+    exact = counts.double() * size / len(target)
+    parts = exact.floor().clamp(min=1).long()
+    for _ in range(size - int(parts.sum())):
+        parts[(exact - parts).argmax()] += 1
+    for _ in range(int(parts.sum()) - size):  # rare classes took more than their share
+        parts[torch.where(parts > 1, parts - exact, -torch.inf).argmax()] -= 1
+    return [((target == each).nonzero().squeeze(-1), int(part)) for each, part in zip(classes, parts, strict=True)]

@@ -1,0 +1,105 @@
+"""Watches a joint training for what cannot go well, and says so in one sentence.
+
+    the metric is NaN on some sets      a warning, once; those sets are left out
+    the metric is NaN on all of a round the training stops
+    the metric never changes            a warning, once, after 100 rounds: a surrogate of a constant has no gradient
+    a value is not finite               the surrogate or the model has diverged: the training stops
+    the misfit stays above 100 ranges   the same, before it overflows
+
+A training that stops is put back to its last good state.
+"""
+
+import math
+import warnings
+
+import torch
+from torch import Tensor
+
+_WATCHED = 100
+_FAR = 100.0
+_PATIENCE = 50
+
+
+class TrainingError(RuntimeError):
+    """A training that cannot go on; model and loss are as they were when it still went well."""
+
+
+class Guard:
+    """Watches a training, of one run or many at once; raises a TrainingError where it cannot go on.
+
+    Args:
+        name: of the metric.
+        items: of a batch, for the messages.
+    """
+
+    def __init__(self, name: str, items: int) -> None:
+        self._name, self._items = name, items
+        self._low = self._high = torch.zeros(())
+        self._rounds = self._sets = self._far = 0
+        self._warned = False
+
+    def check_loss(self, loss: Tensor) -> None:
+        """Of the surrogate's values on the model's batches."""
+        if not math.isfinite(loss.sum().item()):
+            raise TrainingError("the surrogate's value of the model's scores is not finite")
+
+    def check_parameters(self, *vectors: Tensor) -> None:
+        """Of the model's parameters and the surrogate's, after their last steps."""
+        for vector in vectors:
+            if not math.isfinite(vector.detach().sum().item()) and not vector.isfinite().all():
+                raise TrainingError("a parameter of the model or of the surrogate is not finite")
+
+    def check_misfit(self, misfit: Tensor) -> None:
+        """Of the surrogate's distances from the metric."""
+        highest = misfit.mean(0).max().item()
+        if not math.isfinite(highest):
+            raise TrainingError("the surrogate's misfit is not finite")
+        self._far = self._far + 1 if highest > _FAR else 0
+        if self._far == _PATIENCE:
+            raise TrainingError(
+                f"the surrogate's misfit has been above {_FAR:g} for {_PATIENCE} rounds and is now {highest:.3g}"
+            )
+
+    def check_truth(self, truth: Tensor) -> None:
+        """Of the metric's values as losses, `[K, ...]`."""
+        if self._rounds < _WATCHED:
+            self._watch(truth)
+        if math.isfinite(truth.sum().item()):
+            return
+        known = truth.isfinite()
+        if not known.any(0).all():
+            raise TrainingError(f"{self._name} gave NaN on all {len(truth)} batches of a round")
+        if not self._warned:
+            self._warned = True
+            warnings.warn(
+                f"{self._name} gave NaN on {int((~known).sum())} of {truth.numel()} batches of {self._items} items, "
+                "which are left out; larger or stratified batches may help",
+                stacklevel=6,
+            )
+
+    def _watch(self, truth: Tensor) -> None:
+        """Warns, once, if the metric has been the same from the start."""
+        low, high = truth.nan_to_num(math.inf).amin(0), truth.nan_to_num(-math.inf).amax(0)
+        self._low = torch.minimum(self._low, low) if self._rounds else low
+        self._high = torch.maximum(self._high, high) if self._rounds else high
+        self._rounds += 1
+        self._sets += len(truth)
+        if self._rounds == _WATCHED and (self._low >= self._high).any():
+            value = self._low[self._low >= self._high].flatten()[0]
+            warnings.warn(
+                f"{self._name}, as a loss, was {value:.6g} on all of the first {self._sets} batches of {self._items} "
+                "items, so the surrogate has nothing to learn from them; larger or stratified batches may help, or a "
+                "model that already knows something",
+                stacklevel=7,
+            )
+
+    def state(self) -> Tensor:
+        """What it has seen, as numbers."""
+        counts = torch.tensor([self._rounds, self._sets, self._far, self._warned], dtype=torch.float64)
+        return torch.cat([counts, self._low.flatten().double(), self._high.flatten().double()])
+
+    def restore(self, state: Tensor) -> None:
+        """Goes back to an earlier moment."""
+        self._rounds, self._sets, self._far = (int(count) for count in state[:3])
+        self._warned = bool(state[3])
+        self._low, self._high = state[4:].float().reshape(2, -1).squeeze(-1)
