@@ -48,3 +48,39 @@ def fidelity(cells: dict[tuple[str, str], Any], rows: dict[str, dict[str, Any]],
     path.parent.mkdir(exist_ok=True)
     figure.savefig(path, dpi=130, metadata={"Software": None})
     plt.close(figure)
+
+
+def convergence(cells: dict[tuple[str, str], Any], rows: dict[str, dict[str, Any]], paper: Any, path: Path) -> None:
+    """The surrogate's value, its misfit and the true test loss along the way, a panel for each metric and row.
+
+    Args:
+        cells: mean and spread by row and column.
+        rows: settings of the rows, with their labels.
+        paper: not used; the paper prints a picture only.
+        path: where the picture goes.
+    """
+    names = list(dict.fromkeys(column.rsplit("_", 2)[0] for _, column in cells))
+    moments = sorted({int(column.rsplit("_", 1)[1]) for _, column in cells})
+    figure, axes = plt.subplots(
+        len(rows), len(names), figsize=(13, 5.6), layout="constrained", sharex=True, sharey="col"
+    )
+    kinds = {"loss": ("surrogate", "#c2185b"), "misfit": ("misfit", "#888888"), "test": ("true, test data", "#1b9aaa")}
+    for line, (row, settings) in zip(axes, rows.items(), strict=True):
+        for axis, name in zip(line, names, strict=True):
+            for kind, (label, color) in kinds.items():
+                found = [cells[row, f"{name}_{kind}_{moment}"] for moment in moments]
+                means = [cell.mean for cell in found]
+                axis.plot(moments, means, color=color, label=label)
+                low, high = ([cell.mean + sign * cell.spread for cell in found] for sign in (-1, 1))
+                axis.fill_between(moments, low, high, color=color, alpha=0.15, linewidth=0)
+            axis.set_ylim(-0.05, 1.05)
+            axis.spines[["top", "right"]].set_visible(False)
+        line[0].set_ylabel(settings["label"])
+    for axis, name in zip(axes[0], names, strict=True):
+        axis.set_title(name.replace("_", " ") if name == "error_rate" else f"1 - {name.replace('_', ' ')}", fontsize=11)
+    for axis in axes[-1]:
+        axis.set_xlabel("iterations")
+    axes[0, 0].legend(frameon=False, fontsize=9)
+    path.parent.mkdir(exist_ok=True)
+    figure.savefig(path, dpi=100, metadata={"Software": None})
+    plt.close(figure)
