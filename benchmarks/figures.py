@@ -9,6 +9,7 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 
 _DISTANCES = ["0", "1_512", "1_128", "1_32", "1_8", "1_2"]
+_LOSSES = {"auc": "1 - AUC", "average_precision": "1 - average precision", "f1": "1 - F1", "error_rate": "error rate"}
 _COLORS = {"accuracy": "#2a6f97", "accuracy_best": "#6a994e", "ap": "#bc4749"}
 
 
@@ -77,7 +78,7 @@ def convergence(cells: dict[tuple[str, str], Any], rows: dict[str, dict[str, Any
             axis.spines[["top", "right"]].set_visible(False)
         line[0].set_ylabel(settings["label"])
     for axis, name in zip(axes[0], names, strict=True):
-        axis.set_title(name.replace("_", " ") if name == "error_rate" else f"1 - {name.replace('_', ' ')}", fontsize=11)
+        axis.set_title(_LOSSES.get(name, name), fontsize=11)
     for axis in axes[-1]:
         axis.set_xlabel("iterations")
     axes[0, 0].legend(frameon=False, fontsize=9)
