@@ -9,9 +9,8 @@ import pytest
 FIGURES = Path(__file__).parents[1] / "docs" / "figures"
 
 
-@pytest.fixture(scope="module")
-def loss_surfaces() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("loss_surfaces", FIGURES / "loss_surfaces.py")
+def script(name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(name, FIGURES / f"{name}.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -19,7 +18,8 @@ def loss_surfaces() -> ModuleType:
     return module
 
 
-def test_loss_surfaces_are_best_at_the_ideal_corner(loss_surfaces: ModuleType, tmp_path: Path) -> None:
+def test_loss_surfaces_are_best_at_the_ideal_corner(tmp_path: Path) -> None:
+    loss_surfaces = script("loss_surfaces")
     figure, surfaces = loss_surfaces.draw(cells=16, draws=4)
     figure.savefig(tmp_path / "surfaces.png", dpi=30)
     assert (tmp_path / "surfaces.png").stat().st_size > 0
@@ -34,5 +34,19 @@ def test_loss_surfaces_are_best_at_the_ideal_corner(loss_surfaces: ModuleType, t
             assert multilinear[-1, 0] == pytest.approx(multilinear.min().item(), abs=1e-6)
 
 
-def test_the_picture_in_the_docs_is_small() -> None:
-    assert 50_000 < (FIGURES / "loss_surfaces.png").stat().st_size < 400_000
+def test_a_model_of_one_parameter_goes_where_its_loss_is_lowest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one_parameter = script("one_parameter")
+    monkeypatch.setattr(one_parameter, "MOMENTS", (10, 60))
+    rows = {start: one_parameter.moments(start) for start in ("scratch", "universal")}
+    one_parameter.draw(rows).savefig(tmp_path / "parameter.png", dpi=30)
+    assert (tmp_path / "parameter.png").stat().st_size > 0
+    last = rows["universal"][-1]
+    assert 0.4 < last.a < 0.7  # the valley of the error rate
+    assert last.true[last.a > one_parameter.REACH][-1] < 0.15
+
+
+@pytest.mark.parametrize("name", ["loss_surfaces", "one_parameter"])
+def test_the_pictures_in_the_docs_are_small(name: str) -> None:
+    assert 30_000 < (FIGURES / f"{name}.png").stat().st_size < 400_000

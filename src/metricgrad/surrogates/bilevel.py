@@ -239,7 +239,7 @@ class BilevelLoss(LearnedSurrogate):
             generator: source of randomness for the sets.
 
         Returns:
-            Misfit and rank correlation on sets that were kept aside.
+            Misfit and rank correlation on fresh sets.
         """
         learned = learn_universal(
             self,
@@ -299,7 +299,9 @@ def set_network(elements: Elements, g: Layers, h: Layers) -> Tensor:
     for weight, bias in _by_layer(h[:-2]):
         indicators = F.leaky_relu(_linear(indicators, weight, bias))
     values = _linear(indicators, *h[-2:]).squeeze((-1, -2))
-    return values.mean(-1) if elements.many else values
+    if not elements.many:
+        return values
+    return ops.masked_mean(values, (elements.weights > 0).any(-1).squeeze(-1))  # labels with anything that counts
 
 
 def _by_layer(parameters: Layers) -> Iterator[tuple[Tensor, Tensor]]:

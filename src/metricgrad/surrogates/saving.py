@@ -45,8 +45,11 @@ def load_surrogate(path: str | Path, *, metric: Any = None) -> Surrogate:
     if header is None:
         raise ValueError(f"{path} holds tensors but no surrogate; loss.save(path) writes one")
     stored = json.loads(header)
-    surrogate = _rebuild(stored, metric)
-    surrogate.load_state_dict(load_file(path))
+    surrogate, tensors = _rebuild(stored, metric), load_file(path)
+    own = next((tensors[name] for name, _ in surrogate.named_parameters()), None)
+    if own is not None:
+        surrogate.to(own.dtype)
+    surrogate.load_state_dict(tensors)
     return surrogate
 
 

@@ -1,7 +1,7 @@
 """Universal learning: a surrogate learns its metric from made-up sets, before there is a model (Sec. 3.1, Eqn. 3).
 
 A pool of sets is drawn and the metric evaluated on all of it at once; then Adam descends the misfit on a few sets of it
-at a time, with a learning rate that falls to zero. Sets of the same source that were kept aside tell how well it went.
+at a time, with a learning rate that falls to zero. Fresh sets of the same source tell how well it went.
 """
 
 from typing import TYPE_CHECKING, NamedTuple
@@ -51,16 +51,20 @@ def learn_universal(
     """Learns the metric of a loss; `BilevelLoss.learn_universal` describes the arguments."""
     for option, value, least in (("steps", steps, 1), ("sets", sets, 1), ("size", size, 1), ("pool", pool, sets)):
         whole(option, value, least)
-    held = min(_HELD_OUT, pool)
-    number = pool + held
     before = {name: value.clone() for name, value in loss.state_dict().items()}
-    elements, truth = _pool(loss, _source(loss, source, number, size, classes), number, generator)
-    held = min(held, len(truth) // 2)
+    elements, truth = _sets(loss, _source(loss, source, pool, size, classes), pool, generator)
+    if truth.max() == truth.min():
+        raise ValueError(
+            f"{loss.metric.name}, as a loss, is {truth[0].item():.6g} on all of {len(truth)} made-up sets, so there is "
+            "nothing to learn from; pass a source on which it varies"
+        )
+    if not loss.universal:
+        loss.standardise(truth, anyway=True)
     optimizer = torch.optim.Adam(loss.parameters(), rate, fused=True)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
     with to_progress(f"learning {loss.metric.name}", steps, progress) as tell:
         for step in range(steps):
-            drawn = torch.randint(held, len(truth), (sets,), generator=generator)
+            drawn = torch.randint(len(truth), (sets,), generator=generator)
             misfit = loss.distances(elements.some(drawn), truth[drawn]).mean()
             optimizer.zero_grad(set_to_none=True)
             misfit.backward()
@@ -75,7 +79,8 @@ def learn_universal(
             schedule.step()
             if not (step + 1) % 100:
                 tell(100, f"misfit {misfit.item():.4f}")
-    return fidelity(loss, elements.some(slice(held)), truth[:held])
+    held = min(_HELD_OUT, pool)
+    return fidelity(loss, *_sets(loss, _source(loss, source, held, size, classes), held, generator))
 
 
 @torch.no_grad()
@@ -86,7 +91,7 @@ def fidelity(loss: "BilevelLoss", elements: "Elements", truth: Tensor) -> Learne
     return Learned(misfit.item(), ops.spearman(found, truth.to(found.dtype)).item(), middle.item())
 
 
-def _pool(
+def _sets(
     loss: "BilevelLoss", draw: Source, number: int, generator: torch.Generator | None
 ) -> tuple["Elements", Tensor]:
     """What g sees of so many sets, and their truths; less those on which the metric is undefined."""
@@ -108,14 +113,7 @@ def _pool(
             f"{loss.metric.name} gave NaN or infinity on {count - int(defined.sum())} of {count} made-up sets, which "
             "leaves too little to learn from; pass a source whose sets it is defined on"
         )
-    truth = truth[defined]
-    if truth.max() == truth.min():
-        raise ValueError(
-            f"{loss.metric.name}, as a loss, is {truth[0].item():.6g} on all of {count} made-up sets, so there is "
-            "nothing to learn from; pass a source on which it varies"
-        )
-    loss.standardise(truth, anyway=True)
-    return loss.elements(inputs).some(defined), truth
+    return loss.elements(inputs).some(defined), truth[defined]
 
 
 def _source(loss: "BilevelLoss", source: Kind | Source, number: int, size: int, classes: int | None) -> Source:

@@ -128,13 +128,15 @@ class Algorithm1(ABC):
         """So many iterations; means over them."""
         whole("iterations", iterations, 1)
         self._begin()
-        rounds: list[Means] = []
+        sums: Means | None = None
         with self._at_work(), to_progress(f"training on {self._name}", iterations, progress) as tell:
             for count in range(1, iterations + 1):
-                rounds.append(self._iterate())
+                found = Means(*(part.double() for part in self._iterate()))
+                sums = found if sums is None else Means(*map(torch.add, sums, found))
                 if not count % _KEEP:
-                    tell(_KEEP, f"loss {rounds[-1].loss.mean():.4f}, misfit {rounds[-1].misfit.mean():.4f}")
-        return Means(*(torch.stack(parts).mean(0) for parts in zip(*rounds, strict=True)))
+                    tell(_KEEP, f"loss {found.loss.mean():.4f}, misfit {found.misfit.mean():.4f}")
+        assert sums is not None
+        return Means(*((part / iterations).float() for part in sums))
 
     def _iterate(self) -> Means:
         """One iteration."""
@@ -188,9 +190,11 @@ class Algorithm1(ABC):
             try:
                 yield
                 self._dropout = torch.get_rng_state()
-            except Exception as error:
+            except BaseException as error:  # Ctrl-C too: an iteration is made as a whole or not at all
                 broken = self.iteration + 1
                 self.restore(self._good)
+                if not isinstance(error, Exception):
+                    raise
                 raise TrainingError(
                     f"{error}, at iteration {broken}; model and loss are back at iteration {self.iteration}. If they "
                     f"diverged, pass lower rates than model_rate={self.plan.model_rate:g} and "

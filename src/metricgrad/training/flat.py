@@ -86,6 +86,9 @@ class Flat(Descent):
         self._parameters = [each for each in parameters if each.requires_grad]
         if not self._parameters:
             raise ValueError("there is nothing to train: no parameter requires a gradient")
+        kinds = sorted({str(each.dtype) for each in self._parameters})
+        if len(kinds) > 1:
+            raise ValueError(f"all parameters must have one dtype; got {' and '.join(kinds)}. Pass model.float()")
         super().__init__(torch.cat([each.detach().flatten() for each in self._parameters]), rate, clip)
 
     def join(self) -> None:

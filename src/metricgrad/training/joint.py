@@ -147,8 +147,17 @@ class JointTraining(Algorithm1):
 
     def _begin(self) -> None:
         if self._teaching is not None and not self.loss.universal:
-            self.loss.learn_universal(**{"generator": self._generator, **self._teaching})
+            self.loss.learn_universal(**{"generator": self._generator, "classes": self._classes(), **self._teaching})
             self._good = self.state()
+
+    @torch.no_grad()
+    def _classes(self) -> int | None:
+        """How many classes or labels the model's scores have; None for one score per item."""
+        modes = [(module, module.training) for module in self.model.modules()]
+        inputs = self.loss.check(self.model.eval()(self.x[:2]), self.y[:2], None)
+        for module, training in modes:
+            module.training = training
+        return inputs.scores.shape[-1] if self.loss.elements(inputs).many else None
 
     def _sides(self) -> tuple[Flat, Flat]:
         return self._model_side, self._loss_side
