@@ -24,6 +24,8 @@ import metricgrad as mg
 from benchmarks import own
 from benchmarks.data import Data, Part, load
 from benchmarks.losses import cross_entropy, loss
+from benchmarks.pooling import known as known_trial
+from benchmarks.pooling import points
 
 Settings = Mapping[str, Any]
 _CHUNK = 16384
@@ -67,7 +69,13 @@ class Trial:
     state: dict[str, Tensor] = field(default_factory=dict)
 
 
-def run(settings: Settings, seed: int, folder: Path | None, known: list[dict[str, Any]]) -> dict[str, Any]:
+def run(
+    settings: Settings,
+    seed: int,
+    folder: Path | None,
+    known: list[dict[str, Any]],
+    point: dict[str, Any] | None = None,
+) -> dict[str, Any]:
     """One run.
 
     Args:
@@ -75,6 +83,7 @@ def run(settings: Settings, seed: int, folder: Path | None, known: list[dict[str
         seed: of the cut, the weights, the batches and the anchors.
         folder: where the data sets are.
         known: trials of an earlier report of the same settings with a smaller grid.
+        point: of the grid, where it has been chosen for all seeds together.
 
     Returns:
         `value` on test data, `valid`, the chosen point, all points with their validation values, and the curve.
@@ -82,33 +91,42 @@ def run(settings: Settings, seed: int, folder: Path | None, known: list[dict[str
     data, judge = load(settings["dataset"], folder, seed), Judge(settings)
     if settings["method"] == "constant":
         return _constant(judge, data)
-    names = list(settings.get("grid", {}))
-    points = [dict(zip(names, point, strict=True)) for point in itertools.product(*settings.get("grid", {}).values())]
     steps = settings.get("steps") or settings["epochs"] * (len(data.train.y) // settings["batch"])
-    screened = len(points) > 1 and "screen" in settings
-    trials = []
-    for point in points:
-        valid = next(
-            (trial for trial in known if not screened and all(trial.get(key) == point[key] for key in names)), None
-        )
-        if valid is None:
-            trials.append(train(settings, point, data, seed, int(steps * settings["screen"]) if screened else steps))
-        else:
-            trials.append(Trial(point, valid=valid["valid"], step=valid["step"]))
-    best = _best(trials, judge)
-    if not best.state or screened:
-        best = train(settings, best.point, data, seed, steps)
+    if point is None:
+        best, trials = _tournament(settings, data, seed, steps, known)
+    else:
+        best, trials = train(settings, point, data, seed, steps), known
     if best.valid is None:
-        raise RuntimeError(f"every training diverged before its first evaluation: {points}")
+        raise RuntimeError(f"every training diverged before its first evaluation: {settings.get('grid')}")
     model = network(settings, data)
     model.load_state_dict(best.state)
     return {
         "value": judge.value(predict(model, data.test.x), data.test.y, best.threshold),
         "valid": best.valid,
         "chosen": {**best.point, "step": best.step, "threshold": best.threshold},
-        "trials": [{**trial.point, "step": trial.step, "valid": trial.valid} for trial in trials],
+        "trials": trials,
+        "pooled": point is not None,
         "curve": {"columns": ["step", "loss", "valid"], "rows": best.curve},
     }
+
+
+def _tournament(
+    settings: Settings, data: Data, seed: int, steps: int, known: list[dict[str, Any]]
+) -> tuple[Trial, list[dict[str, Any]]]:
+    """The best point on validation data, trained, and all points with their validation values."""
+    grid, judge = points(dict(settings)), Judge(settings)
+    screened = len(grid) > 1 and "screen" in settings
+    trials = []
+    for point in grid:
+        old = None if screened else known_trial(known, point)
+        if old is None:
+            trials.append(train(settings, point, data, seed, int(steps * settings["screen"]) if screened else steps))
+        else:
+            trials.append(Trial(point, valid=old["valid"], step=old["step"]))
+    best = _best(trials, judge)
+    if not best.state or screened:
+        best = train(settings, best.point, data, seed, steps)
+    return best, [{**trial.point, "step": trial.step, "valid": trial.valid} for trial in trials]
 
 
 def train(settings: Settings, point: dict[str, Any], data: Data, seed: int, steps: int) -> Trial:

@@ -3,6 +3,8 @@
 A report has the configuration, seed, command, versions, commit, hardware, threads, time, result and curve. A run whose
 report is there, with the same configuration, is skipped, so a grid that was stopped goes on where it was; a report of
 another configuration is made anew. Every process has one thread.
+
+With `choose = "pooled"` in a table all seeds share one point of the grid (`pooling.py`): there are two rounds then.
 """
 
 import importlib
@@ -22,16 +24,18 @@ import torch
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
+from benchmarks.pooling import common_point, grid_known, known_trials, pools
 from benchmarks.table import Run
 
 _PACKAGES = ("metricgrad", "torch", "numpy", "scikit-learn")
 
 
 def finished(run: Run) -> bool:
-    """Whether the run's report is there and has the same configuration."""
+    """Whether the run's report is there, has the same configuration, and is of the common point where one is asked."""
     if not run.path.exists():
         return False
-    return json.loads(run.path.read_text())["configuration"] == run.configuration
+    report = json.loads(run.path.read_text())
+    return report["configuration"] == run.configuration and (not pools(run) or report["result"].get("pooled", False))
 
 
 def run_all(runs: Iterable[Run], data: Path | None, jobs: int, console: Console) -> list[str]:
@@ -47,8 +51,17 @@ def run_all(runs: Iterable[Run], data: Path | None, jobs: int, console: Console)
         What went wrong, one line for each run that failed; the others are kept.
     """
     runs = list(runs)
+    errors: list[str] = []
+    grids = [run for run in runs if pools(run) and not grid_known(run)]
+    if grids:
+        console.print(f"{len(grids)} of {len(runs)} runs train their grids first, {jobs} at once")
+        errors += _run_those(grids, data, jobs, console)
     todo = [run for run in runs if not finished(run)]
     console.print(f"{len(runs) - len(todo)} of {len(runs)} runs are there already, {len(todo)} to go, {jobs} at once")
+    return errors + _run_those(todo, data, jobs, console)
+
+
+def _run_those(todo: list[Run], data: Path | None, jobs: int, console: Console) -> list[str]:
     columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
     errors: list[str] = []
     with Progress(*columns, TextColumn("left"), TimeRemainingColumn(), console=console) as progress:
@@ -75,26 +88,19 @@ def run_one(run: Run, data: Path | None) -> str | None:
     """Runs one configuration and writes its report; returns what went wrong, None if nothing did."""
     torch.set_num_threads(1)
     task = importlib.import_module(f"benchmarks.{run.configuration['task']}")
-    start = time.perf_counter()
+    start, trials, point = time.perf_counter(), known_trials(run), common_point(run)
+    shared = {} if point is None else {"point": point}
     try:
-        result = task.run(run.configuration, run.seed, data, _known_trials(run))
+        result = task.run(run.configuration, run.seed, data, trials, **shared)
     except Exception as error:  # the other runs of a long grid go on
         return f"{type(error).__name__}: {error}"
-    report = {**provenance(run), "seconds": round(time.perf_counter() - start, 2), "result": result}
+    before = json.loads(run.path.read_text())["seconds"] if trials else 0.0
+    report = {**provenance(run), "seconds": round(before + time.perf_counter() - start, 2), "result": result}
     run.path.parent.mkdir(parents=True, exist_ok=True)
     partial = run.path.with_suffix(".partial")
     partial.write_text(_compact(report) + "\n")
     partial.replace(run.path)
     return None
-
-
-def _known_trials(run: Run) -> list[dict[str, Any]]:
-    """Trials of the run's present report, if its configuration differs in nothing but the grid."""
-    if not run.path.exists():
-        return []
-    old = json.loads(run.path.read_text())
-    same = {**old["configuration"], "grid": None} == {**run.configuration, "grid": None}
-    return old["result"].get("trials", []) if same else []
 
 
 def provenance(run: Run) -> dict[str, Any]:

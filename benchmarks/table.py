@@ -33,6 +33,7 @@ class Run:
         seed: of everything random.
         configuration: the merged settings.
         path: where its report is kept.
+        siblings: the same for all seeds of its row and column.
     """
 
     table: str
@@ -41,6 +42,7 @@ class Run:
     seed: int
     configuration: dict[str, Any]
     path: Path
+    siblings: tuple[Path, ...]
 
 
 @dataclass(frozen=True)
@@ -97,13 +99,13 @@ class Table:
             raise ValueError(f"{self.name} has no scale {scale!r}; it has {', '.join(self.content.get('scale', {}))}")
         number = seeds or self.content["settings"].get("seeds", 3)
         return [
-            self._run(row, column, seed, scale)
+            self._run(row, column, seed, scale, number)
             for seed in range(number)
             for column in self.content.get("columns", {"all": {}})
             for row in rows or self.rows
         ]
 
-    def _run(self, row: str, column: str, seed: int, scale: str) -> Run:
+    def _run(self, row: str, column: str, seed: int, scale: str, seeds: int) -> Run:
         layers = (
             self.content["settings"],
             self.content["scale"][scale],
@@ -111,8 +113,8 @@ class Table:
             self.rows[row],
         )
         merged = {key: value for layer in layers for key, value in layer.items() if key not in _LABEL_KEYS}
-        path = RESULTS / self.name / scale / f"{row}--{column}--{seed}.json"
-        return Run(self.name, row, column, seed, {"task": self.content["task"], **merged}, path)
+        paths = tuple(RESULTS / self.name / scale / f"{row}--{column}--{each}.json" for each in range(seeds))
+        return Run(self.name, row, column, seed, {"task": self.content["task"], **merged}, paths[seed], paths)
 
 
 def table(name: str) -> Table:

@@ -125,6 +125,21 @@ def test_the_report_says_mean_spread_paper_difference_and_claims(tiny: Table) ->
     assert report.section(tiny, "paper") == ""
 
 
+def test_seeds_share_the_point_that_is_best_for_all(tiny: Table) -> None:
+    tiny.content["settings"]["choose"] = "pooled"
+    assert not quietly(tiny)
+    results = [json.loads(run.path.read_text())["result"] for run in tiny.runs("small", rows=["uniloss"])]
+    means = {
+        (trial["learning_rate"], trial["start"]): trial["valid"] + other["valid"]
+        for trial, other in zip(*(result["trials"] for result in results), strict=True)
+    }
+    best = max(means, key=lambda point: means[point])
+    for result in results:
+        assert result["pooled"]
+        assert (result["chosen"]["learning_rate"], result["chosen"]["start"]) == best
+    assert all(map(finished, tiny.runs("small")))
+
+
 def test_a_failing_run_is_reported_and_the_others_are_kept(tiny: Table) -> None:
     tiny.rows["constant"]["dataset"] = "nowhere"
     errors = quietly(tiny)

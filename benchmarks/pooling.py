@@ -1,0 +1,65 @@
+"""One point of the grid for all seeds: the best by the mean of their validation values.
+
+Points of a grid often differ by less on validation data than seeds do, so every seed alone chooses half by luck. With
+`choose = "pooled"` in a table, every seed first trains its grid; then all train the common point. The choice is still
+made on validation data alone, for every method alike.
+"""
+
+import itertools
+import json
+import statistics
+from pathlib import Path
+from typing import Any
+
+from benchmarks.table import Run
+
+_FREE = {"grid": None, "choose": None}  # what may differ where trials are taken over
+
+
+def points(settings: dict[str, Any]) -> list[dict[str, Any]]:
+    """All points of a grid."""
+    grid = settings.get("grid", {})
+    return [dict(zip(grid, point, strict=True)) for point in itertools.product(*grid.values())]
+
+
+def pools(run: Run) -> bool:
+    """Whether the run shares a point with its siblings."""
+    return run.configuration.get("choose") == "pooled" and len(points(run.configuration)) > 1
+
+
+def known_trials(run: Run, path: Path | None = None) -> list[dict[str, Any]]:
+    """Trials of the run's report, or a sibling's, if its configuration differs in nothing but the grid."""
+    path = path or run.path
+    if not path.exists():
+        return []
+    old = json.loads(path.read_text())
+    same = {**old["configuration"], **_FREE} == {**run.configuration, **_FREE}
+    return old["result"].get("trials", []) if same else []
+
+
+def known(trials: list[dict[str, Any]], point: dict[str, Any]) -> dict[str, Any] | None:
+    """The trial of a point."""
+    return next((trial for trial in trials if all(trial.get(key) == value for key, value in point.items())), None)
+
+
+def grid_known(run: Run) -> bool:
+    """Whether the run has trained its whole grid."""
+    trials = known_trials(run)
+    return all(known(trials, point) is not None for point in points(run.configuration))
+
+
+def common_point(run: Run, higher_is_better: bool = True) -> dict[str, Any] | None:
+    """The point that is best for all siblings together; None as long as one of them lacks a trial."""
+    if not pools(run):
+        return None
+    found = [known_trials(run, path) for path in run.siblings]
+    means: list[tuple[float, dict[str, Any]]] = []
+    for point in points(run.configuration):
+        trials = [known(trials, point) for trials in found]
+        if any(trial is None for trial in trials):
+            return None
+        values = [trial["valid"] for trial in trials if trial is not None]
+        if all(value is not None for value in values):  # one that diverged for a seed is no choice
+            means.append((statistics.fmean(values), point))
+    sign = 1 if higher_is_better else -1
+    return max(means, key=lambda pair: sign * pair[0])[1]
