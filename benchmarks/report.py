@@ -145,26 +145,27 @@ def grid(content: Table, cells: Cells, digits: int) -> list[str]:
 def verdict(claim: dict[str, Any], cells: Cells, content: Table, digits: int) -> str:
     """What a claim asks, what was measured, and whether it holds."""
     column, row = claim["column"], claim["row"]
+    place = claim.get("label") or content.columns[column]
     if (row, column) not in cells:
-        return f"{content.columns[column]}: not measured yet"
+        return f"{place}: not measured yet"
     ours, name = cells[row, column], content.rows[row]["label"]
     if "at_least" in claim:
         holds, asked = ours.mean >= claim["at_least"], f"at least {claim['at_least']:.{digits}f}"
-        return f"{content.columns[column]}: {name} {asked}: {ours.mean:.{digits}f}, {_word(holds)}"
+        return f"{place}: {name} {asked}: {ours.mean:.{digits}f}, {_word(holds)}"
     others = [other for other in claim["above"] if (other, column) in cells]
     if not others:
-        return f"{content.columns[column]}: not measured yet"
+        return f"{place}: not measured yet"
     if "times" in claim:
         rival = min(others, key=lambda other: cells[other, column].mean)
         times, label = ours.mean / cells[rival, column].mean, content.rows[rival]["label"]
         asked = f"at most {claim['times']:g} times {label}"
-        return f"{claim['label']}: {name} {asked}: {times:.2f} times, {_word(times <= claim['times'])}"
+        return f"{place}: {name} {asked}: {times:.2f} times, {_word(times <= claim['times'])}"
     rival = max(others, key=lambda other: cells[other, column].mean)
     margin = ours.mean - cells[rival, column].mean
     asked = f"at least {claim['by']} above" if "by" in claim else "not more than one standard error below"
     allowed = claim["by"] if "by" in claim else -((ours.error**2 + cells[rival, column].error ** 2) ** 0.5)
     label = content.rows[rival]["label"]
-    return f"{content.columns[column]}: {name} {asked} {label}: {margin:+.{digits}f}, {_word(margin >= allowed)}"
+    return f"{place}: {name} {asked} {label}: {margin:+.{digits}f}, {_word(margin >= allowed)}"
 
 
 def speed(path: Path) -> str:
@@ -197,8 +198,8 @@ def _footing(content: Table, runs: list[Run], scale: str) -> str:
 
 
 def _paper_lines(content: Table, cells: Cells, row: str, digits: int) -> list[str]:
-    printed = content.content.get("paper", {}).get(row)
-    if not printed:
+    printed = content.content.get("paper", {}).get(row, {})
+    if not printed.keys() & content.columns.keys():
         return []
     values, differences = [], []
     for column in content.columns:

@@ -226,7 +226,7 @@ class BilevelLoss(LearnedSurrogate):
         """Learns the metric from made-up sets, before there is a model (Sec. 3.1, Eqn. 3): the start of SL-U and SL-R.
 
         Args:
-            steps: of Adam; 8,000 take about 20 seconds, a few hundred give a rough idea.
+            steps: of Adam; 8,000 take about half a minute, a few hundred give a rough idea.
             source: of the sets: `"paper"` (Bernoulli targets, Normal scores), `"broad"` (`surrogates/sources.py`), or a
                 function from a generator to scores and target with a leading dimension of sets.
             sets: number of sets in each step.
