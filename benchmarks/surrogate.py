@@ -186,7 +186,7 @@ def _learned(settings: Settings, trials: list[Trial], train: Part, seed: int) ->
         train.x,
         train.y,
         model_rates=[trial.point["learning_rate"] for trial in trials],
-        loss_rate=settings["loss_rate"],
+        loss_rates=[trial.point.get("loss_rate", settings["loss_rate"]) for trial in trials],
         batch=settings["batch"],
         model_steps=settings["model_steps"],
         loss_steps=settings["loss_steps"],
