@@ -11,6 +11,7 @@ import statistics
 from pathlib import Path
 from typing import Any
 
+from benchmarks import own
 from benchmarks.table import Run
 
 _FREE = {"grid": None, "choose": None}  # what may differ where trials are taken over
@@ -48,7 +49,7 @@ def grid_known(run: Run) -> bool:
     return all(known(trials, point) is not None for point in points(run.configuration))
 
 
-def common_point(run: Run, higher_is_better: bool = True) -> dict[str, Any] | None:
+def common_point(run: Run) -> dict[str, Any] | None:
     """The point that is best for all siblings together; None as long as one of them lacks a trial."""
     if not pools(run):
         return None
@@ -61,5 +62,6 @@ def common_point(run: Run, higher_is_better: bool = True) -> dict[str, Any] | No
         values = [trial["valid"] for trial in trials if trial is not None]
         if all(value is not None for value in values):  # one that diverged for a seed is no choice
             means.append((statistics.fmean(values), point))
-    sign = 1 if higher_is_better else -1
+    metric = own.metric(run.configuration["metric"], **run.configuration.get("metric_options", {}))
+    sign = 1 if metric.higher_is_better else -1
     return max(means, key=lambda pair: sign * pair[0])[1]

@@ -21,6 +21,7 @@ import metricgrad as mg
 from benchmarks.alternation import paper_network
 from benchmarks.classification import Judge, Settings, predict
 from benchmarks.data import Data, Part, load
+from benchmarks.pooling import points
 from metricgrad import training
 
 LOSSES = {
@@ -55,7 +56,6 @@ class Trial:
     metric: str | None
     model: nn.Module
     best: dict[str, Best]
-    curve: list[list[float]] = field(default_factory=list)
 
 
 def run(settings: Settings, seed: int, folder: Path | None, known: list[dict[str, Any]]) -> dict[str, Any]:
@@ -104,11 +104,9 @@ def _data(settings: Settings, seed: int, folder: Path | None) -> Data:
 
 
 def _trials(settings: Settings, seed: int, features: int) -> list[Trial]:
-    grid = settings["grid"]
-    points = [dict(zip(grid, point, strict=True)) for point in itertools.product(*grid.values())]
     metrics = settings["metrics"] if settings["method"] in (*VARIANTS, "uniloss", "global_objective") else [None]
     trials = []
-    for point, metric in itertools.product(points, metrics):
+    for point, metric in itertools.product(points(dict(settings)), metrics):
         if settings["method"] != "global_objective" or metric in OBJECTIVES:
             torch.manual_seed(seed)
             model = paper_network(features, settings["hidden"])
