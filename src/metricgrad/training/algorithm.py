@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from metricgrad.metrics.checks import whole
 from metricgrad.progress import progress as to_progress
@@ -113,8 +113,8 @@ class Algorithm1(ABC):
         """The surrogate's distance from the truth of one batch, with a gradient for the surrogate."""
 
     @abstractmethod
-    def _join(self, joined: bool) -> None:
-        """Before the first step, and after the last."""
+    def _network(self) -> nn.Module:
+        """The module that runs; its modes are the user's outside of `advance`."""
 
     @abstractmethod
     def state(self) -> State:
@@ -184,9 +184,10 @@ class Algorithm1(ABC):
     @contextmanager
     def _at_work(self) -> Iterator[None]:
         """For as long as steps are made: parameters joined, randomness its own; if it breaks, the last good state."""
-        with torch.random.fork_rng(devices=[]):
+        with torch.random.fork_rng(devices=[]), modes_kept(self._network()):
             torch.set_rng_state(self._dropout)
-            self._join(True)
+            for side in self._sides():
+                side.join()
             try:
                 yield
                 self._dropout = torch.get_rng_state()
@@ -203,7 +204,7 @@ class Algorithm1(ABC):
             finally:
                 for side in self._sides():
                     side.freeze(False)
-                self._join(False)
+                    side.part()
 
     def _own_state(self) -> State:
         return {
@@ -217,3 +218,14 @@ class Algorithm1(ABC):
         self._generator.set_state(state["generator"])
         self._guard.restore(state["guard"])
         self._dropout, self.iteration = state["dropout"].clone(), int(state["iteration"])
+
+
+@contextmanager
+def modes_kept(network: nn.Module) -> Iterator[None]:
+    """Puts every module back into the mode it was in, `train()` or `eval()`, at the end."""
+    modes = [(each, each.training) for each in network.modules()]
+    try:
+        yield
+    finally:
+        for each, training in modes:
+            each.training = training

@@ -32,6 +32,14 @@ class Descent(ABC):
         self._mean, self._square, self._step = torch.zeros_like(vector), torch.zeros_like(vector), 0
 
     @abstractmethod
+    def join(self) -> None:
+        """Takes the parameters as they are now, before the first step."""
+
+    @abstractmethod
+    def part(self) -> None:
+        """Gives them back after the last."""
+
+    @abstractmethod
     def freeze(self, frozen: bool) -> None:
         """Whether the parameters stay as they are for now: then no gradient is computed for them."""
 

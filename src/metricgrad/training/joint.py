@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from metricgrad.surrogates.bilevel import BilevelLoss, Elements
-from metricgrad.training.algorithm import Algorithm1, Plan, State
+from metricgrad.training.algorithm import Algorithm1, Plan, State, modes_kept
 from metricgrad.training.checkpoint import read_checkpoint, write_checkpoint
 from metricgrad.training.flat import Flat
 
@@ -110,7 +110,6 @@ class JointTraining(Algorithm1):
         self._teaching = {"size": batch, **(universal or {})} if start == "universal" else None
         self._model_side = Flat(model.parameters(), model_rate, clip)
         self._loss_side = Flat(loss.parameters(), loss_rate, clip)
-        self._modes = [(each, each.training) for each in model.modules()]
         self._good = self.state()
 
     @classmethod
@@ -153,10 +152,8 @@ class JointTraining(Algorithm1):
     @torch.no_grad()
     def _classes(self) -> int | None:
         """How many classes or labels the model's scores have; None for one score per item."""
-        modes = [(module, module.training) for module in self.model.modules()]
-        inputs = self.loss.check(self.model.eval()(self.x[:2]), self.y[:2], None)
-        for module, training in modes:
-            module.training = training
+        with modes_kept(self.model):
+            inputs = self.loss.check(self.model.eval()(self.x[:2]), self.y[:2], None)
         return inputs.scores.shape[-1] if self.loss.elements(inputs).many else None
 
     def _sides(self) -> tuple[Flat, Flat]:
@@ -182,13 +179,8 @@ class JointTraining(Algorithm1):
     def _misfit(self, elements: Elements, truth: Tensor) -> Tensor:
         return self.loss.distances(elements, truth)
 
-    def _join(self, joined: bool) -> None:
-        for side in self._sides():
-            side.join() if joined else side.part()
-        if joined:
-            self._modes = [(each, each.training) for each in self.model.modules()]
-        for each, training in self._modes:
-            each.training = training
+    def _network(self) -> nn.Module:
+        return self.model
 
     def state(self) -> State:
         """Everything that the next iteration depends on, as tensors of its own."""

@@ -75,7 +75,6 @@ class StackedTraining(Algorithm1):
         self._teaching = {"size": settings.batch, **(universal or {})} if start == "universal" else None
         self._model_side = Stack(self.models, _each(model_rates, settings.model_rate), settings.clip)
         self._loss_side = Stack(self.losses, _each(loss_rates, settings.loss_rate), settings.clip)
-        self._modes = [(each, each.training) for each in self.models[0].modules()]
         self._unbounded = torch.tensor([loss.unbounded for loss in losses])
         self._good = self.state()
 
@@ -160,13 +159,8 @@ class StackedTraining(Algorithm1):
         unit = torch.where(self._unbounded, self._loss_side.buffers["scale"], 1.0)
         return self.losses[0].measure(gap / unit)
 
-    def _join(self, joined: bool) -> None:
-        for side in self._sides():
-            side.join() if joined else side.part()
-        if joined:
-            self._modes = [(each, each.training) for each in self.models[0].modules()]
-        for each, training in self._modes:
-            each.training = training
+    def _network(self) -> nn.Module:
+        return self.models[0]
 
     def state(self) -> State:
         """Everything that the next iteration depends on, as tensors of its own."""
