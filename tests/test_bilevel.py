@@ -347,10 +347,10 @@ PLANES = mg.from_function(profit, set_dims=(3, 3))
         (lambda: fresh()(torch.zeros(4, 5), torch.zeros(3)), r"got scores \[4, 5\] and target \[3\]"),
         (
             lambda: fresh(profit)(torch.zeros(4, 3), torch.zeros(4)),
-            r"BilevelLoss takes .* got scores \[4, 3\] .* profit",
+            r"a set network takes .* got scores \[4, 3\] .* profit",
         ),
-        (lambda: fresh("bleu")(torch.zeros(4, 5, 7), torch.zeros(4, 5).long()), r"BilevelLoss takes .* for bleu"),
-        (lambda: fresh(PLANES)(torch.zeros(4, 5, 5), torch.zeros(4, 5, 5)), r"BilevelLoss takes .* for profit"),
+        (lambda: fresh("bleu")(torch.zeros(4, 5, 7), torch.zeros(4, 5).long()), r"a set network takes .* for bleu"),
+        (lambda: fresh(PLANES)(torch.zeros(4, 5, 5), torch.zeros(4, 5, 5)), r"a set network takes .* for profit"),
         (lambda: learn("f1", source="narrow"), "source must be 'paper', 'broad' or a function .* got 'narrow'"),
         (
             lambda: learn("f1", source=lambda _: (torch.zeros(9), torch.zeros(9))),

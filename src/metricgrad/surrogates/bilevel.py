@@ -5,19 +5,14 @@ The surrogate is a network of the whole set, invariant to the order of its items
 .. math:: \hat\ell(y, \hat y) = h\Big(\frac{1}{N} \sum_i g(y_i, \hat y_i)\Big)
 
 g extracts error components of each item, their mean makes indicators of the set, h combines these. Its misfit is the
-distance from the metric as a loss (Eqn. 3 and 5), and a model descends the surrogate (Eqn. 4). What g sees of an item:
-
-    binary, grades   the target and the score
-    labels           for each label, its target and its score
-    classes          for each class, whether it is the target, and the log-odds that softmax gives it
-
-Each label or class is a set of its own for g and h, and the value is the mean over them.
+distance from the metric as a loss (Eqn. 3 and 5), and a model descends the surrogate (Eqn. 4). What g sees of an item
+stands in `elements.py`: target and score, for each label or class where there are several.
 """
 
 import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
@@ -27,9 +22,9 @@ from metricgrad import ops
 from metricgrad.metrics import Metric
 from metricgrad.metrics import metric as to_metric
 from metricgrad.metrics.base import Inputs
-from metricgrad.metrics.checks import shape, whole
-from metricgrad.metrics.multiclass import one_hot
+from metricgrad.metrics.checks import whole
 from metricgrad.surrogates.base import LearnedSurrogate, as_loss, full_precision, metric_config, metric_from_config
+from metricgrad.surrogates.elements import Elements, to_elements
 from metricgrad.surrogates.sources import Kind, Source
 from metricgrad.surrogates.universal import Learned, learn_universal
 
@@ -41,33 +36,6 @@ _DISTANCES: dict[str, Callable[[Tensor], Tensor]] = {
     "l2": torch.square,
     "huber": lambda gap: F.smooth_l1_loss(gap, torch.zeros_like(gap), reduction="none"),
 }
-
-
-class Elements(NamedTuple):
-    """What g sees of sets, and how the mean weighs it.
-
-    Attributes:
-        items: `[..., N, 2]`, target and score; `[..., C, N, 2]` for labels and classes.
-        weights: `[..., 1, N]` or `[..., C, 1, N]`, of the mean over items: 1 / N, 0 for what does not count.
-        many: whether there is a dimension of labels or classes.
-    """
-
-    items: Tensor
-    weights: Tensor
-    many: bool
-
-    def some(self, index: Any) -> "Elements":
-        """Those of some of the sets."""
-        return Elements(self.items[index], self.weights[index], self.many)
-
-    def each(self) -> "list[Elements]":
-        """Those of each set, where they have one dimension."""
-        return [Elements(*parts, self.many) for parts in zip(self.items, self.weights, strict=True)]
-
-    def defined(self) -> Tensor:
-        """Sets with anything in them, `[...]`."""
-        found = (self.weights > 0).flatten(-2).any(-1)
-        return found.any(-1) if self.many else found
 
 
 class BilevelLoss(LearnedSurrogate):
@@ -118,11 +86,6 @@ class BilevelLoss(LearnedSurrogate):
         self.register_buffer("shift", torch.tensor(0.0))
         self.register_buffer("scale", torch.tensor(1.0))
 
-    @property
-    def multilabel(self) -> bool:
-        """Whether sets are items with labels."""
-        return getattr(self.metric, "multilabel", getattr(self.metric, "set_dims", None) == (2, 2))
-
     def losses(self, scores: Tensor, target: Tensor, where: Tensor | None) -> tuple[Tensor, Tensor]:
         """The network's estimate for every set, and whether it has items."""
         elements = self.elements(self.check(scores, target, where))
@@ -130,28 +93,7 @@ class BilevelLoss(LearnedSurrogate):
 
     def elements(self, inputs: Inputs) -> Elements:
         """What g sees of checked inputs."""
-        scores, target, where = inputs
-        sets = getattr(self.metric, "set_dims", None) in (None, (1, 1), (2, 1), (2, 2))
-        if sets and scores.shape == target.shape:
-            many = self.multilabel
-        elif sets and scores.shape[:-1] == target.shape and not target.is_floating_point():
-            many, target, scores = True, one_hot(target, scores.shape[-1]), ops.log_odds(scores).to(scores.dtype)
-            where = None if where is None else where.unsqueeze(-1)
-        else:
-            raise ValueError(
-                f"BilevelLoss takes scores and target [..., N], items with labels [..., N, C], or scores [..., N, C] "
-                f"with classes [..., N]; got scores {shape(scores)} and target {shape(target)} for {self.metric.name}"
-            )
-        items = torch.stack([target.to(scores.dtype), scores], -1).to(self.scale.dtype)
-        if where is None:
-            weights = items.new_full((), 1 / max(1, scores.shape[-1 - many])).expand(scores.shape)
-        else:
-            where = (where.unsqueeze(-1) if where.dim() < scores.dim() else where).expand(scores.shape)
-            weights = where.to(items.dtype) / where.sum(-1 - many, keepdim=True).clamp(min=1)
-            items = items.masked_fill(~where.unsqueeze(-1), 0.0)  # a function's target may hold anything there
-        if many:
-            items, weights = items.transpose(-2, -3), weights.transpose(-1, -2)
-        return Elements(items, weights.unsqueeze(-2), many)
+        return to_elements(self.metric, inputs, self.scale.dtype)
 
     def estimate(self, elements: Elements) -> Tensor:
         """Eqn. 2 for every set, on the metric's scale: `[...]`."""
@@ -299,9 +241,7 @@ def set_network(elements: Elements, g: Layers, h: Layers) -> Tensor:
     for weight, bias in _by_layer(h[:-2]):
         indicators = F.leaky_relu(_linear(indicators, weight, bias))
     values = _linear(indicators, *h[-2:]).squeeze((-1, -2))
-    if not elements.many:
-        return values
-    return ops.masked_mean(values, (elements.weights > 0).any(-1).squeeze(-1))  # labels with anything that counts
+    return elements.mean_of_labels(values)
 
 
 def _by_layer(parameters: Layers) -> Iterator[tuple[Tensor, Tensor]]:

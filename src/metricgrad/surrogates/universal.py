@@ -12,10 +12,11 @@ from torch import Tensor
 from metricgrad import ops
 from metricgrad.metrics.checks import shape, whole
 from metricgrad.progress import progress as to_progress
+from metricgrad.surrogates.elements import Elements, is_multilabel
 from metricgrad.surrogates.sources import Kind, Source, broad, paper
 
 if TYPE_CHECKING:
-    from metricgrad.surrogates.bilevel import BilevelLoss, Elements
+    from metricgrad.surrogates.bilevel import BilevelLoss
 
 _HELD_OUT = 1024
 _CLIP = 1.0
@@ -84,16 +85,14 @@ def learn_universal(
 
 
 @torch.no_grad()
-def fidelity(loss: "BilevelLoss", elements: "Elements", truth: Tensor) -> Learned:
+def fidelity(loss: "BilevelLoss", elements: Elements, truth: Tensor) -> Learned:
     """How well a surrogate imitates its metric on these sets."""
     found = loss.estimate(elements)
     misfit, middle = (loss.apart(guess, truth).mean() for guess in (found, truth.median()))
     return Learned(misfit.item(), ops.spearman(found, truth.to(found.dtype)).item(), middle.item())
 
 
-def _sets(
-    loss: "BilevelLoss", draw: Source, number: int, generator: torch.Generator | None
-) -> tuple["Elements", Tensor]:
+def _sets(loss: "BilevelLoss", draw: Source, number: int, generator: torch.Generator | None) -> tuple[Elements, Tensor]:
     """What g sees of so many sets, and their truths; less those on which the metric is undefined."""
     drawn, count = [], 0
     while count < number:
@@ -121,6 +120,7 @@ def _source(loss: "BilevelLoss", source: Kind | Source, number: int, size: int, 
         return source
     if source not in ("paper", "broad"):
         raise ValueError(f"source must be 'paper', 'broad' or a function of a generator; got {source!r}")
-    if loss.multilabel and classes is None:
+    multilabel = is_multilabel(loss.metric)
+    if multilabel and classes is None:
         raise ValueError(f"{loss.metric.name} is of items with labels; say how many: learn_universal(classes=...)")
-    return (paper if source == "paper" else broad)(number, size, classes=classes, multilabel=loss.multilabel)
+    return (paper if source == "paper" else broad)(number, size, classes=classes, multilabel=multilabel)

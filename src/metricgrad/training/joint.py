@@ -13,7 +13,8 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from metricgrad.surrogates.bilevel import BilevelLoss, Elements
+from metricgrad.surrogates.bilevel import BilevelLoss
+from metricgrad.surrogates.elements import Elements
 from metricgrad.training.algorithm import Algorithm1, Plan, State, modes_kept
 from metricgrad.training.checkpoint import read_checkpoint, write_checkpoint
 from metricgrad.training.flat import Flat

@@ -12,7 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from metricgrad.surrogates.base import full_precision
-from metricgrad.surrogates.bilevel import BilevelLoss, Elements, set_network
+from metricgrad.surrogates.bilevel import BilevelLoss, set_network
+from metricgrad.surrogates.elements import Elements, is_multilabel
 from metricgrad.training.algorithm import Algorithm1, Means, Plan, State
 from metricgrad.training.flat import Stack
 from metricgrad.training.joint import Start, check
@@ -66,7 +67,9 @@ class StackedTraining(Algorithm1):
                 raise ValueError(f"{name} must be above 0; got {list(rates)}")
         for loss in losses:
             check(loss, x, y, start, settings.refine)
-        if len({(loss.hidden, loss.distance) for loss in losses}) != 1 or any(loss.multilabel for loss in losses):
+        if len({(loss.hidden, loss.distance) for loss in losses}) != 1 or any(
+            is_multilabel(loss.metric) for loss in losses
+        ):
             raise ValueError("stacked losses must be of binary metrics, with the same hidden widths and distance")
         if len({repr(model) for model in models}) != 1:
             raise ValueError("stacked models must be of one architecture, activations and dropout included")
