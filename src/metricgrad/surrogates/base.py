@@ -123,20 +123,18 @@ class LearnedSurrogate(Surrogate):
 
 
 def metric_config(metric: Metric) -> dict[str, Any]:
-    """Name and options of a metric, ready for JSON; of a user's function only the name."""
-    if isinstance(metric, FunctionMetric):
+    """Name and options of a metric, ready for JSON; of one that is or has a function only the name."""
+    options = {option: getattr(metric, option) for option in metric_options(type(metric))}
+    if isinstance(metric, FunctionMetric) or any(callable(value) for value in options.values()):
         return {"function": metric.name}
-    return {
-        "name": metric.name,
-        "options": {option: getattr(metric, option) for option in metric_options(type(metric))},
-    }
+    return {"name": metric.name, "options": options}
 
 
 def metric_from_config(config: dict[str, Any]) -> Metric:
     """The metric that `metric_config` described; ValueError for a function, which no file can hold."""
     if "function" in config:
         raise ValueError(
-            f"the file's metric is a function of yours, {config['function']}, which no file can hold; "
+            f"the file's metric is, or has, a function of yours, {config['function']}, which no file can hold; "
             "pass it again: load_surrogate(path, metric=...)"
         )
     return to_metric(config["name"], **config["options"])

@@ -6,23 +6,26 @@ from typing import Any
 
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file
+from torch import nn
 
 from metricgrad.surrogates import baselines
 from metricgrad.surrogates.base import Surrogate
 from metricgrad.surrogates.bilevel import BilevelLoss
 from metricgrad.surrogates.memory import WithMemory
+from metricgrad.surrogates.reloss import ReLoss
 from metricgrad.surrogates.uniloss import UniLoss
 
 _BASELINES = [each for each in vars(baselines).values() if isinstance(each, type)]
 _CLASSES = {cls.__name__: cls for cls in (UniLoss, BilevelLoss, *_BASELINES)}
 
 
-def load_surrogate(path: str | Path, *, metric: Any = None) -> Surrogate:
+def load_surrogate(path: str | Path, *, metric: Any = None, net: nn.Module | None = None) -> Surrogate:
     """The surrogate that `loss.save(path)` wrote, exactly as it was.
 
     Args:
         path: the file.
         metric: a metric or function in place of the stored metric; needed where that is a function of the user's own.
+        net: the network of a `ReLoss`, where that is a module of the user's own; its weights come from the file.
 
     Returns:
         The surrogate.
@@ -45,7 +48,7 @@ def load_surrogate(path: str | Path, *, metric: Any = None) -> Surrogate:
     if header is None:
         raise ValueError(f"{path} holds tensors but no surrogate; loss.save(path) writes one")
     stored = json.loads(header)
-    surrogate, tensors = _rebuild(stored, metric), load_file(path)
+    surrogate, tensors = _rebuild(stored, metric, net), load_file(path)
     own = next((tensors[name] for name, _ in surrogate.named_parameters()), None)
     if own is not None:
         surrogate.to(own.dtype)
@@ -53,8 +56,10 @@ def load_surrogate(path: str | Path, *, metric: Any = None) -> Surrogate:
     return surrogate
 
 
-def _rebuild(stored: dict[str, Any], metric: Any) -> Surrogate:
+def _rebuild(stored: dict[str, Any], metric: Any, net: nn.Module | None) -> Surrogate:
     config = stored["config"]
     if stored["class"] == WithMemory.__name__:
-        return WithMemory(_rebuild(config["loss"], metric), config["size"])
+        return WithMemory(_rebuild(config["loss"], metric, net), config["size"])
+    if stored["class"] == ReLoss.__name__:
+        return ReLoss.from_config(config, metric, net)
     return _CLASSES[stored["class"]].from_config(config, metric)

@@ -1,6 +1,7 @@
 """What moves parameters: models and learned surrogates, trained together."""
 
 from metricgrad.training.batches import Batches as Batches
+from metricgrad.training.collecting import collect_scores as collect_scores
 from metricgrad.training.flat import Stack as Stack
 from metricgrad.training.guard import TrainingError as TrainingError
 from metricgrad.training.joint import JointTraining as JointTraining

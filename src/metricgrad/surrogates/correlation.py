@@ -1,0 +1,114 @@
+r"""What ReLoss learns from: the rank correlation of loss and metric, and the smoothness of the loss's gradient.
+
+A loss need not have the metric's value, only its order: if one set of scores is better than another by the metric, it
+should have the lower loss. So the objective is Spearman's correlation over sets, with ranks that have a gradient, and a
+penalty that keeps the gradient's length near 1 (Eqn. 7 to 9):
+
+.. math:: O = \rho_S(\ell, m) + \lambda \, (\|\nabla_s \ell\| - 1)^2
+
+Losses are standardised before they are ranked. The released code does not, and its correlation depends on their scale.
+"""
+
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from metricgrad import ops
+
+Rank = Literal["pairwise", "sorting_network"]
+
+
+def soft_spearman(losses: Tensor, truth: Tensor, *, rank: Rank = "pairwise", slope: float = 5.0) -> Tensor:
+    r"""Spearman's correlation (Eqn. 6) with a gradient for the losses, whatever their scale.
+
+    .. math:: \rho_S = \frac{Cov(r_\ell, r_m)}{Std(r_\ell) \, Std(r_m)}
+
+    Args:
+        losses: `[S]`, one of each set; their ranks are soft.
+        truth: `[S]`, the metric's values; their ranks are exact, and ties share their mean.
+        rank: `"pairwise"` makes a sigmoid of every comparison, `"sorting_network"` is the paper's, for which the
+            package diffsort must be installed.
+        slope: how steep a comparison is, in units of the losses' spread.
+
+    Returns:
+        0-dim, in [-1, 1]; 0 where one of the two is constant.
+
+    Example:
+        >>> losses, truth = torch.tensor([0.1, 0.2, 0.4, 0.3]), torch.tensor([1.0, 2.0, 3.0, 4.0])
+        >>> soft_spearman(losses, truth, slope=100.0), soft_spearman(1000 * losses, truth, slope=100.0)
+        (tensor(0.8000), tensor(0.8000))
+
+    Reference:
+        ReLoss, Eqn. 6 and 7; Petersen et al., 2021, for the sorting network.
+    """
+    centred = losses - losses.mean()
+    variance = centred.square().mean()
+    # Rounding leaves a trace of spread in equal losses; the root of 1 is taken there, as that of 0 has no gradient.
+    alike = variance <= (8 * torch.finfo(losses.dtype).eps * losses.detach().abs().max()) ** 2
+    standard = torch.where(alike, 0.0, centred / torch.where(alike, 1.0, variance).sqrt())
+    ranks = ops.soft_rank(standard, slope) if rank == "pairwise" else sorting_network_rank(standard, slope)
+    return ops.pearson(ranks, ops.hard_rank(truth).to(ranks.dtype))
+
+
+def sorting_network_rank(values: Tensor, slope: float) -> Tensor:
+    """Ascending ranks by a relaxed sorting network: bitonic, of logistic swaps.
+
+    Args:
+        values: `[S]`; padded to a power of two inside.
+        slope: of a swap.
+
+    Returns:
+        `[S]`, 1 for the smallest.
+    """
+    try:
+        from diffsort import DiffSortNet
+    except ModuleNotFoundError:
+        raise ModuleNotFoundError(
+            "rank='sorting_network' needs the package diffsort: pip install 'metricgrad[sorting-network]'. "
+            "rank='pairwise' needs nothing more"
+        ) from None
+    number = len(values)
+    size = 1 << max(1, (number - 1).bit_length())
+    padding = values.detach().max() + 10.0 + torch.arange(size - number, device=values.device, dtype=values.dtype)
+    network = DiffSortNet("bitonic", size, steepness=slope, distribution="logistic_phi", device=values.device.type)
+    _, permutation = network(torch.cat([values, padding]).unsqueeze(0))
+    places = torch.arange(1, size + 1, device=values.device, dtype=permutation.dtype)
+    return (permutation[0] * places).sum(-1)[:number].to(values.dtype)
+
+
+def gradient_norms(losses: Tensor, scores: Tensor) -> Tensor:
+    r"""The length of each set's gradient, as a mean over items: :math:`\sqrt{\sum_i \|N \nabla_{s_i} \ell\|^2 / N}`.
+
+    A loss is a mean over N items, so an item's part of the gradient is 1/N of what it would be alone. This length does
+    not depend on N; that of cross-entropy lies between 0 and :math:`\sqrt 2`.
+
+    Args:
+        losses: `[...]`, of every set.
+        scores: `[..., N, *]`, what they were computed from, in the graph.
+
+    Returns:
+        `[...]`, with a gradient for what made the losses.
+    """
+    (gradient,) = torch.autograd.grad(losses.sum(), scores, create_graph=True)
+    items = gradient.shape[losses.dim()]
+    squares = gradient.flatten(losses.dim()).square().sum(-1)
+    return (items * squares + torch.finfo(squares.dtype).tiny).sqrt()
+
+
+def gradient_penalty(losses: Tensor, scores: Tensor) -> Tensor:
+    r"""How far the gradients are from length 1, :math:`(\|\nabla_s \ell\| - 1)^2`, the mean over sets (Eqn. 8).
+
+    Args:
+        losses: `[...]`, of every set.
+        scores: `[..., N, *]`, what they were computed from, in the graph.
+
+    Returns:
+        0-dim.
+
+    Example:
+        >>> scores = torch.tensor([[3.0, 1.0]], requires_grad=True)
+        >>> gradient_penalty(2 * scores.mean(-1), scores)  # every item has the slope 2
+        tensor(1., grad_fn=<MeanBackward0>)
+    """
+    return (gradient_norms(losses, scores) - 1).square().mean()

@@ -1,0 +1,138 @@
+"""What a learned loss is judged by: held-out sets, exact ranks, and the ordinary loss beside it."""
+
+import math
+import warnings
+from collections.abc import Callable
+from typing import TYPE_CHECKING, NamedTuple
+
+import torch
+from torch import Tensor
+
+from metricgrad import ops
+from metricgrad.metrics import Metric
+from metricgrad.surrogates import baselines
+from metricgrad.surrogates.correlation import gradient_norms
+from metricgrad.surrogates.elements import is_multilabel
+from metricgrad.surrogates.score_sets import Pool, together
+
+if TYPE_CHECKING:
+    from metricgrad.surrogates.reloss import ReLoss
+
+Curve = list[tuple[int, float, float]]
+_HELD_OUT = 512  # sets, at most
+_CHUNK = 64  # sets at once
+
+
+class Ranked(NamedTuple):
+    """How well a loss ranks sets as its metric does, on held-out sets.
+
+    Attributes:
+        spearman: rank correlation of the loss with the metric, as a loss.
+        kendall: Kendall's tau-b of the same.
+        ordinary_spearman: that of the ordinary loss (cross-entropy, squared error of heatmaps); NaN if there is none.
+        ordinary_kendall: the same by Kendall's tau-b.
+        penalty: the gradient penalty (Eqn. 8) there.
+        step: the moment that was best.
+        curve: step, misfit while learning, and held-out Spearman, at every look.
+    """
+
+    spearman: float
+    kendall: float
+    ordinary_spearman: float
+    ordinary_kendall: float
+    penalty: float
+    step: int
+    curve: Curve
+
+
+class Exam:
+    """Held-out sets, with the metric's values and those of the ordinary loss.
+
+    Args:
+        loss: that is to be examined.
+        pool: of held-out sets.
+        generator: source of randomness.
+    """
+
+    def __init__(self, loss: "ReLoss", pool: Pool, generator: torch.Generator | None) -> None:
+        stored = sum(len(sets.target) for sets in pool.stored)
+        everything = not pool.sources and stored <= _HELD_OUT
+        self.groups = together(pool.stored) if everything else pool.draw(_HELD_OUT, generator)
+        truth = torch.cat([loss.truth(*sets) for sets in self.groups])
+        self.known = truth.isfinite()
+        self.truth = truth[self.known]
+        if len(self.truth) < 2 or self.truth.max() == self.truth.min():
+            raise ValueError(
+                f"{loss.metric.name} is the same on all {len(self.truth)} held-out sets that it is defined on, so "
+                "there is no order to check; pass sources on which it varies, such as scores of several checkpoints"
+            )
+        ordinary = ordinary_loss(loss.metric)
+        self.ordinary = None if ordinary is None else torch.cat([ordinary(*sets) for sets in self.groups])[self.known]
+        self.beside = "" if self.ordinary is None else f" (ordinary {ops.spearman(self.ordinary, self.truth):.4f})"
+
+    @torch.no_grad()
+    def raw(self, loss: "ReLoss") -> Tensor:
+        """The loss of every set, as it is ranked."""
+        parts = [loss.raw(loss.check(*chunk)) for sets in self.groups for chunk in sets.chunks(_CHUNK)]
+        return torch.cat(parts)[self.known]
+
+    def spearman(self, loss: "ReLoss") -> float:
+        """The rank correlation of loss and metric."""
+        return ops.spearman(self.raw(loss), self.truth).item()
+
+    def grade(self, loss: "ReLoss", step: int, curve: Curve) -> Ranked:
+        """All that is said of a loss."""
+        raw = self.raw(loss)
+        penalties = []
+        for chunk in (chunk for sets in self.groups for chunk in sets.chunks(_CHUNK)):
+            inputs = loss.check(*chunk)
+            inputs = inputs._replace(scores=inputs.scores.to(raw.dtype).requires_grad_())
+            penalties.append((gradient_norms(loss.raw(inputs), inputs.scores).detach() - 1).square())
+        return Ranked(*self._both(raw), *self._both(self.ordinary), torch.cat(penalties).mean().item(), step, curve)
+
+    def _both(self, losses: Tensor | None) -> tuple[float, float]:
+        """Spearman's and Kendall's correlation with the metric; NaN without losses."""
+        if losses is None:
+            return math.nan, math.nan
+        return ops.spearman(losses, self.truth).item(), ops.kendall(losses, self.truth).item()
+
+
+def fit_affine(loss: "ReLoss", exam: Exam) -> None:
+    """Sets scale and shift of a loss to the affine map that is nearest to the metric, as a loss, by least squares."""
+    raw, truth = exam.raw(loss), exam.truth
+    centred = raw - raw.mean()
+    slope = ops.divide((centred * (truth - truth.mean())).sum(), centred.square().sum())
+    if not slope > 0:
+        warnings.warn(
+            f"the loss learned nothing of {loss.metric.name}: on held-out sets it does not fall as the metric gets "
+            "better. More steps, another rate or more varied sources may help",
+            stacklevel=4,
+        )
+        slope = ops.divide(truth.std(), raw.std())
+    loss.scale.copy_(slope)
+    loss.shift.copy_(truth.mean() - slope * raw.mean())
+
+
+def ordinary_loss(metric: Metric) -> Callable[..., Tensor] | None:
+    """What people train on where a metric of this kind decides, from sets to `[...]`; None if nothing is usual."""
+    if "pose" in metric.families:
+        return baselines.HeatmapMSE().per_set
+    entropy = baselines.CrossEntropy().per_set
+    if "text" in metric.families:
+        return _token_entropy if getattr(metric, "decode", None) is None else None
+    if "segmentation" in metric.families:
+        return lambda scores, target, where=None: entropy(
+            scores.movedim(-3, -1).flatten(-4, -2), target.flatten(-3), None if where is None else where.flatten(-3)
+        )
+    if is_multilabel(metric):
+        return lambda scores, target, where=None: entropy(scores.flatten(-2), target.flatten(-2))
+    if "ranking" in metric.families and "binary" not in metric.families:
+        return lambda scores, target, where=None: entropy(scores, target > 0, where)
+    return entropy
+
+
+def _token_entropy(scores: Tensor, target: Tensor, where: Tensor | None = None) -> Tensor:
+    """Cross-entropy of every place that has a target."""
+    counted = target >= 0 if where is None else (target >= 0) & where
+    parts = scores.flatten(-3, -2), target.clamp(min=0).flatten(-2), counted.flatten(-2)
+    return baselines.CrossEntropy().per_set(*parts)

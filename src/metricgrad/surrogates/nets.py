@@ -1,0 +1,247 @@
+r"""The networks of learned losses: from the scores and target of sets to one number each, lower is better.
+
+    Classification   classes        the probability of the target's class, item by item (ReLoss, Eqn. 10)
+    SetNetwork       binary, grades, labels, classes: target and score of all items at once
+    Sequence         text           the probability of the target's token at every place, and attention over places
+    Spans            start and end  the probabilities of every place to be the answer's start and end, and attention
+    Heatmaps         poses          embeddings of the predicted map and of a Gaussian around the joint
+    Embeddings       classes        distance of the embedded probabilities from the embedded target (LS-ED)
+
+A network sees nothing else. Hidden layers are ELU, whose slope has no jumps: the gradient penalty needs a second
+derivative, and the model that descends the loss a smooth first one.
+"""
+
+import itertools
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from metricgrad import ops
+from metricgrad.metrics import Metric
+from metricgrad.metrics.base import Inputs
+from metricgrad.metrics.checks import shape, whole
+from metricgrad.metrics.multiclass import one_hot
+from metricgrad.surrogates.baselines.heatmaps import HeatmapMSE
+from metricgrad.surrogates.elements import to_elements
+
+Sees = Literal["probability", "rival"]
+
+
+class LossNet(nn.Module, ABC):
+    """A network of sets.
+
+    Args:
+        **options: what rebuilds it, ready for JSON.
+    """
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__()
+        self.options = options
+
+    def check(self, metric: Metric, scores: Tensor, target: Tensor, where: Tensor | None) -> Inputs:
+        """The inputs as the network takes them: those that the metric's formula takes, unless it says otherwise."""
+        return metric.check(scores, target, where)
+
+    @abstractmethod
+    def forward(self, metric: Metric, inputs: Inputs) -> Tensor:
+        """The raw loss of every set, `[...]`."""
+
+    def extra_repr(self) -> str:
+        """The options."""
+        return ", ".join(f"{name}={value!r}" for name, value in self.options.items())
+
+
+class Classification(LossNet):
+    r"""A mean over items of a function of the probability that the target's class has.
+
+    .. math:: \ell = \frac{1}{N} \sum_i f(p_i), \quad p = softmax(s)_y
+
+    f has 4 layers and 33,409 parameters with the default width. Accuracy is decided by the strongest rival of the
+    target's class, which :math:`p` does not show: a target with 0.4 wins over nine classes with 0.07 each, and loses to
+    one with 0.6. With `sees="rival"` the softmax is over the two of them, and accuracy is decided at 1/2.
+
+    Args:
+        width: of the three hidden layers.
+        layers: of weights, in all.
+        sees: `"probability"` of the target's class among all, as in the paper, or against its strongest `"rival"`.
+        generator: source of randomness for the weights.
+
+    Reference:
+        ReLoss, Appendix A.1, Eqn. 10; the released code has the softmax.
+    """
+
+    def __init__(
+        self, width: int = 128, layers: int = 4, sees: Sees = "probability", generator: torch.Generator | None = None
+    ) -> None:
+        super().__init__(width=width, layers=layers, sees=sees)
+        whole("width", width, 1)
+        whole("layers", layers, 2)
+        if sees not in ("probability", "rival"):
+            raise ValueError(f"sees must be 'probability' or 'rival'; got {sees!r}")
+        self.layers = perceptron((1, *[width] * (layers - 1), 1), generator)
+
+    def forward(self, metric: Metric, inputs: Inputs) -> Tensor:
+        """The mean of f over the items that count."""
+        scores, target, where = inputs
+        if scores.shape != target.shape and scores.shape[:-1] != target.shape:
+            raise ValueError(
+                "nets.Classification takes scores [..., N, C] with classes [..., N], or binary scores and target "
+                f"[..., N]; got scores {shape(scores)} and target {shape(target)} for {metric.name}"
+            )
+        values = self.layers(seen(scores, target, self.options["sees"]).unsqueeze(-1)).squeeze(-1)
+        return values.mean(-1) if where is None else ops.masked_mean(values, where)
+
+
+class SetNetwork(LossNet):
+    r"""A network of the whole set, whatever the order of its items.
+
+    .. math:: \ell = h\Big(\frac{1}{N} \sum_i g(y_i, s_i, c)\Big), \quad c = \frac{1}{N} \sum_i e(y_i, s_i)
+
+    The context c tells g of the other items, so that it can say where an item stands among them, as ranks do. Scores
+    enter as asinh(s), which is s near 0 and a logarithm far from it.
+
+    Args:
+        width: of all hidden layers.
+        context: of c; 0 leaves it out.
+        generator: source of randomness for the weights.
+
+    Reference:
+        Learning Surrogate Losses, Eqn. 2, without the context.
+    """
+
+    def __init__(self, width: int = 32, context: int = 16, generator: torch.Generator | None = None) -> None:
+        super().__init__(width=width, context=context)
+        whole("width", width, 1)
+        whole("context", context, 0)
+        self.e = perceptron((2, width, context), generator) if context else None
+        self.g = perceptron((2 + context, width, width), generator)
+        self.h = perceptron((width, width, 1), generator)
+
+    def forward(self, metric: Metric, inputs: Inputs) -> Tensor:
+        """h of the mean, and its mean over labels or classes."""
+        elements = to_elements(metric, inputs, next(self.parameters()).dtype)
+        target, scores = elements.items.unbind(-1)
+        items = torch.stack([2 * target - 1, scores.asinh()], -1)
+        if self.e is not None:
+            context = elements.weights @ nn.functional.elu(self.e(items))
+            items = torch.cat([items, context.expand(*items.shape[:-1], -1)], -1)
+        indicators = elements.weights @ nn.functional.elu(self.g(items))
+        return elements.mean_of_labels(self.h(indicators).squeeze((-1, -2)))
+
+
+class Embeddings(LossNet):
+    r"""The distance between embeddings of the predicted probabilities and of the target, a mean over items.
+
+    .. math:: \ell = \frac{1}{N} \sum_i \| e(softmax(s_i)) - e(y_i) \|_2
+
+    Args:
+        classes: number of classes C.
+        width: of the hidden layers.
+        embedding: width of an embedding.
+        generator: source of randomness for the weights.
+
+    Reference:
+        LS-ED (Patel et al., 2020) as ReLoss describes it in Sec. 2: the distance stands for the metric's value.
+    """
+
+    def __init__(
+        self, classes: int, width: int = 128, embedding: int = 32, generator: torch.Generator | None = None
+    ) -> None:
+        super().__init__(classes=classes, width=width, embedding=embedding)
+        whole("classes", classes, 2)
+        self.embed = perceptron((classes, width, width, embedding), generator)
+
+    def forward(self, metric: Metric, inputs: Inputs) -> Tensor:
+        """The mean distance over the items that count."""
+        scores, target, where = inputs
+        if scores.shape[:-1] != target.shape or scores.shape[-1] != self.options["classes"]:
+            raise ValueError(
+                f"nets.Embeddings(classes={self.options['classes']}) takes scores [..., N, {self.options['classes']}] "
+                f"and classes [..., N]; got scores {shape(scores)} and target {shape(target)} for {metric.name}"
+            )
+        truth = one_hot(target, scores.shape[-1]).to(scores.dtype)
+        return ops.masked_mean(distance(self.embed(scores.softmax(-1)), self.embed(truth)), where)
+
+
+class Heatmaps(LossNet):
+    r"""The squared distance between embeddings of the predicted map and of the target's, a mean over joints.
+
+    .. math:: \ell = \frac{1}{NK} \sum_{ik} \| e(s_{ik}) - e(\exp(-\|p - j_{ik}\|^2 / 2\sigma^2)) \|_2^2 / E
+
+    Args:
+        size: height and width of the maps.
+        width: of the hidden layer.
+        embedding: width E of an embedding.
+        sigma: of the Gaussian around a joint, in pixels.
+        generator: source of randomness for the weights.
+
+    Reference:
+        ReLoss, Appendix A.1, human pose estimation.
+    """
+
+    def __init__(
+        self,
+        size: Sequence[int],
+        width: int = 64,
+        embedding: int = 32,
+        sigma: float = 1.0,
+        generator: torch.Generator | None = None,
+    ) -> None:
+        super().__init__(size=tuple(size), width=width, embedding=embedding, sigma=sigma)
+        if len(size) != 2:
+            raise ValueError(f"size must be the height and width of the maps; got {size!r}")
+        self.embed = perceptron((size[0] * size[1], width, embedding), generator)
+
+    def forward(self, metric: Metric, inputs: Inputs) -> Tensor:
+        """The mean over the joints that count."""
+        scores, target, where = inputs
+        size = self.options["size"]
+        if scores.shape[-2:] != tuple(size) or target.shape[:-1] != scores.shape[:-2]:
+            raise ValueError(
+                f"nets.Heatmaps(size={size}) takes maps [..., N, K, {size[0]}, {size[1]}] and joints [..., N, K, 2]; "
+                f"got scores {shape(scores)} and target {shape(target)} for {metric.name}"
+            )
+        wanted = HeatmapMSE.target_maps(target[..., :2].to(scores.dtype), size, self.options["sigma"])
+        gap = self.embed(scores.flatten(-2)) - self.embed(wanted.flatten(-2))
+        return ops.masked_mean(gap.square().mean(-1).flatten(-2), None if where is None else where.flatten(-2))
+
+
+def seen(scores: Tensor, target: Tensor, sees: Sees) -> Tensor:
+    """The probability of the target's class, `[..., N]`: among all classes, or against its strongest rival."""
+    if scores.shape == target.shape:
+        return torch.sigmoid(torch.where(target > 0, scores, -scores))
+    target = target.unsqueeze(-1)
+    if sees == "probability":
+        return scores.softmax(-1).gather(-1, target).squeeze(-1)
+    rival = scores.scatter(-1, target, -torch.inf).amax(-1)
+    return torch.sigmoid(scores.gather(-1, target).squeeze(-1) - rival)
+
+
+def distance(one: Tensor, other: Tensor) -> Tensor:
+    """Euclidean distances along the last dimension, with a gradient where they are 0 too."""
+    squares = (one - other).square().sum(-1)
+    return (squares + torch.finfo(squares.dtype).tiny).sqrt()
+
+
+def perceptron(widths: Sequence[int], generator: torch.Generator | None) -> nn.Sequential:
+    """Linear layers of these widths with ELU between them."""
+    layers: list[nn.Module] = []
+    with drawn_from(generator):
+        for inputs, outputs in itertools.pairwise(widths):
+            layers += [nn.Linear(inputs, outputs), nn.ELU()]
+    return nn.Sequential(*layers[:-1])
+
+
+@contextmanager
+def drawn_from(generator: torch.Generator | None) -> Iterator[None]:
+    """Where modules draw their weights from a generator, instead of the global randomness; None leaves it at that."""
+    if generator is None:
+        yield
+        return
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(int(torch.randint(2**62, (), generator=generator)))
+        yield

@@ -1,0 +1,144 @@
+"""Score sets, stored ones of models and made-up ones, to draw from while a loss is learned.
+
+A loss that is to rank models as the metric does has to see models: bad ones, middling ones, good ones. The checkpoints
+of one ordinary training are all three (ReLoss, Sec. 4.3, the generator G_M).
+"""
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from metricgrad.metrics.checks import shape
+from metricgrad.surrogates.sources import Source
+
+
+class ScoreSets(NamedTuple):
+    """Sets with one leading dimension.
+
+    Attributes:
+        scores: `[S, ...]`, raw model output.
+        target: `[S, ...]`, ground truth.
+        where: True for what counts; None counts all.
+    """
+
+    scores: Tensor
+    target: Tensor
+    where: Tensor | None = None
+
+    def some(self, index: Any) -> "ScoreSets":
+        """Those of some of the sets."""
+        return ScoreSets(self.scores[index], self.target[index], None if self.where is None else self.where[index])
+
+    def chunks(self, most: int) -> "list[ScoreSets]":
+        """The same sets, so many at a time."""
+        return [self.some(slice(start, start + most)) for start in range(0, len(self.target), most)]
+
+
+class Pool:
+    """Score sets to draw from: stored ones, and sources that make up new ones.
+
+    Args:
+        sources: functions `(generator) -> (scores, target)`.
+        stored: score sets.
+    """
+
+    def __init__(self, sources: list[Source], stored: list[ScoreSets]) -> None:
+        self.sources, self.stored = sources, stored
+
+    @classmethod
+    def of(cls, given: Any) -> "Pool":
+        """The pool of a source, of score sets, or of an iterable of both."""
+        several = [given] if callable(given) or isinstance(given, ScoreSets) else list(given)
+        if not several:
+            raise ValueError("there is nothing to learn from: sources is empty")
+        sources: list[Any] = [each for each in several if callable(each)]
+        return cls(sources, [to_sets(each) for each in several if not callable(each)])
+
+    def split(self, share: float, generator: torch.Generator | None) -> "tuple[Pool, Pool]":
+        """Two pools: a share of each of the stored sets goes to the second; sources go to both."""
+        first, second = [], []
+        for sets in self.stored:
+            order = torch.randperm(len(sets.target), generator=generator)
+            held = min(len(order) - 1, max(1, round(share * len(order))))
+            first.append(sets.some(order[held:]))
+            second += [sets.some(order[:held])] * bool(held)
+        return Pool(self.sources, first), Pool(self.sources, second if second or self.sources else first)
+
+    def draw(self, number: int, generator: torch.Generator | None) -> list[ScoreSets]:
+        """About so many sets at random, those of one shape together."""
+        made = 0 if not self.sources else number if not self.stored else number // 2
+        groups = self._from_stored(number - made, generator)
+        for index, source in enumerate(self.sources):
+            wanted = made // len(self.sources) + (index < made % len(self.sources))
+            while wanted > 0:
+                sets = to_sets(source(generator)).some(slice(wanted))
+                groups.append(sets)
+                wanted -= len(sets.target)
+        return together(groups)
+
+    def _from_stored(self, number: int, generator: torch.Generator | None) -> list[ScoreSets]:
+        if not self.stored or number < 1:
+            return []
+        sizes = torch.tensor([len(sets.target) for sets in self.stored])
+        drawn = torch.randint(int(sizes.sum()), (number,), generator=generator)
+        which = torch.bucketize(drawn, sizes.cumsum(0), right=True)
+        start = sizes.cumsum(0) - sizes
+        return [self.stored[each].some((drawn - start[each])[which == each]) for each in which.unique().tolist()]
+
+
+def to_sets(given: Any) -> ScoreSets:
+    """Score sets with one leading dimension; ValueError for anything else."""
+    if not isinstance(given, tuple | list) or len(given) not in (2, 3):
+        raise TypeError(f"a score set is (scores, target), or (scores, target, where); got {type(given).__name__}")
+    scores, target, where = (None if part is None else torch.as_tensor(part).detach() for part in (*given, None)[:3])
+    if scores is None or target is None or scores.dim() < 2 or not len(scores) or len(scores) != len(target):
+        raise ValueError(
+            "a score set needs a leading dimension of sets, the same for scores and target; got scores "
+            f"{None if scores is None else shape(scores)} and target {None if target is None else shape(target)}"
+        )
+    return ScoreSets(scores, target, where)
+
+
+def together(groups: list[ScoreSets]) -> list[ScoreSets]:
+    """Sets of one shape in one place, so that a network runs once for all of them."""
+    by_shape: dict[Any, list[ScoreSets]] = {}
+    for sets in groups:
+        key = sets.scores.shape[1:], sets.target.shape[1:], None if sets.where is None else sets.where.shape[1:]
+        by_shape.setdefault((key, sets.target.is_floating_point()), []).append(sets)
+    return [_joined(alike) for alike in by_shape.values()]
+
+
+def _joined(alike: list[ScoreSets]) -> ScoreSets:
+    if len(alike) == 1:
+        return alike[0]
+    where = [sets.where for sets in alike if sets.where is not None]
+    scores, target = torch.cat([sets.scores for sets in alike]), torch.cat([sets.target for sets in alike])
+    return ScoreSets(scores, target, torch.cat(where) if where else None)
+
+
+def relabelled(sets: ScoreSets, generator: torch.Generator | None) -> ScoreSets:
+    """The same scores with labels of any accuracy: what is predicted, but for a random part of the items, any class.
+
+    Args:
+        sets: scores `[S, N, C]` and classes `[S, N]`, or binary scores and target `[S, N]`.
+        generator: source of randomness.
+
+    Returns:
+        Sets whose accuracies are about evenly spread between chance and 1.
+
+    Reference:
+        The released code of ReLoss, which does so to all training data.
+    """
+    scores, target, where = sets
+    binary = scores.shape == target.shape
+    if not binary and scores.shape[:-1] != target.shape:
+        raise ValueError(
+            f"relabel=True needs classes or binary scores; got scores {shape(scores)} and target {shape(target)}"
+        )
+    predicted = (scores > 0).long() if binary else scores.argmax(-1)
+    classes = 2 if binary else scores.shape[-1]
+    anything = torch.randint(classes, target.shape, generator=generator)
+    kept = torch.rand(len(target), 1, generator=generator)
+    replaced = torch.rand(target.shape, generator=generator) > kept
+    return ScoreSets(scores, torch.where(replaced, anything, predicted).to(target.dtype), where)

@@ -1,0 +1,290 @@
+"""ReLoss: the objective, the penalty, the networks, and what a learned loss keeps."""
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+from torch import Tensor, nn
+
+import metricgrad as mg
+from metricgrad.metrics.base import Inputs
+from metricgrad.surrogates.correlation import gradient_norms, gradient_penalty, soft_spearman, sorting_network_rank
+from metricgrad.surrogates.sequence_nets import Sequence, Spans
+from metricgrad.surrogates.sources import broad
+from tests.trainings import seeded
+
+Sets = tuple[Tensor, Tensor]
+
+
+def binary(sets: int = 6, items: int = 12, seed: int = 0) -> Sets:
+    return broad(sets, items)(seeded(seed))
+
+
+def classes(sets: int = 6, items: int = 12, number: int = 4, seed: int = 0) -> Sets:
+    return broad(sets, items, classes=number)(seeded(seed))
+
+
+def tokens(sets: int = 5, items: int = 3, length: int = 6, vocabulary: int = 4, seed: int = 0) -> Sets:
+    scores, target = broad(sets, items * length, classes=vocabulary)(seeded(seed))
+    target = target.unflatten(1, (items, length))
+    target[:, :, -1] = -1  # padding
+    return scores.unflatten(1, (items, length)), target
+
+
+def spans(sets: int = 5, items: int = 4, length: int = 7, seed: int = 0) -> Sets:
+    scores = torch.randn(sets, items, length, 2, generator=seeded(seed))
+    return scores, mg.decode_spans(torch.randn(sets, items, length, 2, generator=seeded(seed + 1)))
+
+
+def maps(sets: int = 5, items: int = 2, joints: int = 3, seed: int = 0) -> Sets:
+    scores = torch.randn(sets, items, joints, 6, 5, generator=seeded(seed))
+    return scores, torch.rand(sets, items, joints, 2, generator=seeded(seed + 1)) * 4
+
+
+KINDS: dict[str, tuple[Any, Any, Sets]] = {
+    "classification": ("accuracy", lambda: mg.nets.Classification(width=8, generator=seeded()), classes()),
+    "binary accuracy": ("accuracy", lambda: mg.nets.Classification(width=8, generator=seeded()), binary()),
+    "rival": ("accuracy", lambda: mg.nets.Classification(width=8, sees="rival", generator=seeded()), classes()),
+    "set, binary": ("f1", lambda: mg.nets.SetNetwork(width=8, context=4, generator=seeded()), binary()),
+    "set, no context": ("auc", lambda: mg.nets.SetNetwork(width=8, context=0, generator=seeded()), binary()),
+    "set, classes": ("f1", lambda: mg.nets.SetNetwork(width=8, context=4, generator=seeded()), classes()),
+    "set, labels": (
+        mg.metric("f1", multilabel=True),
+        lambda: mg.nets.SetNetwork(width=8, context=4, generator=seeded()),
+        broad(6, 12, classes=3, multilabel=True)(seeded()),
+    ),
+    "set, grades": ("ndcg", lambda: mg.nets.SetNetwork(width=8, context=4, generator=seeded()), binary()),
+    "embeddings": ("accuracy", lambda: mg.nets.Embeddings(4, width=8, embedding=5, generator=seeded()), classes()),
+    "heatmaps": (
+        mg.metric("pck", radius=1.5),
+        lambda: mg.nets.Heatmaps((6, 5), width=8, embedding=4, generator=seeded()),
+        maps(),
+    ),
+    "sequence": ("bleu", lambda: Sequence(width=8, heads=2, blocks=1, generator=seeded()), tokens()),
+    "spans": (
+        mg.metric("span_f1", decode=mg.decode_spans),
+        lambda: Spans(width=8, heads=2, blocks=1, generator=seeded()),
+        spans(),
+    ),
+}
+every_kind = pytest.mark.parametrize("kind", KINDS)
+
+
+def made(kind: str, **options: Any) -> tuple[mg.ReLoss, Tensor, Tensor]:
+    metric, net, (scores, target) = KINDS[kind]
+    return mg.ReLoss(metric, net=net(), **options), scores, target
+
+
+class Mean(nn.Module):
+    """A user's own network: a weight times the mean score."""
+
+    def __init__(self, weight: float = 2.0) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.tensor(weight))
+
+    def forward(self, scores: Tensor, target: Tensor, where: Tensor | None) -> Tensor:
+        return self.weight * scores.mean(-1)
+
+
+def soft_spearman_by_hand(losses: np.ndarray, truth: np.ndarray, slope: float) -> float:
+    standard = (losses - losses.mean()) / losses.std()
+    ranks = np.array(
+        [1 + sum(1 / (1 + math.exp(-slope * (a - b))) for j, b in enumerate(standard) if j != i) for i, a in enumerate(standard)]
+    )
+    return float(np.corrcoef(ranks, stats.rankdata(truth))[0, 1])
+
+
+# ---------------------------------------------------------------------------------------------------- the objective
+
+
+def test_soft_spearman_matches_hand_computed_values() -> None:
+    losses, truth = torch.randn(9, generator=seeded(), dtype=torch.float64), torch.tensor([3.0, 1, 1, 2, 5, 5, 5, 0, 4])
+    found = soft_spearman(losses, truth, slope=3.0).item()
+    assert found == pytest.approx(soft_spearman_by_hand(losses.numpy(), truth.numpy(), 3.0), abs=1e-9)
+
+
+@pytest.mark.parametrize("rank", ["pairwise", "sorting_network"])
+@pytest.mark.parametrize("scale", [1e-4, 0.01, 100.0, 1e5])
+def test_soft_spearman_does_not_depend_on_the_scale_of_the_losses(rank: Any, scale: float) -> None:
+    losses, truth = torch.randn(32, generator=seeded(), dtype=torch.float64), torch.rand(32, generator=seeded(1))
+    plain = soft_spearman(losses, truth, rank=rank)
+    torch.testing.assert_close(soft_spearman(scale * losses + 7, truth, rank=rank), plain, rtol=1e-6, atol=1e-6)
+
+
+def test_soft_spearman_approaches_scipys_and_shares_ranks_among_ties_of_the_metric() -> None:
+    losses, truth = torch.randn(64, generator=seeded()), torch.randint(5, (64,), generator=seeded(1)).float()
+    expected = stats.spearmanr(losses, truth).statistic
+    assert soft_spearman(losses, truth, slope=1e4).item() == pytest.approx(expected, abs=1e-3)
+
+
+def test_equal_losses_have_no_correlation_and_a_finite_gradient() -> None:
+    losses = torch.full((8,), 0.3, requires_grad=True)
+    value = soft_spearman(losses, torch.arange(8.0))
+    value.backward()
+    assert value == 0
+    assert losses.grad is not None
+    assert losses.grad.isfinite().all()
+
+
+def test_a_sorting_network_ranks_any_number_of_values() -> None:
+    values = torch.tensor([0.3, -1.0, 2.0, 0.9, -0.2])
+    torch.testing.assert_close(sorting_network_rank(values, 1e3), mg.ops.hard_rank(values), atol=0.05, rtol=0)
+
+
+def test_the_penalty_matches_hand_computed_values() -> None:
+    weights = torch.tensor([[1.0, 2.0], [0.0, 3.0]], dtype=torch.float64)
+    scores = torch.zeros(2, 2, dtype=torch.float64, requires_grad=True)
+    losses = (weights * scores).mean(-1)  # an item's own slope is its weight
+    norms = [math.sqrt((1 + 4) / 2), math.sqrt(9 / 2)]
+    torch.testing.assert_close(gradient_norms(losses, scores).detach(), torch.tensor(norms, dtype=torch.float64))
+    expected = sum((norm - 1) ** 2 for norm in norms) / 2
+    assert gradient_penalty(losses, scores).item() == pytest.approx(expected)
+
+
+def test_the_misfit_is_the_papers_objective_by_hand() -> None:
+    loss = mg.ReLoss(mg.from_function(lambda s, y: float((s > 0).mean()), best=1.0, worst=0.0), net=Mean(), penalty=10.0, slope=2.0)
+    scores, target = torch.randn(7, 5, generator=seeded()), torch.zeros(7, 5)
+    losses, truth = 2 * scores.mean(-1).numpy(), 1 - (scores > 0).double().mean(-1).numpy()
+    expected = 1 - soft_spearman_by_hand(losses, truth, 2.0) + 10.0 * (2.0 - 1.0) ** 2  # the slope is 2 everywhere
+    assert loss.misfit(scores, target).item() == pytest.approx(expected, abs=1e-5)
+    approximation = mg.ReLoss(loss.metric, net=Mean(), penalty=0.0, objective="approximation")
+    assert approximation.misfit(scores, target).item() == pytest.approx(float(((losses - truth) ** 2).mean()), abs=1e-5)
+
+
+def test_the_misfit_teaches_the_parameters_and_leaves_the_scores_alone() -> None:
+    loss, scores, target = made("set, binary")
+    scores = scores.clone().requires_grad_()
+    loss.misfit(scores, target).backward()
+    assert scores.grad is None
+    assert all(parameter.grad is not None and parameter.grad.abs().sum() > 0 for parameter in loss.net.g.parameters())
+
+
+# ----------------------------------------------------------------------------------------------------- the networks
+
+
+def test_the_network_for_classes_has_the_papers_size() -> None:
+    assert sum(each.numel() for each in mg.ReLoss("accuracy").parameters()) == 33_409
+
+
+@every_kind
+def test_every_network_passes_gradcheck(kind: str) -> None:
+    loss, scores, target = made(kind)
+    loss.double()
+    some = scores[:2].double().requires_grad_()
+    assert torch.autograd.gradcheck(lambda s: loss.per_set(s, target[:2]), (some,))
+
+
+@every_kind
+def test_the_penalty_has_a_gradient_for_every_network(kind: str) -> None:
+    loss, scores, target = made(kind, penalty=1.0)
+    inputs = loss.check(scores.detach(), target, None)
+    inputs = Inputs(inputs.scores.requires_grad_(), inputs.target, inputs.where)
+    gradient_penalty(loss.raw(inputs), inputs.scores).backward()
+    found = torch.cat([each.grad.flatten() for each in loss.parameters() if each.grad is not None])
+    assert found.isfinite().all()
+    assert found.abs().sum() > 0
+
+
+@every_kind
+def test_many_sets_equal_one_by_one(kind: str) -> None:
+    loss, scores, target = made(kind)
+    one_by_one = torch.stack([loss(s, y) for s, y in zip(scores, target, strict=True)])
+    torch.testing.assert_close(loss.per_set(scores, target), one_by_one, atol=1e-6, rtol=1e-5)
+    grid = loss.per_set(scores.unsqueeze(1), target.unsqueeze(1))
+    torch.testing.assert_close(grid, one_by_one.unsqueeze(1), atol=1e-6, rtol=1e-5)
+
+
+@every_kind
+def test_the_order_of_items_does_not_matter(kind: str) -> None:
+    loss, scores, target = made(kind)
+    order = torch.randperm(scores.shape[1], generator=seeded(3))
+    torch.testing.assert_close(
+        loss.per_set(scores[:, order], target[:, order]), loss.per_set(scores, target), atol=1e-6, rtol=1e-5
+    )
+
+
+@every_kind
+def test_items_that_do_not_count_change_nothing(kind: str) -> None:
+    loss, scores, target = made(kind)
+    where = torch.ones(scores.shape[:2], dtype=torch.bool)
+    where[:, 1] = False
+    kept = torch.arange(scores.shape[1]) != 1
+    spoiled = scores.clone()
+    spoiled[:, 1] = 1e4
+    expected = loss.per_set(scores[:, kept], target[:, kept])
+    torch.testing.assert_close(loss.per_set(spoiled, target, where), expected, atol=1e-5, rtol=1e-4)
+    assert loss(scores, target, torch.zeros_like(where)) == 0
+
+
+@every_kind
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+def test_hard_inputs_give_finite_values_and_gradients(kind: str, dtype: torch.dtype) -> None:
+    loss, scores, target = made(kind)
+    for hard in (torch.zeros_like(scores), 1e4 * scores.sign()):
+        inputs = hard.to(dtype).requires_grad_()
+        value = loss(inputs, target)
+        value.backward()
+        assert inputs.grad is not None
+        assert value.isfinite()
+        assert inputs.grad.isfinite().all()
+
+
+@every_kind
+def test_a_loss_is_exact_after_save_and_load(kind: str, tmp_path: Path) -> None:
+    loss, scores, target = made(kind)
+    loss.orientation.neg_()
+    loss.scale.fill_(0.7)
+    loss.save(tmp_path / "loss.safetensors")
+    given = {"metric": loss.metric} if kind == "spans" else {}  # its metric has a function, which no file can hold
+    again = mg.load_surrogate(tmp_path / "loss.safetensors", **given)
+    assert repr(again) == repr(loss)
+    assert torch.equal(again.per_set(scores, target), loss.per_set(scores, target))
+
+
+def test_a_users_own_network_is_passed_again(tmp_path: Path) -> None:
+    loss = mg.ReLoss("auc", net=Mean(3.0))
+    loss.save(tmp_path / "loss.safetensors")
+    with pytest.raises(ValueError, match="a module of yours, Mean"):
+        mg.load_surrogate(tmp_path / "loss.safetensors")
+    again = mg.load_surrogate(tmp_path / "loss.safetensors", net=Mean(0.0))
+    scores, target = binary()
+    assert torch.equal(again.per_set(scores, target), loss.per_set(scores, target))
+
+
+def test_the_same_generator_gives_the_same_weights() -> None:
+    one, other = (mg.ReLoss("f1", generator=seeded(4)) for _ in range(2))
+    assert all(torch.equal(a, b) for a, b in zip(one.parameters(), other.parameters(), strict=True))
+
+
+def test_what_a_network_sees() -> None:
+    scores = torch.tensor([[[2.0, 1.0, 0.0]]])
+    target = torch.tensor([[1]])
+    every, rival = (mg.surrogates.nets.seen(scores, target, sees) for sees in ("probability", "rival"))
+    torch.testing.assert_close(every, scores.softmax(-1)[..., 1])
+    torch.testing.assert_close(rival, torch.sigmoid(torch.tensor([[-1.0]])))  # 1 against 2, whatever the third is
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        (lambda: mg.ReLoss("f1", penalty=-1.0), "penalty must be 0 or more.*-1"),
+        (lambda: mg.ReLoss("f1", rank="bubble"), "rank must be one of 'pairwise', 'sorting_network'; got 'bubble'"),  # type: ignore[arg-type]
+        (lambda: mg.ReLoss("f1", objective="hope"), "objective must be one of .* got 'hope'"),  # type: ignore[arg-type]
+        (lambda: mg.ReLoss("pck"), r"pass net=mg.nets.Heatmaps\(\(64, 48\)\)"),
+        (lambda: mg.nets.Classification(sees="all"), "sees must be .* got 'all'"),  # type: ignore[arg-type]
+        (lambda: mg.nets.Heatmaps((3,)), r"size must be the height and width of the maps; got \(3,\)"),
+        (lambda: Sequence(width=10, heads=4), "width=10 and heads=4"),
+        (lambda: mg.ReLoss("bleu")(torch.zeros(2, 5, 7), torch.zeros(2, 4)), r"nets.Sequence takes .* target \[2, 4\]"),
+        (
+            lambda: mg.ReLoss("accuracy", net=mg.nets.Embeddings(3))(torch.zeros(5, 4), torch.zeros(5).long()),
+            r"takes scores \[..., N, 3\] .* got scores \[5, 4\]",
+        ),
+    ],
+)
+def test_bad_input_is_refused(wrong: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        wrong()
