@@ -121,7 +121,9 @@ def test_approximation_learns_the_values() -> None:
 
 
 def test_embeddings_learn_by_approximation_as_ls_ed_does() -> None:
-    loss = mg.ReLoss("error_rate", net=mg.nets.Embeddings(4, generator=seeded()), objective="approximation", penalty=0.0)
+    loss = mg.ReLoss(
+        "error_rate", net=mg.nets.Embeddings(4, generator=seeded()), objective="approximation", penalty=0.0
+    )
     learned = loss.learn(**{**QUICK, "steps": 60}, classes=4, generator=seeded())
     assert learned.spearman > 0.8
     perfect = 50 * torch.eye(4)
@@ -129,7 +131,9 @@ def test_embeddings_learn_by_approximation_as_ls_ed_does() -> None:
 
 
 def test_a_smaller_penalty_weight_leaves_a_larger_penalty() -> None:
-    found = [fresh(penalty=weight).learn(**{**QUICK, "steps": 80}, generator=seeded()).penalty for weight in (0.0, 10.0)]
+    found = [
+        fresh(penalty=weight).learn(**{**QUICK, "steps": 80}, generator=seeded()).penalty for weight in (0.0, 10.0)
+    ]
     assert found[1] < found[0] / 2
 
 
@@ -266,7 +270,9 @@ def test_rank_correlation_equals_scipys(name: str) -> None:
 def test_the_interval_narrows_with_more_sets() -> None:
     widths = []
     for number in (40, 640):
-        found = mg.rank_correlation(mg.baselines.CrossEntropy(), "f1", [broad(number, 30)(seeded())], generator=seeded())
+        found = mg.rank_correlation(
+            mg.baselines.CrossEntropy(), "f1", [broad(number, 30)(seeded())], generator=seeded()
+        )
         widths.append(found.spearman_interval[1] - found.spearman_interval[0])
     assert widths[0] / widths[1] == pytest.approx(4.0, rel=0.5)
 

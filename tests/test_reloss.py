@@ -93,7 +93,10 @@ class Mean(nn.Module):
 def soft_spearman_by_hand(losses: np.ndarray, truth: np.ndarray, slope: float) -> float:
     standard = (losses - losses.mean()) / losses.std()
     ranks = np.array(
-        [1 + sum(1 / (1 + math.exp(-slope * (a - b))) for j, b in enumerate(standard) if j != i) for i, a in enumerate(standard)]
+        [
+            1 + sum(1 / (1 + math.exp(-slope * (a - b))) for j, b in enumerate(standard) if j != i)
+            for i, a in enumerate(standard)
+        ]
     )
     return float(np.corrcoef(ranks, stats.rankdata(truth))[0, 1])
 
@@ -146,7 +149,9 @@ def test_the_penalty_matches_hand_computed_values() -> None:
 
 
 def test_the_misfit_is_the_papers_objective_by_hand() -> None:
-    loss = mg.ReLoss(mg.from_function(lambda s, y: float((s > 0).mean()), best=1.0, worst=0.0), net=Mean(), penalty=10.0, slope=2.0)
+    loss = mg.ReLoss(
+        mg.from_function(lambda s, y: float((s > 0).mean()), best=1.0, worst=0.0), net=Mean(), penalty=10.0, slope=2.0
+    )
     scores, target = torch.randn(7, 5, generator=seeded()), torch.zeros(7, 5)
     losses, truth = 2 * scores.mean(-1).numpy(), 1 - (scores > 0).double().mean(-1).numpy()
     expected = 1 - soft_spearman_by_hand(losses, truth, 2.0) + 10.0 * (2.0 - 1.0) ** 2  # the slope is 2 everywhere

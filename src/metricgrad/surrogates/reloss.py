@@ -11,6 +11,7 @@ A ranking has no scale. So that its value can be read, an affine map of it that 
 fitted on held-out sets when learning ends.
 """
 
+from pathlib import Path
 from typing import Any, Literal, get_args
 
 import torch
@@ -92,6 +93,35 @@ class ReLoss(LearnedSurrogate):
         self.register_buffer("shift", torch.tensor(0.0))
         self.register_buffer("scale", torch.tensor(1.0))
         self.register_buffer("orientation", torch.tensor(1.0))
+
+    @classmethod
+    def pretrained(cls, name: str) -> "ReLoss":
+        """A loss that ships with the library, learned and frozen.
+
+        Args:
+            name: of its metric: `"accuracy"` for classes, `"f1"`, `"auc"`, `"average_precision"` or `"mcc"` for binary
+                scores.
+
+        Returns:
+            The loss; `metricgrad learn NAME --out FILE` makes it again, and a JSON file beside it in the package says
+            from what it was learned and how well it ranks.
+
+        Example:
+            >>> import metricgrad as mg
+            >>> loss = mg.ReLoss.pretrained("f1")
+            >>> loss(torch.randn(100, requires_grad=True), torch.arange(100) % 3 == 0).backward()
+        """
+        from metricgrad.surrogates.saving import load_surrogate  # which knows all surrogates, this one among them
+
+        folder = Path(__file__).parent.parent / "pretrained"
+        known = sorted(path.stem for path in folder.glob("*.safetensors"))
+        if name not in known:
+            raise ValueError(
+                f"no loss for {name!r} ships; there are {', '.join(known)}. mg.ReLoss(metric).learn() makes one"
+            )
+        loss = load_surrogate(folder / f"{name}.safetensors")
+        assert isinstance(loss, cls)
+        return loss
 
     def losses(self, scores: Tensor, target: Tensor, where: Tensor | None) -> tuple[Tensor, Tensor]:
         """The network's value for every set on the metric's scale, and whether it has items."""

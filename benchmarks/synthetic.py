@@ -1,0 +1,126 @@
+"""A random network as the metric: is it better to learn its values or its order? (ReLoss, Sec. 3 and 4.2, Figure 2.)
+
+The metric is a network with random weights, of which the losses see a limited number of inputs with their values. One
+loss learns to approximate them (Eqn. 5), one to rank them (Eqn. 7). Then inputs are moved down each loss, and down the
+metric itself, and the metric's value there is what counts: lower is better.
+"""
+
+import itertools
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+import metricgrad as mg
+from benchmarks.classification import Settings
+from metricgrad.metrics.base import Inputs
+
+
+class RandomMetric(mg.Metric):
+    """A network with random weights as a metric of vectors; lower is better.
+
+    Args:
+        size: of a vector.
+        width: of the hidden layers.
+        generator: source of the weights.
+    """
+
+    name = "random network"
+    families = ("binary",)
+    higher_is_better, best, worst = False, -float("inf"), float("inf")
+    ties, undefined, reference = "own", "never", "itself"
+
+    def __init__(self, size: int, width: int, generator: torch.Generator) -> None:
+        widths = (size, width, width, 1)
+        self.weights = [
+            torch.randn(a, b, generator=generator) * (2 / a) ** 0.5 for a, b in itertools.pairwise(widths)
+        ]
+
+    def value(self, scores: Tensor) -> Tensor:
+        """`[...]` from vectors `[..., size]`, with a gradient."""
+        for weight in self.weights[:-1]:
+            scores = torch.tanh(scores @ weight * 1.5)
+        return (scores @ self.weights[-1]).squeeze(-1)
+
+    def check(self, scores: Tensor, target: Tensor, where: Tensor | None) -> Inputs:
+        """Anything goes."""
+        return Inputs(scores, target, where)
+
+    def evaluate(self, scores: Tensor, target: Tensor, where: Tensor | None) -> Tensor:
+        """The network's value."""
+        return self.value(scores)
+
+
+class Learner(nn.Module):
+    """The network of a loss: one hidden layer less than the metric's, and ELU.
+
+    Args:
+        size: of a vector.
+        width: of the hidden layer.
+    """
+
+    def __init__(self, size: int, width: int) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(
+            nn.Linear(size, width), nn.ELU(), nn.Linear(width, width), nn.ELU(), nn.Linear(width, 1)
+        )
+
+    def forward(self, scores: Tensor, target: Tensor, where: Tensor | None) -> Tensor:
+        """`[...]` from vectors `[..., size]`."""
+        return self.layers(scores).squeeze(-1)
+
+
+def run(settings: Settings, seed: int, folder: Path | None, known: list[dict[str, Any]]) -> dict[str, Any]:
+    """One metric, one loss, one descent.
+
+    Args:
+        settings: the method, sizes, steps of learning and moments of the descent.
+        seed: of the metric, the observations and the loss.
+        folder: not used.
+        known: not used.
+
+    Returns:
+        `values`: held-out rank correlation after each moment of learning, and the metric's mean over inputs after each
+        moment of the descent, in units of its spread over random inputs.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    size = settings["size"]
+    metric = RandomMetric(size, settings["metric_width"], generator)
+    seen, held, inputs = (
+        torch.randn(number, size, generator=generator) for number in (settings["observations"], 1024, 256)
+    )
+    middle, spread = metric.value(held).mean().item(), metric.value(held).std().item()
+    values: dict[str, float] = {}
+    objective = metric.value
+    if settings["method"] != "metric":
+        torch.manual_seed(seed)
+        net = Learner(size, settings["width"])
+        loss = mg.ReLoss(metric, net=net, objective=settings["method"], penalty=settings["penalty"])
+        learned = loss.learn(
+            [(seen, torch.zeros_like(seen))],
+            valid=[(held, torch.zeros_like(held))],
+            steps=settings["steps"],
+            share=0.0,
+            sets=settings["sets"],
+            progress=False,
+            generator=generator,
+        )
+        values = {"spearman": learned.spearman, "kendall": learned.kendall}
+        values |= {f"learning_{step}": found for step, _, found in learned.curve}
+        objective = lambda x: loss.per_set(x, torch.zeros_like(x))  # noqa: E731
+    for moment, x in descend(objective, inputs, settings["moments"], settings["rate"]):
+        values[f"descent_{moment}"] = (metric.value(x).mean().item() - middle) / spread
+    return {"values": values}
+
+
+def descend(objective: Any, inputs: Tensor, moments: list[int], rate: float) -> Any:
+    """Moves inputs down an objective by Adam; yields them at some moments."""
+    x = inputs.clone().requires_grad_()
+    optimizer = torch.optim.Adam([x], rate)
+    for step in range(max(moments) + 1):
+        if step in moments:
+            yield step, x.detach()
+        optimizer.zero_grad(set_to_none=True)
+        objective(x).sum().backward()
+        optimizer.step()
