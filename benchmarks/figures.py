@@ -85,3 +85,36 @@ def convergence(cells: dict[tuple[str, str], Any], rows: dict[str, dict[str, Any
     path.parent.mkdir(exist_ok=True)
     figure.savefig(path, dpi=100, metadata={"Software": None})
     plt.close(figure)
+
+
+def synthetic(cells: dict[tuple[str, str], Any], rows: dict[str, dict[str, Any]], paper: Any, path: Path) -> None:
+    """Rank correlation while losses learn, and the metric while inputs are moved down them.
+
+    Args:
+        cells: mean and spread by row and column.
+        rows: settings of the rows, with their labels.
+        paper: not used; the paper prints a picture only.
+        path: where the picture goes.
+    """
+    colors = {"metric": "#444444", "approximation": "#bc4749", "correlation": "#2a6f97"}
+    figure, axes = plt.subplots(1, 2, figsize=(11, 4.2), layout="constrained")
+    for row, settings in rows.items():
+        base, _, penalised = row.partition("_")
+        style = {"color": colors[base], "linestyle": "--" if penalised else "-", "label": settings["label"]}
+        for axis, kind in zip(axes, ("learning", "descent"), strict=True):
+            moments = sorted(int(column.split("_")[1]) for at, column in cells if at == row and column.startswith(kind))
+            found = [cells[row, f"{kind}_{moment}"] for moment in moments]
+            if not found:
+                continue
+            axis.plot(moments, [cell.mean for cell in found], **style)
+            low, high = ([cell.mean + sign * cell.spread for cell in found] for sign in (-1, 1))
+            axis.fill_between(moments, low, high, color=style["color"], alpha=0.08, linewidth=0)
+    axes[0].set(title="Spearman with the metric on held-out inputs", xlabel="steps of learning")
+    axes[1].set(title="metric of inputs moved down each loss (lower is better)", xlabel="steps of descent")
+    for axis in axes:
+        axis.spines[["top", "right"]].set_visible(False)
+    handles, labels = axes[1].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=5, frameon=False, fontsize=9)
+    path.parent.mkdir(exist_ok=True)
+    figure.savefig(path, dpi=110, metadata={"Software": None})
+    plt.close(figure)

@@ -1,4 +1,4 @@
-"""A random network as the metric: is it better to learn its values or its order? (ReLoss, Sec. 3 and 4.2, Figure 2.)
+"""A random network as the metric: should a loss learn its values or its order?
 
 The metric is a network with random weights, of which the losses see a limited number of inputs with their values. One
 loss learns to approximate them (Eqn. 5), one to rank them (Eqn. 7). Then inputs are moved down each loss, and down the
@@ -33,9 +33,7 @@ class RandomMetric(mg.Metric):
 
     def __init__(self, size: int, width: int, generator: torch.Generator) -> None:
         widths = (size, width, width, 1)
-        self.weights = [
-            torch.randn(a, b, generator=generator) * (2 / a) ** 0.5 for a, b in itertools.pairwise(widths)
-        ]
+        self.weights = [torch.randn(a, b, generator=generator) * (2 / a) ** 0.5 for a, b in itertools.pairwise(widths)]
 
     def value(self, scores: Tensor) -> Tensor:
         """`[...]` from vectors `[..., size]`, with a gradient."""

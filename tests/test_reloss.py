@@ -148,10 +148,17 @@ def test_the_penalty_matches_hand_computed_values() -> None:
     assert gradient_penalty(losses, scores).item() == pytest.approx(expected)
 
 
+def test_only_gradients_that_stick_out_are_penalised_by_default() -> None:
+    slopes = torch.tensor([1.0] * 7 + [9.0])  # the mean is 2, so three times the mean is 6
+    scores = torch.zeros(8, 3, requires_grad=True)
+    losses = slopes * scores.mean(-1)
+    assert gradient_penalty(losses, scores, "at_most").item() == pytest.approx((9 / 2 - 3) ** 2 / 8)
+    assert mg.ReLoss("f1").smooth == "at_most"
+
+
 def test_the_misfit_is_the_papers_objective_by_hand() -> None:
-    loss = mg.ReLoss(
-        mg.from_function(lambda s, y: float((s > 0).mean()), best=1.0, worst=0.0), net=Mean(), penalty=10.0, slope=2.0
-    )
+    metric = mg.from_function(lambda s, y: float((s > 0).mean()), best=1.0, worst=0.0)
+    loss = mg.ReLoss(metric, net=Mean(), penalty=10.0, smooth="equal", slope=2.0)
     scores, target = torch.randn(7, 5, generator=seeded()), torch.zeros(7, 5)
     losses, truth = 2 * scores.mean(-1).numpy(), 1 - (scores > 0).double().mean(-1).numpy()
     expected = 1 - soft_spearman_by_hand(losses, truth, 2.0) + 10.0 * (2.0 - 1.0) ** 2  # the slope is 2 everywhere

@@ -31,7 +31,7 @@ class Ranked(NamedTuple):
         kendall: Kendall's tau-b of the same.
         ordinary_spearman: that of the ordinary loss (cross-entropy, squared error of heatmaps); NaN if there is none.
         ordinary_kendall: the same by Kendall's tau-b.
-        penalty: the gradient penalty (Eqn. 8) there.
+        penalty: the gradient penalty (Eqn. 8) there, of the loss scaled so that gradients have the mean length 1.
         step: the moment that was best.
         curve: step, misfit while learning, and held-out Spearman, at every look.
     """
@@ -83,12 +83,14 @@ class Exam:
     def grade(self, loss: "ReLoss", step: int, curve: Curve) -> Ranked:
         """All that is said of a loss."""
         raw = self.raw(loss)
-        penalties = []
+        norms = []
         for chunk in (chunk for sets in self.groups for chunk in sets.chunks(_CHUNK)):
             inputs = loss.check(*chunk)
             inputs = inputs._replace(scores=inputs.scores.to(raw.dtype).requires_grad_())
-            penalties.append((gradient_norms(loss.raw(inputs), inputs.scores).detach() - 1).square())
-        return Ranked(*self._both(raw), *self._both(self.ordinary), torch.cat(penalties).mean().item(), step, curve)
+            norms.append(gradient_norms(loss.raw(inputs), inputs.scores).detach())
+        found = torch.cat(norms)
+        uneven = (ops.divide(found, found.mean()) - 1).square().mean().item()
+        return Ranked(*self._both(raw), *self._both(self.ordinary), uneven, step, curve)
 
     def _both(self, losses: Tensor | None) -> tuple[float, float]:
         """Spearman's and Kendall's correlation with the metric; NaN without losses."""

@@ -22,12 +22,13 @@ from metricgrad.metrics import metric as to_metric
 from metricgrad.metrics.base import Inputs
 from metricgrad.surrogates import nets, sequence_nets
 from metricgrad.surrogates.base import LearnedSurrogate, as_loss, full_precision, metric_config, metric_from_config
-from metricgrad.surrogates.correlation import Rank, gradient_penalty, soft_spearman
+from metricgrad.surrogates.correlation import Rank, Smooth, gradient_penalty, soft_spearman
 from metricgrad.surrogates.elements import is_multilabel
 from metricgrad.surrogates.exam import Ranked
 from metricgrad.surrogates.learning import learn
 
 Objective = Literal["correlation", "approximation"]
+_SETTINGS = ("penalty", "smooth", "rank", "objective", "slope")
 _NETS = {
     cls.__name__: cls
     for cls in (
@@ -45,6 +46,8 @@ class ReLoss(LearnedSurrogate):
         net: from the scores and target of sets to one number each: one of `mg.nets`, or any module
             `(scores, target, where) -> [...]`. None takes the one for the metric's kind of scores.
         penalty: weight of the gradient penalty (Eqn. 9); 0 leaves it out.
+        smooth: what it penalises: gradients of sets that are longer than three times the mean (`"at_most"`), or all
+            that differ from 1, as in the paper (`"equal"`, Eqn. 8).
         rank: how losses are ranked with a gradient: `"pairwise"`, or the paper's `"sorting_network"` (needs diffsort).
         objective: `"correlation"` (Eqn. 7), or `"approximation"` of the metric's value, to compare with (Eqn. 5).
         slope: of the comparisons that make ranks, in units of the losses' spread.
@@ -73,6 +76,7 @@ class ReLoss(LearnedSurrogate):
         *,
         net: nn.Module | None = None,
         penalty: float = 10.0,
+        smooth: Smooth = "at_most",
         rank: Rank = "pairwise",
         objective: Objective = "correlation",
         slope: float = 5.0,
@@ -80,7 +84,11 @@ class ReLoss(LearnedSurrogate):
     ) -> None:
         super().__init__()
         self.metric: Metric = to_metric(metric)
-        for name, value, known in (("rank", rank, Rank), ("objective", objective, Objective)):
+        for name, value, known in (
+            ("rank", rank, Rank),
+            ("objective", objective, Objective),
+            ("smooth", smooth, Smooth),
+        ):
             if value not in get_args(known):
                 raise ValueError(f"{name} must be one of {', '.join(map(repr, get_args(known)))}; got {value!r}")
         if not penalty >= 0 or not slope > 0:
@@ -88,6 +96,7 @@ class ReLoss(LearnedSurrogate):
         self.penalty, self.slope = penalty, slope
         self.rank: Rank = rank
         self.objective: Objective = objective
+        self.smooth: Smooth = smooth
         self.net = default_net(self.metric, generator) if net is None else net
         self.learned = False
         self.register_buffer("shift", torch.tensor(0.0))
@@ -150,8 +159,8 @@ class ReLoss(LearnedSurrogate):
 
         .. math:: 1 - \rho_S(\ell, m) + \lambda \, (\|\nabla_s \ell\| - 1)^2
 
-        with the metric m as a loss: Eqn. 9 plus 1. With `objective="approximation"` the first part is the mean of
-        :math:`(\ell - m)^2` instead (Eqn. 5).
+        with the metric m as a loss: Eqn. 9 plus 1, for `smooth="equal"`. With `objective="approximation"` the first
+        part is the mean of :math:`(\ell - m)^2` instead (Eqn. 5).
 
         Args:
             scores: `[..., N, *]`, several sets; no gradient goes there.
@@ -170,7 +179,7 @@ class ReLoss(LearnedSurrogate):
         inputs = self.check(scores.detach(), target, where)
         inputs = inputs._replace(scores=inputs.scores.to(self.scale.dtype).requires_grad_(self.penalty > 0))
         raw = self.raw(inputs)
-        penalty = gradient_penalty(raw, inputs.scores) if self.penalty > 0 else raw.new_zeros(())
+        penalty = gradient_penalty(raw, inputs.scores, self.smooth) if self.penalty > 0 else raw.new_zeros(())
         known = truth.isfinite()
         return raw.flatten()[known], truth[known], penalty
 
@@ -237,7 +246,7 @@ class ReLoss(LearnedSurrogate):
         """What rebuilds the loss; its weights are stored beside."""
         own = isinstance(self.net, nets.LossNet)
         net = {"kind": type(self.net).__name__, "options": self.net.options if own else None}
-        settings = {"penalty": self.penalty, "rank": self.rank, "objective": self.objective, "slope": self.slope}
+        settings = {name: getattr(self, name) for name in _SETTINGS}
         return {"metric": metric_config(self.metric), "net": net, **settings, "learned": self.learned}
 
     @classmethod
@@ -249,7 +258,7 @@ class ReLoss(LearnedSurrogate):
                 f"the file's network is a module of yours, {kind}, which no file can hold; pass one of its kind: "
                 "load_surrogate(path, net=...)"
             )
-        settings = {name: config[name] for name in ("penalty", "rank", "objective", "slope")}
+        settings = {name: config[name] for name in _SETTINGS}
         chosen = metric_from_config(config["metric"]) if metric is None else metric
         loss = cls(chosen, net=_NETS[kind](**options) if net is None else net, **settings)
         if config["learned"]:

@@ -176,5 +176,5 @@ def _card(loss: ReLoss, found: Ranked, learned_from: str, steps: int, seed: int,
         "settings": {**loss.config(), "steps": steps, "sets": _SETS, "seed": seed},
         "parameters": sum(each.numel() for each in loss.parameters()),
         "seconds": round(seconds),
-"command": f"metricgrad learn {name} --steps {steps} --seed {seed} --out {name}.safetensors",
+        "command": f"metricgrad learn {name} --steps {steps} --seed {seed} --out {name}.safetensors",
     }
