@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from PIL import Image
 from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
 from torch import Tensor
@@ -55,8 +56,8 @@ def load(name: str, folder: Path | None, seed: int) -> Data:
     """A data set by name.
 
     Args:
-        name: of a table of numbers, "mnist", "mnist_zero" for zero against the rest, or "digits", the eights among the
-            digits that come with scikit-learn.
+        name: of a table of numbers, "mnist", "mnist_zero" for zero against the rest, "cifar10" (20,000 of its 50,000
+            training images), or "digits", the eights among the digits that come with scikit-learn.
         folder: where the data sets are.
         seed: of the cut into training and validation (and test, where there is no official one).
 
@@ -68,11 +69,13 @@ def load(name: str, folder: Path | None, seed: int) -> Data:
         x, x_test, y, y_test = _cut(x, digit == 8, seed)
     else:
         folder = data_folder(folder)
+        if name == "cifar10":
+            return _cifar10(folder, seed)
         if name.startswith("mnist"):
             return _mnist(folder, zero_against_rest=name == "mnist_zero")
         if name not in TABULAR:
             raise ValueError(
-                f"there is no data set {name!r}; there are digits, mnist, mnist_zero, {', '.join(TABULAR)}"
+                f"there is no data set {name!r}; there are digits, mnist, mnist_zero, cifar10, {', '.join(TABULAR)}"
             )
         with np.load(folder / TABULAR[name]) as file:
             if "X_test" in file:
@@ -102,6 +105,30 @@ def _mnist(folder: Path, zero_against_rest: bool) -> Data:
     train, test = (Part(*_tensors(x.reshape(len(x), -1), y)) for x, y in zip(images, digits, strict=True))
     tenth = len(train.y) // 10
     return Data(Part(train.x[tenth:], train.y[tenth:]), Part(train.x[:tenth], train.y[:tenth]), test)
+
+
+def _cifar10(folder: Path, seed: int) -> Data:
+    """Images `[N, 3, 32, 32]`, standardised by channel; a tenth of the training images is for validation."""
+    with np.load(folder / "cifar10" / "labels.npz") as file:
+        labels = [file[f"y_{part}"].astype(np.int64) for part in ("train", "test")]
+    images = [
+        _sheets(folder / "cifar10", part, len(y) // 1000) for part, y in zip(("train", "test"), labels, strict=True)
+    ]
+    parts: Any = train_test_split(images[0], labels[0], test_size=0.1, stratify=labels[0], random_state=seed)
+    x, x_valid, y, y_valid = parts
+    mean, spread = x.mean((0, 2, 3), keepdims=True), x.std((0, 2, 3), keepdims=True)
+    parts = [Part(*_tensors((part - mean) / spread, target)) for part, target in
+             ((x, y), (x_valid, y_valid), (images[1], labels[1]))]  # fmt: skip
+    return Data(*parts)
+
+
+def _sheets(folder: Path, part: str, number: int) -> np.ndarray:
+    """Images from sheets of 25 rows and 40 columns, `[N, 3, 32, 32]` in 0 to 1."""
+    found = []
+    for index in range(number):
+        sheet = np.asarray(Image.open(folder / f"{part}_{index:02d}.webp").convert("RGB"), dtype=np.float32) / 255
+        found.append(sheet.reshape(-1, 32, 40, 32, 3).transpose(0, 2, 4, 1, 3).reshape(-1, 3, 32, 32))
+    return np.concatenate(found)
 
 
 def _tensors(x: np.ndarray, y: np.ndarray) -> tuple[Tensor, Tensor]:

@@ -22,6 +22,7 @@ from metricgrad.surrogates import nets as nets
 from metricgrad.surrogates import rank_correlation as rank_correlation
 from metricgrad.surrogates import sample_anchors as sample_anchors
 from metricgrad.surrogates import with_memory as with_memory
+from metricgrad.surrogates import with_ordinary as with_ordinary
 from metricgrad.training import JointTraining as JointTraining
 from metricgrad.training import StackedTraining as StackedTraining
 from metricgrad.training import collect_scores as collect_scores

@@ -11,6 +11,7 @@ from torch import nn
 from metricgrad.surrogates import baselines
 from metricgrad.surrogates.base import Surrogate
 from metricgrad.surrogates.bilevel import BilevelLoss
+from metricgrad.surrogates.blend import WithOrdinary
 from metricgrad.surrogates.memory import WithMemory
 from metricgrad.surrogates.reloss import ReLoss
 from metricgrad.surrogates.uniloss import UniLoss
@@ -60,6 +61,9 @@ def _rebuild(stored: dict[str, Any], metric: Any, net: nn.Module | None) -> Surr
     config = stored["config"]
     if stored["class"] == WithMemory.__name__:
         return WithMemory(_rebuild(config["loss"], metric, net), config["size"])
+    if stored["class"] == WithOrdinary.__name__:
+        loss, ordinary = (_rebuild(config[name], metric, net) for name in ("loss", "ordinary"))
+        return WithOrdinary(loss, config["weight"], ordinary)
     if stored["class"] == ReLoss.__name__:
         return ReLoss.from_config(config, metric, net)
     return _CLASSES[stored["class"]].from_config(config, metric)

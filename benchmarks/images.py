@@ -1,0 +1,142 @@
+"""Training image classifiers on learned losses (ReLoss, Tables 2, 8, 10 to 12 and 14).
+
+A small ResNet on CIFAR-10, or a fully connected network on MNIST; SGD with momentum and half a cosine wave of learning
+rates, images flipped and shifted. The learning rate is decided after a share of the budget, on validation data, and the
+test accuracy is that of the epoch that was best there. Learned losses are those that ship, or are learned by the same
+recipe with other settings: from made-up sets and scikit-learn's digits, never from the data of the table.
+"""
+
+import copy
+import math
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import metricgrad as mg
+from benchmarks.alignment import image_network
+from benchmarks.classification import Settings, Trial, predict
+from benchmarks.data import Data, Part, load
+from metricgrad.training.recipes import teach
+
+
+def run(settings: Settings, seed: int, folder: Path | None, known: list[dict[str, Any]]) -> dict[str, Any]:
+    """One row: a loss, its learning rate, a training.
+
+    Args:
+        settings: the data set, network, loss and budget.
+        seed: of the cut, the weights, the batches and the loss.
+        folder: where the data sets are.
+        known: not used.
+
+    Returns:
+        `values`: test accuracy, the loss's rank correlation with accuracy where it was learned; and the curve.
+    """
+    data = load(settings["dataset"], folder, seed)
+    base, correlation = learned(settings, seed)
+    rates = settings["grid"]["learning_rate"]
+    short = max(1, round(settings["screen"] * settings["epochs"]))
+    screened = {rate: train(settings, base, rate, data, seed, short).valid or 0.0 for rate in rates}
+    best = max(screened, key=lambda rate: screened[rate])
+    trial = train(settings, base, best, data, seed, settings["epochs"])
+    model = image_network(settings, data)
+    model.load_state_dict(trial.state)
+    return {
+        "values": {"accuracy": 100 * accuracy(model, data.test), **correlation},
+        "valid": trial.valid,
+        "chosen": {"learning_rate": best, "epoch": trial.step},
+        "trials": [{"learning_rate": rate, "step": short, "valid": value} for rate, value in screened.items()],
+        "curve": {"columns": ["epoch", "loss", "valid"], "rows": trial.curve},
+    }
+
+
+def learned(settings: Settings, seed: int) -> tuple[mg.Surrogate | None, dict[str, float]]:
+    """The learned loss of a row, and its rank correlation with accuracy; None where the row has none."""
+    kind, options = settings["method"], dict(settings.get("loss_options", {}))
+    if kind == "cross_entropy":
+        return None, {}
+    if kind == "rank_loss":
+        return mg.baselines.RankLoss(**options), {}
+    if kind == "uniloss":
+        return mg.UniLoss("accuracy", **options), {}
+    shape = {name: options.pop(name) for name in ("sees", "width", "layers") if name in options}
+    generator = torch.Generator().manual_seed(seed)
+    net = mg.nets.Classification(**shape, generator=generator) if shape else None
+    if kind == "embeddings":
+        net = mg.nets.Embeddings(int(settings["classes"]), generator=generator)
+    steps = options.pop("steps", settings["learning_steps"])
+    taught = teach("accuracy", steps=steps, seed=seed, progress=False, net=net, **options)
+    found = taught.card["held_out"]
+    return taught.loss, {"spearman": 100 * found["spearman"], "kendall": 100 * found["kendall"]}
+
+
+def train(settings: Settings, base: mg.Surrogate | None, rate: float, data: Data, seed: int, epochs: int) -> Trial:
+    """Trains one network and remembers it at its best epoch on validation data."""
+    torch.manual_seed(seed)
+    base = copy.deepcopy(base)  # alternate training changes it
+    model, trial = image_network(settings, data), Trial({"learning_rate": rate})
+    optimizer = torch.optim.SGD(
+        model.parameters(), rate, momentum=0.9, weight_decay=settings["weight_decay"], nesterov=True, fused=True
+    )
+    generator = torch.Generator().manual_seed(seed)
+    steps = len(data.train.y) // settings["batch"]
+    for epoch in range(1, epochs + 1):
+        losses = []
+        for index in torch.randperm(len(data.train.y), generator=generator)[: steps * settings["batch"]].split(
+            settings["batch"]
+        ):
+            done = (epoch - 1 + len(losses) / steps) / epochs
+            for group in optimizer.param_groups:
+                group["lr"] = rate * (0.5 + 0.5 * math.cos(math.pi * done))
+            images = augmented(data.train.x[index], generator) if settings["augment"] else data.train.x[index]
+            scores, target = model(images), data.train.y[index]
+            if not scores.isfinite().all():
+                return trial  # diverged: what it was before that still counts
+            value = objective(settings, base, scores, target)
+            optimizer.zero_grad(set_to_none=True)
+            value.backward()
+            optimizer.step()
+            losses.append(value.detach())
+        found = accuracy(model, data.valid)
+        trial.curve.append([epoch, round(torch.stack(losses).mean().item(), 6), round(found, 6)])
+        if trial.valid is None or found > trial.valid:
+            trial.valid, trial.step = found, epoch
+            trial.state = {name: value.clone() for name, value in model.state_dict().items()}
+        if settings.get("alternate") and isinstance(base, mg.ReLoss) and epoch < epochs:
+            relearn(base, model, data, settings, generator)
+    return trial
+
+
+def objective(settings: Settings, base: mg.Surrogate | None, scores: Tensor, target: Tensor) -> Tensor:
+    """The learned loss and cross-entropy, each with its weight."""
+    weight = settings.get("ordinary", 1.0 if base is None else 0.0)
+    value = scores.new_zeros(()) if base is None else base(scores, target)
+    return value + weight * F.cross_entropy(scores, target) if weight else value
+
+
+def relearn(loss: mg.ReLoss, model: nn.Module, data: Data, settings: Settings, generator: torch.Generator) -> None:
+    """A few steps of learning on the network's own scores of training data: alternate training (Table 11)."""
+    chosen = torch.randperm(len(data.train.y), generator=generator)[:4096]
+    sets = mg.collect_scores(model, [(data.train.x[i], data.train.y[i]) for i in chosen.split(512)], size=128)
+    loss.learn([sets], steps=settings["alternate"], rate=1e-3, sets=32, progress=False, generator=generator)
+
+
+def augmented(images: Tensor, generator: torch.Generator) -> Tensor:
+    """Images shifted by up to 4 pixels, half of them mirrored."""
+    padded = F.pad(images, (4, 4, 4, 4))
+    down, right = torch.randint(9, (2, len(images), 1, 1), generator=generator).unbind(0)
+    rows = down + torch.arange(images.shape[-2]).unsqueeze(-1)
+    columns = right + torch.arange(images.shape[-1])
+    mirrored = torch.rand(len(images), 1, 1, generator=generator) < 0.5
+    columns = torch.where(mirrored, columns.flip(-1), columns)
+    return padded.permute(0, 2, 3, 1)[torch.arange(len(images))[:, None, None], rows, columns].permute(0, 3, 1, 2)
+
+
+def accuracy(model: nn.Module, part: Part) -> float:
+    """Share of the items that are right, in `eval()` mode; the model is left in `train()` mode."""
+    model.eval()
+    found = torch.cat([predict(model, images) for images in part.x.split(1024)])
+    model.train()
+    return float(mg.metric("accuracy")(found, part.y))

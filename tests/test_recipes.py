@@ -1,0 +1,171 @@
+"""Losses that ship: how they are taught, their cards, the command; and a loss beside the ordinary one."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from typer.testing import CliRunner
+
+import metricgrad as mg
+from metricgrad.cli import app
+from metricgrad.surrogates.score_sets import to_sets
+from metricgrad.surrogates.sources import broad
+from metricgrad.training.recipes import SHIPPED, digit_scores, read_scores, teach
+from tests.trainings import seeded
+
+FOLDER = Path(mg.__file__).parent / "pretrained"
+shipped = pytest.mark.parametrize("name", SHIPPED)
+
+
+def sets_for(name: str, seed: int = 1) -> tuple[torch.Tensor, torch.Tensor]:
+    return broad(400, 128, classes=10 if name == "accuracy" else None)(seeded(seed))
+
+
+# --------------------------------------------------------------------------------------------------- losses that ship
+
+
+@shipped
+def test_a_loss_that_ships_ranks_better_than_the_usual_one(name: str) -> None:
+    loss, sets = mg.ReLoss.pretrained(name), [sets_for(name)]
+    ours, usual = (mg.rank_correlation(each, name, sets) for each in (loss, mg.baselines.CrossEntropy()))
+    assert ours.spearman > usual.spearman
+    assert ours.kendall > usual.kendall
+
+
+@shipped
+def test_a_loss_that_ships_is_frozen_and_its_card_tells_its_story(name: str) -> None:
+    loss, card = mg.ReLoss.pretrained(name), json.loads((FOLDER / f"{name}.json").read_text())
+    assert not [each for each in loss.parameters() if each.requires_grad]
+    assert loss.learned
+    assert card["metric"] == name
+    assert card["command"].startswith(f"metricgrad learn {name} ")
+    assert card["held_out"]["spearman"] > card["held_out"]["ordinary_spearman"]
+    assert {"learned_from", "settings", "seconds", "parameters"} <= card.keys()
+
+
+@shipped
+def test_better_scores_have_a_lower_loss(name: str) -> None:
+    """From hopeless to perfect, with the same target: the loss falls, and can be read as 1 - metric at the ends."""
+    loss, target = mg.ReLoss.pretrained(name), torch.arange(128) % 4 == 0
+    truth = target.float() * 2 - 1
+    if name == "accuracy":
+        target = torch.arange(128) % 10
+        truth = torch.nn.functional.one_hot(target, 10).float() * 2
+    noise = torch.randn(truth.shape, generator=seeded())
+    values = torch.stack([loss(noise + quality * truth, target) for quality in (-1.0, 0.0, 1.0, 2.0, 4.0)])
+    assert (values.diff() < 0).all()
+
+
+def test_the_losses_that_ship_are_small() -> None:
+    assert sum(path.stat().st_size for path in FOLDER.iterdir()) < 400_000
+
+
+def test_a_loss_that_does_not_ship() -> None:
+    with pytest.raises(ValueError, match="no loss for 'kappa' ships; there are accuracy, auc,"):
+        mg.ReLoss.pretrained("kappa")
+
+
+# --------------------------------------------------------------------------------------------------------- teaching
+
+
+def test_digits_are_scored_along_a_training() -> None:
+    found = digit_scores(True, range(1), progress=False)
+    values = [mg.metric("accuracy")(*sets[:2]).mean().item() for sets in found]
+    assert values[0] < 0.3
+    assert values[-1] > 0.9
+    assert found[0].scores.shape[1:] == (128, 10)
+
+
+def test_teaching_twice_is_the_same() -> None:
+    scores = [to_sets(broad(40, 32)(seeded()))]
+    one, other = (teach("mcc", steps=4, seed=3, scores=scores, progress=False) for _ in range(2))
+    assert all(torch.equal(a, b) for a, b in zip(one.loss.parameters(), other.loss.parameters(), strict=True))
+    assert one.card["held_out"] == other.card["held_out"]
+
+
+def test_scores_of_a_users_own(tmp_path: Path) -> None:
+    scores, target = broad(30, 16)(seeded())
+    np.savez(tmp_path / "mine.npz", scores=scores, target=target)
+    found = read_scores(tmp_path / "mine.npz")
+    assert torch.equal(found.scores, scores)
+    np.savez(tmp_path / "other.npz", logits=scores)
+    with pytest.raises(ValueError, match="no array scores and target; it has logits"):
+        read_scores(tmp_path / "other.npz")
+    (tmp_path / "broken.npz").write_bytes(b"no zip")
+    with pytest.raises(ValueError, match=r"broken\.npz is not a \.npz file"):
+        read_scores(tmp_path / "broken.npz")
+
+
+# ------------------------------------------------------------------------------------------------------ the command
+
+
+def learn(*arguments: Any) -> Any:
+    return CliRunner().invoke(app, ["learn", *map(str, arguments)])
+
+
+def test_the_command_learns_a_loss_and_never_overwrites(tmp_path: Path) -> None:
+    scores, target = broad(60, 32)(seeded())
+    np.savez(tmp_path / "mine.npz", scores=scores, target=target)
+    path = tmp_path / "loss.safetensors"
+    options = ("auc", "--scores", tmp_path / "mine.npz", "--steps", 3, "--out", path)
+    first = learn(*options)
+    assert first.exit_code == 0, first.output
+    assert "cross-entropy" in first.output
+    loss = mg.load_surrogate(path)
+    assert isinstance(loss, mg.ReLoss)
+    assert loss.metric.name == "auc"
+    assert json.loads((tmp_path / "loss.json").read_text())["settings"]["steps"] == 3
+    before = path.read_bytes()
+    second = learn(*options)
+    assert second.exit_code == 2
+    assert "would be overwritten" in second.output
+    assert path.read_bytes() == before
+    third = learn(*options, "--force", "--json")
+    assert third.exit_code == 0
+    assert json.loads(third.stdout)["metric"] == "auc"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("f2",), "there is no metric named 'f2'"),
+        (("bleu",), "metrics of binary scores and for accuracy; got 'bleu'"),
+        (("f1", "--scores", "nowhere.npz"), "nowhere.npz"),
+    ],
+)
+def test_the_command_refuses_without_a_traceback(arguments: tuple[str, ...], message: str, tmp_path: Path) -> None:
+    found = learn(*arguments, "--out", tmp_path / "loss.safetensors")
+    assert found.exit_code == 2
+    assert message in found.output
+    assert "Traceback" not in found.output
+    assert not list(tmp_path.iterdir())
+
+
+# ------------------------------------------------------------------------------------------- beside the ordinary loss
+
+
+def test_a_loss_beside_the_ordinary_one_is_their_weighted_sum(tmp_path: Path) -> None:
+    loss, usual = mg.ReLoss("auc", generator=seeded()), mg.baselines.CrossEntropy()
+    both = mg.with_ordinary(loss, weight=0.3)
+    scores, target = broad(6, 20)(seeded())
+    torch.testing.assert_close(both(scores, target), loss(scores, target) + 0.3 * usual(scores, target))
+    focal = mg.with_ordinary(loss, ordinary=mg.baselines.Focal())
+    torch.testing.assert_close(focal(scores, target), loss(scores, target) + mg.baselines.Focal()(scores, target))
+    both.save(tmp_path / "both.safetensors")
+    again = mg.load_surrogate(tmp_path / "both.safetensors")
+    assert torch.equal(again(scores, target), both(scores, target))
+    with pytest.raises(ValueError, match="weight must be 0 or more; got -1"):
+        mg.with_ordinary(loss, weight=-1)
+
+
+def test_where_one_of_the_two_is_undefined_the_other_counts() -> None:
+    both = mg.with_ordinary(mg.UniLoss("auc"))
+    scores = torch.zeros(4, requires_grad=True)
+    value = both(scores, torch.ones(4))  # one class: AUC has no value, cross-entropy has
+    value.backward()
+    assert value.item() == pytest.approx(np.log(2))
+    assert scores.grad is not None
+    assert scores.grad.abs().sum() > 0
