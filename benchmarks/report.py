@@ -149,9 +149,13 @@ def verdict(claim: dict[str, Any], cells: Cells, content: Table, digits: int) ->
     if (row, column) not in cells:
         return f"{place}: not measured yet"
     ours, name = cells[row, column], content.rows[row]["label"]
-    if "at_least" in claim:
-        holds, asked = ours.mean >= claim["at_least"], f"at least {claim['at_least']:.{digits}f}"
-        return f"{place}: {name} {asked}: {ours.mean:.{digits}f}, {_word(holds)}"
+    for bound, sign in (("at_least", 1), ("at_most", -1)):
+        if bound in claim:
+            holds, asked = (
+                sign * (ours.mean - claim[bound]) >= 0,
+                f"{bound.replace('_', ' ')} {claim[bound]:.{digits}f}",
+            )
+            return f"{place}: {name} {asked}: {ours.mean:.{digits}f}, {_word(holds)}"
     others = [other for other in claim["above"] if (other, column) in cells]
     if not others:
         return f"{place}: not measured yet"

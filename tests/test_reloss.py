@@ -49,7 +49,7 @@ def maps(sets: int = 5, items: int = 2, joints: int = 3, seed: int = 0) -> Sets:
 KINDS: dict[str, tuple[Any, Any, Sets]] = {
     "classification": ("accuracy", lambda: mg.nets.Classification(width=8, generator=seeded()), classes()),
     "binary accuracy": ("accuracy", lambda: mg.nets.Classification(width=8, generator=seeded()), binary()),
-    "rival": ("accuracy", lambda: mg.nets.Classification(width=8, sees="rival", generator=seeded()), classes()),
+    "margin": ("accuracy", lambda: mg.nets.Classification(width=8, sees="margin", generator=seeded()), classes()),
     "set, binary": ("f1", lambda: mg.nets.SetNetwork(width=8, context=4, generator=seeded()), binary()),
     "set, no context": ("auc", lambda: mg.nets.SetNetwork(width=8, context=0, generator=seeded()), binary()),
     "set, classes": ("f1", lambda: mg.nets.SetNetwork(width=8, context=4, generator=seeded()), classes()),
@@ -276,10 +276,10 @@ def test_the_same_generator_gives_the_same_weights() -> None:
 def test_what_a_network_sees() -> None:
     scores = torch.tensor([[[2.0, 1.0, 0.0]]])
     target = torch.tensor([[1]])
-    kinds: tuple[Sees, Sees] = ("probability", "rival")
-    every, rival = (seen(scores, target, sees) for sees in kinds)
+    kinds: tuple[Sees, Sees] = ("probability", "margin")
+    every, margin = (seen(scores, target, sees) for sees in kinds)
     torch.testing.assert_close(every, scores.softmax(-1)[..., 1])
-    torch.testing.assert_close(rival, torch.sigmoid(torch.tensor([[-1.0]])))  # 1 against 2, whatever the third is
+    torch.testing.assert_close(margin, torch.tensor([[-1.0]]).asinh())  # 1 against 2, whatever the third is
 
 
 @pytest.mark.parametrize(

@@ -78,10 +78,12 @@ def test_a_failed_save_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.M
     path = tmp_path / "loss.safetensors"
     mg.UniLoss("f1").save(path)
 
-    def fail(*_: Any, **__: Any) -> None:
+    def fail(self: Path, content: bytes) -> None:
+        with self.open("wb") as file:
+            file.write(content[:20])
         raise OSError("no space left on device")
 
-    monkeypatch.setattr("metricgrad.surrogates.base.save_file", fail)
+    monkeypatch.setattr(Path, "write_bytes", fail)
     with pytest.raises(OSError, match="no space left"):
         mg.UniLoss("mcc").save(path)
     loaded = mg.load_surrogate(path)

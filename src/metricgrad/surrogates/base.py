@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import save as to_bytes
 from torch import Tensor, nn
 
 from metricgrad.metrics import Metric, metric_options
@@ -55,7 +55,7 @@ class Surrogate(nn.Module, ABC):
         header = json.dumps(self.description())
         tensors = {name: tensor.contiguous() for name, tensor in self.state_dict().items()}
         partial = Path(path).with_name(Path(path).name + ".partial")
-        save_file(tensors, partial, metadata={"metricgrad": header})
+        partial.write_bytes(to_bytes(tensors, metadata={"metricgrad": header}))
         partial.replace(path)
 
     def per_set(self, scores: Tensor, target: Tensor, where: Tensor | None = None) -> Tensor:

@@ -120,8 +120,8 @@ def gradient_penalty(losses: Tensor, scores: Tensor, smooth: Smooth = "equal") -
 
     Example:
         >>> scores = torch.tensor([[3.0, 1.0]], requires_grad=True)
-        >>> gradient_penalty(2 * scores.mean(-1), scores)  # every item has the slope 2
-        tensor(1., grad_fn=<MeanBackward0>)
+        >>> gradient_penalty(2 * scores.mean(-1), scores).item()  # every item has the slope 2
+        1.0
     """
     norms = gradient_norms(losses, scores)
     if smooth == "equal":

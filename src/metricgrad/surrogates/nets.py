@@ -15,7 +15,7 @@ import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor, nn
@@ -28,7 +28,7 @@ from metricgrad.metrics.multiclass import one_hot
 from metricgrad.surrogates.baselines.heatmaps import HeatmapMSE
 from metricgrad.surrogates.elements import to_elements
 
-Sees = Literal["probability", "rival"]
+Sees = Literal["probability", "margin"]
 
 
 class LossNet(nn.Module, ABC):
@@ -62,12 +62,15 @@ class Classification(LossNet):
 
     f has 4 layers and 33,409 parameters with the default width. Accuracy is decided by the strongest rival of the
     target's class, which :math:`p` does not show: a target with 0.4 wins over nine classes with 0.07 each, and loses to
-    one with 0.6. With `sees="rival"` the softmax is over the two of them, and accuracy is decided at 1/2.
+    one with 0.6. With `sees="margin"` f sees :math:`asinh(s_y - \max_{c \ne y} s_c)`, and accuracy is decided at 0.
+    Such a loss has the metric's order almost exactly and is nearly as flat: use it beside the ordinary one.
 
     Args:
         width: of the three hidden layers.
         layers: of weights, in all.
-        sees: `"probability"` of the target's class among all, as in the paper, or against its strongest `"rival"`.
+        sees: `"probability"` of the target's class, as in the paper, or its `"margin"` over the strongest rival.
+        monotone: whether f can only fall as the probability rises. A correlation over sets does not ask for that item
+            by item, and f often rises a little where few items are; they are pushed the wrong way there.
         generator: source of randomness for the weights.
 
     Reference:
@@ -75,13 +78,18 @@ class Classification(LossNet):
     """
 
     def __init__(
-        self, width: int = 128, layers: int = 4, sees: Sees = "probability", generator: torch.Generator | None = None
+        self,
+        width: int = 128,
+        layers: int = 4,
+        sees: Sees = "probability",
+        monotone: bool = True,
+        generator: torch.Generator | None = None,
     ) -> None:
-        super().__init__(width=width, layers=layers, sees=sees)
+        super().__init__(width=width, layers=layers, sees=sees, monotone=monotone)
         whole("width", width, 1)
         whole("layers", layers, 2)
-        if sees not in ("probability", "rival"):
-            raise ValueError(f"sees must be 'probability' or 'rival'; got {sees!r}")
+        if sees not in get_args(Sees):
+            raise ValueError(f"sees must be 'probability' or 'margin'; got {sees!r}")
         self.layers = perceptron((1, *[width] * (layers - 1), 1), generator)
 
     def forward(self, metric: Metric, inputs: Inputs) -> Tensor:
@@ -92,7 +100,9 @@ class Classification(LossNet):
                 "nets.Classification takes scores [..., N, C] with classes [..., N], or binary scores and target "
                 f"[..., N]; got scores {shape(scores)} and target {shape(target)} for {metric.name}"
             )
-        values = self.layers(seen(scores, target, self.options["sees"]).unsqueeze(-1)).squeeze(-1)
+        probability = seen(scores, target, self.options["sees"]).unsqueeze(-1)
+        values = falling(self.layers, probability) if self.options["monotone"] else self.layers(probability)
+        values = values.squeeze(-1)
         return values.mean(-1) if where is None else ops.masked_mean(values, where)
 
 
@@ -107,14 +117,21 @@ class SetNetwork(LossNet):
     Args:
         width: of all hidden layers.
         context: of c; 0 leaves it out.
+        standardise: whether the scores of a set enter with mean 0 and spread 1, for metrics of their order alone.
         generator: source of randomness for the weights.
 
     Reference:
         Learning Surrogate Losses, Eqn. 2, without the context.
     """
 
-    def __init__(self, width: int = 32, context: int = 16, generator: torch.Generator | None = None) -> None:
-        super().__init__(width=width, context=context)
+    def __init__(
+        self,
+        width: int = 32,
+        context: int = 16,
+        standardise: bool = False,
+        generator: torch.Generator | None = None,
+    ) -> None:
+        super().__init__(width=width, context=context, standardise=standardise)
         whole("width", width, 1)
         whole("context", context, 0)
         self.e = perceptron((2, width, context), generator) if context else None
@@ -125,6 +142,8 @@ class SetNetwork(LossNet):
         """h of the mean, and its mean over labels or classes."""
         elements = to_elements(metric, inputs, next(self.parameters()).dtype)
         target, scores = elements.items.unbind(-1)
+        if self.options["standardise"]:
+            scores = standard(scores, elements.weights.squeeze(-2))
         items = torch.stack([2 * target - 1, scores.asinh()], -1)
         if self.e is not None:
             context = elements.weights @ nn.functional.elu(self.e(items))
@@ -211,14 +230,35 @@ class Heatmaps(LossNet):
 
 
 def seen(scores: Tensor, target: Tensor, sees: Sees) -> Tensor:
-    """The probability of the target's class, `[..., N]`: among all classes, or against its strongest rival."""
+    """What f sees of an item, `[..., N]`: the probability of the target's class, or its margin over the best other."""
     if scores.shape == target.shape:
-        return torch.sigmoid(torch.where(target > 0, scores, -scores))
+        margin = torch.where(target > 0, scores, -scores)
+        return torch.sigmoid(margin) if sees == "probability" else margin.asinh()
     target = target.unsqueeze(-1)
     if sees == "probability":
         return scores.softmax(-1).gather(-1, target).squeeze(-1)
     rival = scores.scatter(-1, target, -torch.inf).amax(-1)
-    return torch.sigmoid(scores.gather(-1, target).squeeze(-1) - rival)
+    return (scores.gather(-1, target).squeeze(-1) - rival).asinh()
+
+
+def standard(scores: Tensor, weights: Tensor) -> Tensor:
+    """Scores with mean 0 and spread 1 in every set, `[..., N]`; all 0 where they are equal."""
+    centred = scores - (weights * scores).sum(-1, keepdim=True)
+    variance = (weights * centred.square()).sum(-1, keepdim=True)
+    alike = variance <= (8 * torch.finfo(scores.dtype).eps * scores.detach().abs().amax(-1, keepdim=True)) ** 2
+    return torch.where(alike, 0.0, centred / torch.where(alike, 1.0, variance).sqrt())
+
+
+def falling(layers: nn.Sequential, x: Tensor) -> Tensor:
+    """Minus a perceptron with the weights' absolute values, which can only rise with x.
+
+    ELU is convex, and a sum of convex functions cannot bend both ways; so half of the units are -ELU(-z), concave.
+    """
+    linear = [layer for layer in layers if isinstance(layer, nn.Linear)]
+    for layer in linear[:-1]:
+        convex, concave = nn.functional.linear(x, layer.weight.abs(), layer.bias).chunk(2, -1)
+        x = torch.cat([nn.functional.elu(convex), -nn.functional.elu(-concave)], -1)
+    return -nn.functional.linear(x, linear[-1].weight.abs(), linear[-1].bias)
 
 
 def distance(one: Tensor, other: Tensor) -> Tensor:

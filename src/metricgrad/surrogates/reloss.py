@@ -292,4 +292,5 @@ def default_net(metric: Metric, generator: torch.Generator | None) -> nets.LossN
         raise ValueError(f"a network for {metric.name} must know the maps' size; pass net=mg.nets.Heatmaps((64, 48))")
     if metric.name in ("accuracy", "error_rate") and not is_multilabel(metric):
         return nets.Classification(generator=generator)
-    return nets.SetNetwork(generator=generator)
+    # Metrics of order alone do not change with the scores' scale; the others have a threshold.
+    return nets.SetNetwork(standardise=metric.ties not in ("negative", "first", "own"), generator=generator)

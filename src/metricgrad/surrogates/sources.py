@@ -111,6 +111,37 @@ def broad(sets: int = 64, size: int = 100, *, classes: int | None = None, multil
     return draw
 
 
+def mixed(sets: int = 64, size: int = 100) -> Source:
+    """Binary sets of models that know some items and not others: each class has two kinds of items.
+
+    The scores of a class are a mixture of two Normals, with weights, means and spreads of their own for each set; those
+    of the positives are raised by up to 5. So there are positives that are found and others that are hopeless, and
+    negatives that look like positives.
+
+    Args:
+        sets: number of sets in each draw.
+        size: items of a set, N.
+
+    Returns:
+        A source, as `paper` gives one.
+    """
+    _check(sets, size, None)
+
+    def draw(generator: torch.Generator | None) -> tuple[Tensor, Tensor]:
+        def uniform(*shape: int, low: float = 0.0, high: float = 1.0) -> Tensor:
+            return low + (high - low) * torch.rand(shape, generator=generator)
+
+        target = uniform(sets, size) < uniform(sets, 1, low=0.02, high=0.6)
+        kind = 2 * target.long() + (uniform(sets, size) < uniform(sets, 4).gather(-1, 2 * target.long())).long()
+        means = 2 * torch.randn(sets, 4, generator=generator)
+        means[:, 2:] += uniform(sets, 1, low=-1.0, high=5.0)
+        spreads = torch.exp(uniform(sets, 4, low=-2.0, high=0.7))
+        scores = means.gather(-1, kind) + spreads.gather(-1, kind) * torch.randn(sets, size, generator=generator)
+        return scores * torch.exp(uniform(sets, 1, low=-2.0, high=1.0)), target
+
+    return draw
+
+
 def _check(sets: int, size: int, classes: int | None) -> None:
     whole("sets", sets, 1)
     whole("size", size, 1)
