@@ -147,7 +147,7 @@ def test_the_papers_penalty_makes_gradients_alike() -> None:
         ("ndcg", {}),
         (lambda scores, target: float(((scores > 0) == target).mean()), {}),
     ],
-    ids=str,
+    ids=["auc", "accuracy", "f1 of classes", "f1 of labels", "ndcg", "a function"],
 )
 def test_every_kind_of_made_up_set_teaches(metric: Any, options: dict[str, Any]) -> None:
     net = mg.nets.SetNetwork(width=8, context=4, generator=seeded())
