@@ -94,7 +94,7 @@ def run(settings: Settings, seed: int, folder: Path | None, known: list[dict[str
     if settings["method"] != "metric":
         torch.manual_seed(seed)
         net = Learner(size, settings["width"])
-        loss = mg.ReLoss(metric, net=net, objective=settings["method"], penalty=settings["penalty"])
+        loss = mg.ReLoss(metric, net=net, objective=settings["method"], penalty=settings["penalty"], smooth="equal")
         learned = loss.learn(
             [(seen, torch.zeros_like(seen))],
             valid=[(held, torch.zeros_like(held))],
