@@ -10,6 +10,7 @@ from scipy import stats
 from torch import Tensor, nn
 
 import metricgrad as mg
+from metricgrad.surrogates.exam import ordinary_loss
 from metricgrad.surrogates.score_sets import Pool, relabelled, to_sets
 from metricgrad.surrogates.sources import broad
 from tests.trainings import same, seeded
@@ -104,7 +105,18 @@ def test_a_loss_that_learns_nothing_says_so() -> None:
 
     loss = fresh(net=Stubborn())
     with pytest.warns(UserWarning, match="the loss learned nothing of f1"):
-        loss.learn(**QUICK, generator=seeded())
+        learned = loss.learn(**QUICK, generator=seeded())
+    assert learned.spearman == 0
+    assert loss.per_set(*broad(4, 30)(seeded())).isfinite().all()
+
+
+def test_the_ordinary_loss_of_labels_minds_what_counts() -> None:
+    entropy, metric = ordinary_loss(mg.metric("f1", multilabel=True)), mg.baselines.CrossEntropy()
+    assert entropy is not None
+    scores, target = broad(4, 10, classes=3, multilabel=True)(seeded())
+    where = torch.arange(10) < 6
+    expected = metric.per_set(scores[:, :6].flatten(1), target[:, :6].flatten(1))
+    torch.testing.assert_close(entropy(scores, target, where.expand(4, 10)), expected)
 
 
 @pytest.mark.parametrize("rank", ["pairwise", "sorting_network"])

@@ -150,10 +150,10 @@ def _losses(loss: Surrogate | Callable[..., Tensor], sets: ScoreSets) -> Tensor:
         return torch.where(defined, values.double(), torch.nan).cpu()
     if sets.where is not None:
         raise ValueError("a function of your own cannot mask; pass score sets without where, or a Surrogate")
-    target = sets.target
+    binary = sets.scores.shape == sets.target.shape  # torch's losses want such a target in the scores' type
     values = []
-    for scores, truth in zip(sets.scores, target, strict=True):
-        value = torch.as_tensor(loss(scores, truth.float() if truth.dtype == torch.bool else truth))
+    for scores, truth in zip(sets.scores, sets.target, strict=True):
+        value = torch.as_tensor(loss(scores, truth.to(scores.dtype) if binary else truth))
         if value.numel() != 1:
             raise ValueError(f"the loss must give one number for each set; it gave shape {list(value.shape)}")
         values.append(value.detach().double().cpu().reshape(()))

@@ -9,9 +9,9 @@ penalty on the gradient's length (Eqn. 7 to 9):
 Losses are standardised before they are ranked. The released code does not, and its correlation depends on their scale.
 
 The paper's penalty wants all gradients of one length. But a metric hardly changes on sets that are nearly perfect, or
-hopeless, and a loss with its order cannot have the same slope there: the penalty costs correlation, and models trained
-on such a loss are worse (`docs/reloss.md`). What the paper argues for is a bound, "norm at most 1 everywhere". So by
-default only gradients that stick out are penalised, those above three times the mean.
+hopeless, and a loss with its order cannot have the same slope there: the penalty works against the correlation. What
+the paper argues for is a bound, "norm at most 1 everywhere". So by default only gradients that stick out are penalised,
+those above three times the mean.
 """
 
 from typing import Literal

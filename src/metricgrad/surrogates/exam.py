@@ -127,10 +127,17 @@ def ordinary_loss(metric: Metric) -> Callable[..., Tensor] | None:
             scores.movedim(-3, -1).flatten(-4, -2), target.flatten(-3), None if where is None else where.flatten(-3)
         )
     if is_multilabel(metric):
-        return lambda scores, target, where=None: entropy(scores.flatten(-2), target.flatten(-2))
+        return _label_entropy
     if "ranking" in metric.families and "binary" not in metric.families:
         return lambda scores, target, where=None: entropy(scores, target > 0, where)
     return entropy
+
+
+def _label_entropy(scores: Tensor, target: Tensor, where: Tensor | None = None) -> Tensor:
+    """Binary cross-entropy of every label of the items that count; `where` has a flag per item or per label."""
+    if where is not None:
+        where = (where.unsqueeze(-1) if where.dim() < scores.dim() else where).expand(scores.shape).flatten(-2)
+    return baselines.CrossEntropy().per_set(scores.flatten(-2), target.flatten(-2), where)
 
 
 def _token_entropy(scores: Tensor, target: Tensor, where: Tensor | None = None) -> Tensor:

@@ -144,13 +144,8 @@ class Lesson:
     def __init__(self, pool: Pool | None, made: Source | None, share: float, sets: int, relabel: bool) -> None:
         self.pool = pool
         self.made = None if made is None else Pool([made], [])
-        self.numbers = (
-            (0, sets)
-            if pool is None
-            else (sets, 0)
-            if made is None
-            else (sets - round(share * sets), round(share * sets))
-        )
+        made_up = sets if pool is None else 0 if made is None else round(share * sets)
+        self.numbers = sets - made_up, made_up
         self.relabel = relabel
 
     def draw(self, generator: torch.Generator | None) -> list[ScoreSets]:

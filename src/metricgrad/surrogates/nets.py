@@ -63,14 +63,14 @@ class Classification(LossNet):
     f has 4 layers and 33,409 parameters with the default width. Accuracy is decided by the strongest rival of the
     target's class, which :math:`p` does not show: a target with 0.4 wins over nine classes with 0.07 each, and loses to
     one with 0.6. With `sees="margin"` f sees :math:`asinh(s_y - \max_{c \ne y} s_c)`, and accuracy is decided at 0.
-    Such a loss has the metric's order almost exactly and is nearly as flat: use it beside the ordinary one.
+    Such a loss can have the metric's order almost exactly, and is then nearly as flat: use it beside the ordinary one.
 
     Args:
         width: of the three hidden layers.
         layers: of weights, in all.
         sees: `"probability"` of the target's class, as in the paper, or its `"margin"` over the strongest rival.
         monotone: whether f can only fall as the probability rises. A correlation over sets does not ask for that item
-            by item, and f often rises a little where few items are; they are pushed the wrong way there.
+            by item, and f may rise a little where few items are, which would push them the wrong way.
         generator: source of randomness for the weights.
 
     Reference:
@@ -86,7 +86,7 @@ class Classification(LossNet):
         generator: torch.Generator | None = None,
     ) -> None:
         super().__init__(width=width, layers=layers, sees=sees, monotone=monotone)
-        whole("width", width, 1)
+        whole("width", width, 2)
         whole("layers", layers, 2)
         if sees not in get_args(Sees):
             raise ValueError(f"sees must be 'probability' or 'margin'; got {sees!r}")
