@@ -144,6 +144,12 @@ def test_the_command_refuses_without_a_traceback(arguments: tuple[str, ...], mes
     assert not list(tmp_path.iterdir())
 
 
+def test_a_folder_that_is_not_there_is_told_before_anything_is_learned(tmp_path: Path) -> None:
+    found = learn("f1", "--out", tmp_path / "nowhere" / "loss.safetensors")
+    assert found.exit_code == 2
+    assert "there is no folder" in found.output
+
+
 # ------------------------------------------------------------------------------------------- beside the ordinary loss
 
 

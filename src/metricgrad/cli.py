@@ -68,6 +68,8 @@ def learn(
     as_json: Annotated[bool, typer.Option("--json", help="Print the card, for machines.")] = False,
 ) -> None:
     """Learn a loss by rank correlation with a metric (ReLoss); `mg.load_surrogate` reads it."""
+    if not out.parent.is_dir():
+        _refuse(f"there is no folder {out.parent}; make it, or choose another --out")
     card_path = out.with_suffix(".json")
     taken = [str(path) for path in (out, card_path) if path.exists()]
     if taken and not force:
