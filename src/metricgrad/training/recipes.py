@@ -8,7 +8,7 @@ cross-entropy: G_R and G_M of ReLoss, Sec. 4.3. What is held out are the outputs
 
 import time
 import zipfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -28,7 +28,6 @@ from metricgrad.training.collecting import collect_scores
 
 SHIPPED = ("accuracy", "f1", "auc", "average_precision", "mcc")
 _SIZES = (64, 256)
-_CLASSES = (3, 10, 30)
 _MOMENTS = (0, 3, 6, 10, 20, 40, 80, 160, 320)  # steps of a network's training at which its scores are taken
 _SET = 128
 _SETS = 64  # in a step
@@ -53,6 +52,7 @@ def teach(
     steps: int = 1000,
     seed: int = 0,
     scores: list[ScoreSets] | None = None,
+    classes: Sequence[int] = (3, 10, 30),
     progress: bool = True,
     **options: Any,
 ) -> Taught:
@@ -63,6 +63,7 @@ def teach(
         steps: of learning.
         seed: of everything random.
         scores: score sets of the user's own models, in place of those of the digits; a fifth of them is held out.
+        classes: numbers of classes of made-up sets, for accuracy.
         progress: shows bars, on a terminal.
         **options: of `ReLoss`.
 
@@ -74,7 +75,7 @@ def teach(
     if not many and "binary" not in metric.families:
         raise ValueError(f"losses are taught for metrics of binary scores and for accuracy; got {name!r}")
     generator = torch.Generator().manual_seed(seed)
-    made = made_up(many)
+    made = made_up(classes if many else None)
     if scores is None:
         learned_from = "outputs of networks for scikit-learn's digits along their training on cross-entropy"
         stored, held = (digit_scores(many, group, progress=progress) for group in (range(2), range(2, 4)))
@@ -110,10 +111,10 @@ def read_scores(path: str | Path) -> ScoreSets:
         return to_sets((torch.as_tensor(file["scores"]).float(), torch.as_tensor(file["target"])))
 
 
-def made_up(many: bool) -> list[Source]:
-    """Sources of made-up sets: of several sizes, or numbers of classes."""
-    if many:
-        return [broad(_SETS // 8, _SET, classes=classes) for classes in _CLASSES]
+def made_up(classes: Sequence[int] | None) -> list[Source]:
+    """Sources of made-up sets: of several numbers of classes, or binary ones of several sizes."""
+    if classes is not None:
+        return [broad(_SETS // 8, _SET, classes=number) for number in classes]
     return [source(_SETS // 8, size) for size in _SIZES for source in (broad, mixed)]
 
 
