@@ -72,7 +72,7 @@ def row_loss(settings: Settings, seed: int) -> mg.Surrogate | None:
 
 
 def alignment(base: mg.Surrogate | None, seed: int) -> dict[str, float]:
-    """Rank correlations with accuracy, in percent, over outputs of networks for digits that no loss was learned from."""
+    """Rank correlations with accuracy, in percent, over networks for digits that no loss was learned from."""
     held = digit_scores(True, range(2, 4), progress=False)
     loss = mg.baselines.CrossEntropy() if base is None else base
     found = mg.rank_correlation(loss, "accuracy", held, generator=torch.Generator().manual_seed(seed))
@@ -126,7 +126,9 @@ def objective(settings: Settings, base: mg.Surrogate | None, scores: Tensor, tar
 def relearn(loss: mg.ReLoss, model: nn.Module, data: Data, settings: Settings, generator: torch.Generator) -> None:
     """A few steps of learning on the network's own scores of training data: alternate training (Table 11)."""
     chosen = torch.randperm(len(data.train.y), generator=generator)[:4096]
-    sets = mg.collect_scores(model, [(data.train.x[i], data.train.y[i]) for i in chosen.split(512)], size=128)
+    sets = mg.collect_scores(
+        model, [(data.train.x[i], data.train.y[i]) for i in chosen.split(512)], size=settings["batch"]
+    )
     loss.learn([sets], steps=settings["alternate"], rate=1e-3, sets=32, progress=False, generator=generator)
 
 

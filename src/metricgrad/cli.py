@@ -61,7 +61,9 @@ def learn(
         list[Path] | None,
         typer.Option(help="Scores of your own models: .npz files with `scores` [S, N, ...] and `target` [S, N]."),
     ] = None,
-    steps: Annotated[int, typer.Option(help="Of learning.", min=1)] = 1000,
+    steps: Annotated[
+        int | None, typer.Option(help="Of learning; 300 for accuracy and 2,000 for others unless given.", min=1)
+    ] = None,
     seed: Annotated[int, typer.Option(help="Of everything random.")] = 0,
     penalty: Annotated[float, typer.Option(help="Weight of the gradient penalty.", min=0.0)] = PENALTY,
     force: Annotated[bool, typer.Option("--force", help="Replace a file that is there.")] = False,

@@ -111,6 +111,27 @@ def masked_mean(values: Tensor, where: Tensor | None = None) -> Tensor:
     return divide(masked_sum(values, where), where.sum(-1).to(values.dtype))
 
 
+def standardise(values: Tensor, weights: Tensor) -> Tensor:
+    """Values with mean 0 and spread 1; all 0 where they are equal.
+
+    Args:
+        values: `[..., N]`, float.
+        weights: `[..., N]` with sum 1, of the mean and the spread.
+
+    Returns:
+        `[..., N]`, differentiable.
+
+    Example:
+        >>> standardise(torch.tensor([1.0, 3.0]), torch.tensor([0.5, 0.5]))
+        tensor([-1.,  1.])
+    """
+    centred = values - (weights * values).sum(-1, keepdim=True)
+    variance = (weights * centred.square()).sum(-1, keepdim=True)
+    # Rounding leaves a trace of spread in equal values; the root of 1 is taken there, as that of 0 has no gradient.
+    alike = variance <= (8 * torch.finfo(values.dtype).eps * values.detach().abs().amax(-1, keepdim=True)) ** 2
+    return torch.where(alike, 0.0, centred / torch.where(alike, 1.0, variance).sqrt())
+
+
 def tie_starts(ordered: Tensor) -> Tensor:
     """Position at which the tie group of each entry of a sorted row begins.
 

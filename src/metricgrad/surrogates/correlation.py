@@ -49,11 +49,7 @@ def soft_spearman(losses: Tensor, truth: Tensor, *, rank: Rank = "pairwise", slo
     Reference:
         ReLoss, Eqn. 6 and 7; Petersen et al., 2021, for the sorting network.
     """
-    centred = losses - losses.mean()
-    variance = centred.square().mean()
-    # Rounding leaves a trace of spread in equal losses; the root of 1 is taken there, as that of 0 has no gradient.
-    alike = variance <= (8 * torch.finfo(losses.dtype).eps * losses.detach().abs().max()) ** 2
-    standard = torch.where(alike, 0.0, centred / torch.where(alike, 1.0, variance).sqrt())
+    standard = ops.standardise(losses, torch.full_like(losses, 1 / max(len(losses), 1)))
     ranks = ops.soft_rank(standard, slope) if rank == "pairwise" else sorting_network_rank(standard, slope)
     return ops.pearson(ranks, ops.hard_rank(truth).to(ranks.dtype))
 

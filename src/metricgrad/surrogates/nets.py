@@ -143,7 +143,7 @@ class SetNetwork(LossNet):
         elements = to_elements(metric, inputs, next(self.parameters()).dtype)
         target, scores = elements.items.unbind(-1)
         if self.options["standardise"]:
-            scores = standard(scores, elements.weights.squeeze(-2))
+            scores = ops.standardise(scores, elements.weights.squeeze(-2))
         items = torch.stack([2 * target - 1, scores.asinh()], -1)
         if self.e is not None:
             context = elements.weights @ nn.functional.elu(self.e(items))
@@ -239,14 +239,6 @@ def seen(scores: Tensor, target: Tensor, sees: Sees) -> Tensor:
         return scores.softmax(-1).gather(-1, target).squeeze(-1)
     rival = scores.scatter(-1, target, -torch.inf).amax(-1)
     return (scores.gather(-1, target).squeeze(-1) - rival).asinh()
-
-
-def standard(scores: Tensor, weights: Tensor) -> Tensor:
-    """Scores with mean 0 and spread 1 in every set, `[..., N]`; all 0 where they are equal."""
-    centred = scores - (weights * scores).sum(-1, keepdim=True)
-    variance = (weights * centred.square()).sum(-1, keepdim=True)
-    alike = variance <= (8 * torch.finfo(scores.dtype).eps * scores.detach().abs().amax(-1, keepdim=True)) ** 2
-    return torch.where(alike, 0.0, centred / torch.where(alike, 1.0, variance).sqrt())
 
 
 def falling(layers: nn.Sequential, x: Tensor) -> Tensor:

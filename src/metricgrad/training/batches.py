@@ -17,6 +17,7 @@ class Batches:
         target: `[items, ...]`, of the training data.
         size: items of a batch.
         stratified: keeps the shares of the classes; needs one class index (or 0 and 1) per item.
+        balanced: with `stratified`, gives all classes the same share instead.
 
     Example:
         >>> batches = Batches(torch.arange(1000) % 50 == 0, size=100, stratified=True)
@@ -25,12 +26,12 @@ class Batches:
         (torch.Size([3, 100]), tensor([2, 2, 2]))
     """
 
-    def __init__(self, target: Tensor, size: int, stratified: bool) -> None:
+    def __init__(self, target: Tensor, size: int, stratified: bool, balanced: bool = False) -> None:
         whole("batch", size, 1)
         if not len(target):
             raise ValueError("there is no training data: x and y are empty")
         self.size, self._items = size, len(target)
-        self._classes = _shares(target, size) if stratified else None
+        self._classes = _shares(target, size, balanced) if stratified else None
 
     def draw(self, number: int, generator: torch.Generator | None) -> Tensor:
         """Indices of so many batches: `[number, size]`."""
@@ -55,7 +56,7 @@ def _is_whole(target: Tensor) -> bool:
     return target.dim() == 1 and not (target.is_floating_point() and (target != target.round()).any())
 
 
-def _shares(target: Tensor, size: int) -> list[tuple[Tensor, int]]:
+def _shares(target: Tensor, size: int, balanced: bool) -> list[tuple[Tensor, int]]:
     """The items of each class, and how many of them a batch has: by largest remainder, at least one."""
     if not _is_whole(target):
         raise ValueError(
@@ -68,6 +69,8 @@ def _shares(target: Tensor, size: int) -> list[tuple[Tensor, int]]:
             f"a batch of {size} cannot hold each of {len(classes)} classes; pass a larger batch, or stratified=False"
         )
     exact = counts.double() * size / len(target)
+    if balanced:
+        exact = torch.full_like(exact, size / len(classes))
     parts = exact.floor().clamp(min=1).long()
     for _ in range(size - int(parts.sum())):
         parts[(exact - parts).argmax()] += 1

@@ -1,0 +1,173 @@
+"""What a model is fed: items in memory, cut into folds and batches, or a loader of the user's.
+
+Items in memory can be drawn in any way, so several models, each with its own fold and batches, train at once. The
+batches of an epoch depend on seed, fold and epoch alone, never on what was drawn before: a training that is resumed
+goes on exactly as it would have.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset, TensorDataset
+
+from metricgrad.metrics.checks import shape
+from metricgrad.training.batches import Batches, has_classes
+
+_PASSES = (50, 250)  # the fewest and the most batches of an epoch, of items in memory
+
+
+class Batch(NamedTuple):
+    """Features, target and what counts, each with a leading dimension of models."""
+
+    x: Any
+    y: Tensor
+    where: Tensor | None
+
+
+@dataclass(frozen=True)
+class Items:
+    """Items in memory.
+
+    Attributes:
+        x: `[items, ...]`, features.
+        y: `[items, ...]`, targets.
+        where: `[items, N]`, where every item is a set of its own, such as a query's documents: True for what counts.
+    """
+
+    x: Tensor
+    y: Tensor
+    where: Tensor | None = None
+
+    def __len__(self) -> int:
+        return len(self.y)
+
+    def take(self, index: Tensor) -> Batch:
+        """The items of an index of any shape."""
+        return Batch(self.x[index], self.y[index], None if self.where is None else self.where[index])
+
+    def classes(self) -> Tensor | None:
+        """How many items each class has; None where items do not have one class each."""
+        if self.y.dim() != 1 or self.where is not None or self.y.is_floating_point() and (self.y != self.y.round()).any():
+            return None
+        return self.y.unique(return_counts=True)[1]
+
+
+@dataclass(frozen=True)
+class Loader:
+    """Batches `(x, y)` of the user's own loader."""
+
+    batches: DataLoader[Any]
+
+    def epoch(self, epoch: int, seed: int, models: int) -> Iterator[Batch]:
+        """The loader's batches, the same ones for every model; shuffled by seed and epoch."""
+        torch.manual_seed(_mix(seed, 0, epoch))
+        for batch in self.batches:
+            if not (isinstance(batch, tuple | list) and len(batch) == 2):
+                raise TypeError(f"the loader must give batches (x, y); got {type(batch).__name__}")
+            x, y = (torch.as_tensor(part) for part in batch)
+            yield Batch(x.expand(models, *x.shape), y.expand(models, *y.shape), None)
+
+
+def to_feed(name: str, data: Any, batch: int) -> Items | Loader:
+    """Data as it can be trained on.
+
+    Args:
+        name: of the argument, for messages.
+        data: `(x, y)` of arrays or tensors, `Items`, a `Dataset` or a `DataLoader`.
+        batch: items of a batch, for a `Dataset`.
+
+    Returns:
+        Items in memory, or the loader.
+    """
+    if isinstance(data, Items | Loader):
+        return data
+    if isinstance(data, DataLoader):
+        return Loader(data)
+    if isinstance(data, TensorDataset) and len(data.tensors) == 2:
+        data = data.tensors
+    if isinstance(data, Dataset):
+        return Loader(DataLoader(data, batch, shuffle=name == "train", drop_last=name == "train"))
+    if not (isinstance(data, tuple | list) and len(data) == 2):
+        raise TypeError(
+            f"{name} must be (x, y) of arrays or tensors, a Dataset or a DataLoader; got {type(data).__name__}"
+        )
+    x, y = (part if isinstance(part, Tensor) else torch.as_tensor(np.asarray(part)) for part in data)
+    x = x.float() if x.is_floating_point() or x.dtype in (torch.bool, torch.uint8) else x
+    if len(x) != len(y) or not len(x):
+        raise ValueError(f"{name} must be as many features as targets, and some; got x {shape(x)} and y {shape(y)}")
+    if x.is_floating_point() and not x.isfinite().all():
+        raise ValueError(f"{name} has {int((~x.isfinite()).sum())} values that are missing or not finite; fill them in")
+    return Items(x, y)
+
+
+@dataclass(frozen=True)
+class Fold:
+    """Which items are trained on and which are looked at: `[T]` and `[V]`."""
+
+    train: Tensor
+    valid: Tensor
+
+
+def cut(items: Items, folds: int, share: float, seed: int) -> list[Fold]:
+    """One cut into training and validation, or as many folds as asked for; classes keep their shares.
+
+    Args:
+        items: what to cut.
+        folds: 1 for one cut; 2 or more for cross-validation.
+        share: of validation in one cut.
+        seed: of the cut.
+
+    Returns:
+        The folds.
+    """
+    generator = torch.Generator().manual_seed(_mix(seed, 1, 0))
+    order = torch.randperm(len(items), generator=generator)
+    if items.classes() is not None:  # deal each class out on its own
+        order = order[torch.argsort(items.y[order], stable=True)]
+    place = torch.arange(len(items))
+    if folds > 1:
+        parts = [place % folds == fold for fold in range(folds)]
+    else:
+        every = max(2, round(1 / share))
+        parts = [place % every == every // 2]
+    return [Fold(order[~part].sort().values, order[part].sort().values) for part in parts]
+
+
+class Drawing:
+    """Draws batches of folds.
+
+    Args:
+        items: what is drawn from.
+        folds: the folds, one for each model.
+        batch: items of a batch.
+        balanced: gives every class an equal share of a batch, instead of its own.
+        seed: of the batches.
+    """
+
+    def __init__(self, items: Items, folds: list[Fold], batch: int, balanced: bool, seed: int) -> None:
+        self._items, self._folds, self._seed = items, folds, seed
+        smallest = min(len(fold.train) for fold in folds)
+        self.size = min(batch, smallest)
+        self.steps = min(max(smallest // self.size, _PASSES[0]), _PASSES[1])
+        stratified = items.where is None and has_classes(items.y, self.size)
+        if balanced and not stratified:
+            raise ValueError("balanced batches need one class for each item; pass balanced=False")
+        self._batches = [Batches(items.y[fold.train], self.size, stratified, balanced) for fold in folds]
+
+    def epoch(self, epoch: int, copies: int) -> Iterator[Batch]:
+        """The batches of an epoch, those of every fold for so many models: leading dimension copies * folds."""
+        drawn = []
+        for number, (fold, batches) in enumerate(zip(self._folds, self._batches, strict=True)):
+            generator = torch.Generator().manual_seed(_mix(self._seed, 2 + number, epoch))
+            drawn.append(fold.train[batches.draw(self.steps, generator)])
+        for index in torch.stack(drawn, 1):  # [folds, B]
+            yield self._items.take(index.repeat(copies, 1) if copies > 1 else index)
+
+
+def _mix(seed: int, stream: int, epoch: int) -> int:
+    """A seed of its own for every use."""
+    return (seed * 1_000_003 + stream * 10_007 + epoch) % 2**62

@@ -1,0 +1,139 @@
+r"""The true metric on validation data: where to cut, which moment is best, and whether a gain is more than luck.
+
+Scores of several folds come from several models. A metric of decisions pools them, with one threshold for all: that of
+a fold with six positives would be luck. A metric of order compares scores of one model only, so it is the mean over
+folds.
+
+A gain is compared with the luck of resampled items: the metric's gain over cross-entropy is computed on bootstrap
+draws of the validation items, centred, and for the best of several challengers at once. Its 84th percentile is one
+standard error where there is one challenger, and more with every challenger that could have been lucky.
+"""
+
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from metricgrad.metrics import Metric, best_threshold
+from metricgrad.metrics.confusion import ConfusionMetric
+from metricgrad.metrics.curves import CurveMetric
+from metricgrad.metrics.function import FunctionMetric
+
+_DRAWS = 200
+_ELEMENTS = 20_000_000  # scores that are resampled at once
+_ONE_SIGMA = 0.8413
+
+
+class Look(NamedTuple):
+    """The metric's value, and the threshold it was reached at; None where it has none."""
+
+    value: float
+    threshold: Tensor | None
+
+
+@dataclass(frozen=True)
+class Seen:
+    """Validation items of K folds, padded to the same number.
+
+    Attributes:
+        target: `[K, V, ...]`.
+        live: `[K, V]`, False for padding.
+        where: `[K, V, N]`, where items are sets.
+    """
+
+    target: Tensor
+    live: Tensor
+    where: Tensor | None = None
+
+
+@dataclass(frozen=True)
+class Judge:
+    """A metric that decides.
+
+    Attributes:
+        metric: the metric.
+        seen: the validation items.
+        tune: whether a threshold is chosen, where the metric has one.
+    """
+
+    metric: Metric
+    seen: Seen
+    tune: bool = True
+
+    @property
+    def sets(self) -> bool:
+        """Whether every item is a set of its own."""
+        return self.seen.where is not None
+
+    def better(self, value: float, than: float | None) -> bool:
+        """Whether a value is better than another."""
+        return than is None or (value > than if self.metric.higher_is_better else value < than)
+
+    def look(self, scores: Tensor) -> Look:
+        """The metric of scores `[K, V, ...]`, at its best threshold."""
+        threshold = None
+        if self.tune and self._decides(scores):
+            pooled, target, live = (part.flatten(0, 1) for part in (scores, self.seen.target, self.seen.live))
+            where = live.reshape(-1, *[1] * (pooled.dim() - 1)).expand(pooled.shape)
+            threshold = best_threshold(pooled, target, self.metric, where=where, candidates=200)
+        return Look(float(self._values(scores, threshold)), threshold)
+
+    def luck(self, scores: list[Tensor], thresholds: list[Tensor | None], generator: torch.Generator) -> float:
+        """The gain over the first that the best of the others reaches by luck alone.
+
+        Args:
+            scores: `[K, V, ...]` each: of cross-entropy, then of its challengers.
+            thresholds: theirs.
+            generator: of the draws.
+
+        Returns:
+            The 84th percentile of the highest centred gain over draws of the items.
+        """
+        whole = torch.stack([self._values(*each) for each in zip(scores, thresholds, strict=True)])
+        items = self.seen.live.shape[1]
+        weights, gains, done = self.seen.live.double(), [], 0
+        size = max(1, min(_DRAWS, _ELEMENTS // max(1, scores[0].numel())))
+        while done < _DRAWS:
+            drawn = torch.multinomial(weights, items * size, replacement=True, generator=generator)
+            drawn = drawn.unflatten(1, (size, items)).movedim(0, 1)  # [D, K, V]
+            found = torch.stack([self._values(*each, drawn) for each in zip(scores, thresholds, strict=True)])
+            gains.append((found[1:] - found[:1]) - (whole[1:] - whole[:1]).unsqueeze(-1))
+            done += size
+        centred = torch.cat(gains, -1)
+        highest = (centred if self.metric.higher_is_better else -centred).amax(0)
+        return float(torch.quantile(highest.double(), _ONE_SIGMA))
+
+    def _decides(self, scores: Tensor) -> bool:
+        """Whether the metric has a threshold to tune: one of binary scores or labels that is not of order alone."""
+        alike = scores.shape == self.seen.target.shape and not self.sets
+        if isinstance(self.metric, ConfusionMetric):
+            return alike
+        return alike and isinstance(self.metric, FunctionMetric) and self.metric.set_dims in (None, (1, 1))
+
+    def _values(self, scores: Tensor, threshold: Tensor | None, drawn: Tensor | None = None) -> Tensor:
+        """The metric, 0-dim; or `[D]` for items drawn anew, `[D, K, V]`."""
+        target, live, where = self.seen.target, self.seen.live, self.seen.where
+        if drawn is not None:
+            fold = torch.arange(len(live)).unsqueeze(-1)
+            scores, target, live = scores[fold, drawn], target[fold, drawn], live[fold, drawn]
+            where = None if where is None else where[fold, drawn]
+        metric, scores = at_threshold(self.metric, threshold, scores)
+        if where is not None:  # a value for each item; those without anything relevant have none
+            counts = live & (where & (target > 0)).any(-1)
+            values = metric(scores, target, where=where).masked_fill(~counts, 0.0)
+            return values.sum((-1, -2)) / counts.sum((-1, -2)).clamp(min=1)
+        if isinstance(metric, CurveMetric):
+            return metric(scores, target, where=live).mean(-1)
+        place = 0 if drawn is None else 1
+        scores, target, live = (part.flatten(place, place + 1) for part in (scores, target, live))
+        return metric(scores, target, where=live)
+
+
+def at_threshold(metric: Metric, threshold: Tensor | None, scores: Tensor) -> tuple[Metric, Tensor]:
+    """The metric that decides at a threshold; for a function, which decides at 0, the scores are moved instead."""
+    if threshold is None:
+        return metric, scores
+    if isinstance(metric, ConfusionMetric):
+        return replace(metric, threshold=threshold), scores
+    return metric, scores - threshold
