@@ -16,8 +16,9 @@ IMAGES: dict[str, Any] = {
     "grid": {"learning_rate": [0.01, 0.1]}, "learning_steps": 4, "augment": False, "method": "cross_entropy",
 }  # fmt: skip
 ALIGNMENT: dict[str, Any] = {
-    "dataset": "made", "hidden": [8], "learning_rate": 0.03, "set": 32, "items": 256, "batch": 32, "moments": [0, 5, 20],
-    "learning_steps": 3, "metric": "accuracy", "losses": {"reloss": {}, "margin": {"sees": "margin", "relabel": True}},
+    "dataset": "made", "hidden": [8], "learning_rate": 0.03, "set": 32, "items": 256, "batch": 32, "learning_steps": 3,
+    "moments": [0, 5, 20], "metric": "accuracy",
+    "losses": {"reloss": {}, "margin": {"sees": "margin", "relabel": True}},
 }  # fmt: skip
 
 

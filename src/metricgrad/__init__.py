@@ -5,6 +5,8 @@ reference, for many sets at once; and surrogates, losses that take a metric's pl
 """
 
 from metricgrad import ops as ops
+from metricgrad.estimators import MetricClassifier as MetricClassifier
+from metricgrad.estimators import MetricRanker as MetricRanker
 from metricgrad.metrics import Metric as Metric
 from metricgrad.metrics import best_threshold as best_threshold
 from metricgrad.metrics import decode_spans as decode_spans
@@ -23,8 +25,10 @@ from metricgrad.surrogates import rank_correlation as rank_correlation
 from metricgrad.surrogates import sample_anchors as sample_anchors
 from metricgrad.surrogates import with_memory as with_memory
 from metricgrad.surrogates import with_ordinary as with_ordinary
+from metricgrad.training import Fit as Fit
 from metricgrad.training import JointTraining as JointTraining
 from metricgrad.training import StackedTraining as StackedTraining
 from metricgrad.training import collect_scores as collect_scores
+from metricgrad.training import fit as fit
 
 __version__ = "0.1.0"

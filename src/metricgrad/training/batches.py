@@ -48,17 +48,17 @@ class Batches:
 
 def has_classes(target: Tensor, size: int) -> bool:
     """Whether a target has one class per item, each of which a batch of this size can hold twice on average."""
-    return _is_whole(target) and 2 * len(target.unique()) <= size
+    return is_whole(target) and 2 * len(target.unique()) <= size
 
 
-def _is_whole(target: Tensor) -> bool:
+def is_whole(target: Tensor) -> bool:
     """Whether a target has one whole number per item."""
     return target.dim() == 1 and not (target.is_floating_point() and (target != target.round()).any())
 
 
 def _shares(target: Tensor, size: int, balanced: bool) -> list[tuple[Tensor, int]]:
     """The items of each class, and how many of them a batch has: by largest remainder, at least one."""
-    if not _is_whole(target):
+    if not is_whole(target):
         raise ValueError(
             f"stratified batches need one class index per item; got {target.dtype} of shape {shape(target)}. "
             "Pass stratified=False"

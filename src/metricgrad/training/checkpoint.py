@@ -24,13 +24,16 @@ def write_checkpoint(path: str | Path, state: dict[str, Tensor], settings: dict[
     partial.replace(path)
 
 
-def read_checkpoint(path: str | Path, like: dict[str, Tensor], settings: dict[str, Any]) -> dict[str, Tensor]:
+def read_checkpoint(
+    path: str | Path, like: dict[str, Tensor], settings: dict[str, Any], varying: str = "-"
+) -> dict[str, Tensor]:
     """The state that `write_checkpoint` wrote; ValueError where it is that of another training.
 
     Args:
         path: the file.
         like: a state of the training that is to go on, for the shapes of its parameters.
         settings: of that training.
+        varying: how the names of tensors begin that may have any shape, such as those of a memory.
 
     Returns:
         The tensors by name.
@@ -52,6 +55,6 @@ def read_checkpoint(path: str | Path, like: dict[str, Tensor], settings: dict[st
             raise ValueError(f"{path} is of a training with {name}={stored.get(name)!r}; this one has {name}={value!r}")
     for name in sorted(like.keys() | state.keys()):
         ours, theirs = (list(each[name].shape) if name in each else "none" for each in (like, state))
-        if ours != theirs:
+        if ours != theirs and not name.startswith(varying):
             raise ValueError(f"{path} is of another model: {name} has shape {ours} here, {theirs} there")
     return state

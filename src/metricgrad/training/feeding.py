@@ -15,9 +15,9 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 from metricgrad.metrics.checks import shape
-from metricgrad.training.batches import Batches, has_classes
+from metricgrad.training.batches import Batches, has_classes, is_whole
 
-_PASSES = (50, 250)  # the fewest and the most batches of an epoch, of items in memory
+_PASSES = (25, 150)  # the fewest and the most batches of an epoch, of items in memory
 
 
 class Batch(NamedTuple):
@@ -51,9 +51,7 @@ class Items:
 
     def classes(self) -> Tensor | None:
         """How many items each class has; None where items do not have one class each."""
-        if self.y.dim() != 1 or self.where is not None or self.y.is_floating_point() and (self.y != self.y.round()).any():
-            return None
-        return self.y.unique(return_counts=True)[1]
+        return self.y.unique(return_counts=True)[1] if self.where is None and is_whole(self.y) else None
 
 
 @dataclass(frozen=True)
@@ -149,7 +147,7 @@ class Drawing:
     """
 
     def __init__(self, items: Items, folds: list[Fold], batch: int, balanced: bool, seed: int) -> None:
-        self._items, self._folds, self._seed = items, folds, seed
+        self.items, self.folds, self._seed = items, folds, seed
         smallest = min(len(fold.train) for fold in folds)
         self.size = min(batch, smallest)
         self.steps = min(max(smallest // self.size, _PASSES[0]), _PASSES[1])
@@ -161,11 +159,11 @@ class Drawing:
     def epoch(self, epoch: int, copies: int) -> Iterator[Batch]:
         """The batches of an epoch, those of every fold for so many models: leading dimension copies * folds."""
         drawn = []
-        for number, (fold, batches) in enumerate(zip(self._folds, self._batches, strict=True)):
+        for number, (fold, batches) in enumerate(zip(self.folds, self._batches, strict=True)):
             generator = torch.Generator().manual_seed(_mix(self._seed, 2 + number, epoch))
             drawn.append(fold.train[batches.draw(self.steps, generator)])
         for index in torch.stack(drawn, 1):  # [folds, B]
-            yield self._items.take(index.repeat(copies, 1) if copies > 1 else index)
+            yield self.items.take(index.repeat(copies, 1) if copies > 1 else index)
 
 
 def _mix(seed: int, stream: int, epoch: int) -> int:

@@ -24,7 +24,10 @@ class Descent(ABC):
 
     Attributes:
         slope: the gradient, in the vector's shape.
+        decay: the share of the vector that a step takes away, in units of the learning rate, as AdamW does.
     """
+
+    decay = 0.0
 
     def __init__(self, vector: Tensor, rate: float | Tensor, clip: float | None) -> None:
         self.vector, self.rate, self._clip = vector, rate, clip
@@ -64,6 +67,8 @@ class Descent(ABC):
         self._mean.lerp_(self.slope, 1 - beta1)
         self._square.mul_(beta2).addcmul_(self.slope, self.slope, value=1 - beta2)
         spread = self._square.sqrt().div_((1 - beta2**self._step) ** 0.5).add_(eps)
+        if self.decay:
+            self.vector.mul_(1 - share * self.decay * self.rate)
         if isinstance(self.rate, Tensor):
             spread.div_(self.rate)
         else:
@@ -126,13 +131,16 @@ class Stack(Descent):
         modules: the R modules.
         rate: the learning rate; `[R, 1]` for one each.
         clip: the longest gradient of each, by its norm; None leaves them as they are.
+        together: runs all modules in one batched pass; False runs one after the other, for modules that cannot.
 
     Attributes:
         buffers: by name, `[R, ...]`.
     """
 
-    def __init__(self, modules: Sequence[nn.Module], rate: float | Tensor, clip: float | None) -> None:
-        self._modules = modules
+    def __init__(
+        self, modules: Sequence[nn.Module], rate: float | Tensor, clip: float | None, together: bool = True
+    ) -> None:
+        self._modules, self.together = modules, together
         self._shapes = {name: each.shape for name, each in modules[0].named_parameters()}
         self._frozen = _frozen(modules[0])
         self.buffers: dict[str, Tensor] = {}
@@ -180,6 +188,10 @@ class Stack(Descent):
         def one(parameters: dict[str, Tensor], buffers: dict[str, Tensor], part: Tensor) -> Tensor:
             return functional_call(self._modules[0], (parameters, buffers), (part,))
 
+        if not self.together:
+            stacked, buffers = self.parameters(), self.buffers
+            rows = range(len(self._modules))
+            return torch.stack([one(_row(stacked, row), _row(buffers, row), x[row]) for row in rows])
         return vmap(one, randomness="different")(self.parameters(), self.buffers, x)
 
     def freeze(self, frozen: bool) -> None:
@@ -198,6 +210,11 @@ class Stack(Descent):
         self.vector.copy_(state["vector"])
         for name, value in self.buffers.items():
             value.copy_(state[f"buffer.{name}"])
+
+
+def _row(stacked: dict[str, Tensor], row: int) -> dict[str, Tensor]:
+    """One module's part of stacked tensors, as views."""
+    return {name: each[row] for name, each in stacked.items()}
 
 
 def _frozen(module: nn.Module) -> set[str]:

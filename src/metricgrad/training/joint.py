@@ -145,6 +145,10 @@ class JointTraining(Algorithm1):
         means = self._advance(iterations, progress)
         return Round(self.iteration, *(part.item() for part in means))
 
+    def teach(self) -> None:
+        """Teaches a loss that has not learned yet from made-up sets, where that is asked for; `advance` does it too."""
+        self._begin()
+
     def _begin(self) -> None:
         if self._teaching is not None and not self.loss.universal:
             self.loss.learn_universal(**{"generator": self._generator, "classes": self._classes(), **self._teaching})

@@ -20,6 +20,7 @@ from metricgrad.metrics.confusion import ConfusionMetric
 from metricgrad.metrics.curves import CurveMetric
 from metricgrad.metrics.function import FunctionMetric
 
+_CUTS, _CUT_ELEMENTS = (8, 64), 250_000  # draws that a threshold is the median of, and their items in all
 _DRAWS = 200
 _ELEMENTS = 20_000_000  # scores that are resampled at once
 _ONE_SIGMA = 0.8413
@@ -72,12 +73,17 @@ class Judge:
 
     def look(self, scores: Tensor) -> Look:
         """The metric of scores `[K, V, ...]`, at its best threshold."""
-        threshold = None
-        if self.tune and self._decides(scores):
-            pooled, target, live = (part.flatten(0, 1) for part in (scores, self.seen.target, self.seen.live))
-            where = live.reshape(-1, *[1] * (pooled.dim() - 1)).expand(pooled.shape)
-            threshold = best_threshold(pooled, target, self.metric, where=where, candidates=200)
+        threshold = self._threshold(scores) if self.tune and self._decides(scores) else None
         return Look(float(self._values(scores, threshold)), threshold)
+
+    def _threshold(self, scores: Tensor) -> Tensor:
+        """The best threshold; of few items the median of those of bootstrap draws, which is less a matter of luck."""
+        scores, target = (part[self.seen.live] for part in (scores, self.seen.target))
+        draws = min(_CUTS[1], _CUT_ELEMENTS // len(scores))
+        if draws < _CUTS[0] or not isinstance(self.metric, ConfusionMetric):
+            return best_threshold(scores, target, self.metric, candidates=200)
+        drawn = torch.randint(len(scores), (draws, len(scores)), generator=torch.Generator().manual_seed(0))
+        return best_threshold(scores[drawn], target[drawn], self.metric).quantile(0.5, dim=0)
 
     def luck(self, scores: list[Tensor], thresholds: list[Tensor | None], generator: torch.Generator) -> float:
         """The gain over the first that the best of the others reaches by luck alone.

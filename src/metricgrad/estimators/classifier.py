@@ -1,0 +1,291 @@
+"""A classifier for scikit-learn that trains on the metric it is judged by."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Self
+
+import numpy as np
+import torch
+from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.linear_model import LogisticRegression
+from sklearn.utils import check_random_state
+from sklearn.utils.multiclass import check_classification_targets, type_of_target
+from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
+from torch import Tensor
+
+from metricgrad.estimators.networks import perceptron
+from metricgrad.estimators.preparing import Preparation
+from metricgrad.metrics import Metric, metric_options
+from metricgrad.metrics import metric as to_metric
+from metricgrad.metrics.function import FunctionMetric
+from metricgrad.surrogates import Surrogate
+from metricgrad.training import Fit, fit
+
+
+class MetricClassifier(ClassifierMixin, BaseEstimator):
+    """A network, or a linear model, trained for a metric: binary, many classes, or labels.
+
+    Tables of pandas may have categories and missing values; `estimators/preparing.py` says what becomes of them.
+
+    Args:
+        metric: a name, a `Metric` or a callable `(scores, target) -> number`.
+        method: `"auto"` tries several losses and keeps cross-entropy where none is better; or a name, or a surrogate.
+        hidden: widths of the hidden layers; `()` is a linear model.
+        epochs: see `mg.fit`; so are all that follow.
+        batch: items of a batch.
+        rate: the learning rate; None tries several.
+        decay: of the weights.
+        folds: of cross-validation; None decides.
+        balanced: whether every class has an equal share of a batch.
+        budget: seconds.
+        options: of the loss, for a method by name.
+        positive: which of two classes counts as positive; None takes the second in order.
+        random_state: of everything random: a number, a `RandomState`, or None.
+        progress: shows a bar, on a terminal.
+
+    Attributes:
+        classes_: the classes in order; for labels their numbers.
+        fit_: what `mg.fit` gave: the network, its threshold, what was tried.
+        n_iter_: the epoch that was best.
+        n_features_in_: columns of the training data.
+        feature_names_in_: their names, where they have some.
+
+    Example:
+        >>> import metricgrad as mg
+        >>> from sklearn.datasets import load_breast_cancer
+        >>> x, y = load_breast_cancer(return_X_y=True)
+        >>> model = mg.MetricClassifier("f1", method="uniloss", hidden=(), epochs=4, rate=0.03, random_state=0)
+        >>> model.fit(x[::2], y[::2]).score(x[1::2], y[1::2]) > 0.95
+        True
+    """
+
+    def __init__(
+        self,
+        metric: Any = "f1",
+        method: str | Surrogate = "auto",
+        *,
+        hidden: Sequence[int] = (100, 30, 10),
+        epochs: int = 20,
+        batch: int = 256,
+        rate: float | None = None,
+        decay: float = 0.0,
+        folds: int | None = None,
+        balanced: bool = False,
+        budget: float | None = None,
+        options: Mapping[str, Any] | None = None,
+        positive: Any = None,
+        random_state: Any = None,
+        progress: bool = False,
+    ) -> None:
+        self.metric = metric
+        self.method = method
+        self.hidden = hidden
+        self.epochs = epochs
+        self.batch = batch
+        self.rate = rate
+        self.decay = decay
+        self.folds = folds
+        self.balanced = balanced
+        self.budget = budget
+        self.options = options
+        self.positive = positive
+        self.random_state = random_state
+        self.progress = progress
+
+    def fit(self, X: Any, y: Any, *, folder: Any = None) -> Self:  # noqa: N803 (scikit-learn's name)
+        """Trains.
+
+        Args:
+            X: `[items, columns]`, an array of numbers or a pandas table.
+            y: `[items]` classes, or `[items, labels]` of 0 and 1.
+            folder: for checkpoints; see `mg.fit`.
+
+        Returns:
+            Itself.
+        """
+        table, y = self._table(X, reset=True, y=y)
+        target = self._target(y)
+        self._preparation = Preparation().fit(table)
+        x = torch.from_numpy(self._preparation.transform(table))
+        seed = int(check_random_state(self.random_state).randint(2**31 - 1))
+        outputs = 1 if self._kind == "binary" else len(self.classes_)
+        self.fit_: Fit = fit(
+            perceptron(x.shape[1], tuple(self.hidden), outputs, seed),
+            (x, target),
+            metric=self._chosen(),
+            method=self.method,
+            options=self.options,
+            epochs=self.epochs,
+            batch=self.batch,
+            rate=self.rate,
+            decay=self.decay,
+            folds=self._folds(target),
+            balanced=self.balanced,
+            budget=self.budget,
+            seed=seed,
+            folder=folder,
+            progress=self.progress,
+        )
+        self.n_iter_ = self.fit_.decision.winner.epoch
+        self._steepness, self._cut = self._calibrated()
+        return self
+
+    def decision_function(self, X: Any) -> np.ndarray:  # noqa: N803
+        """Scores, measured from the threshold: above 0 is a positive decision.
+
+        Args:
+            X: `[items, columns]`.
+
+        Returns:
+            `[items]` for two classes; `[items, classes]`, or `[items, labels]`, otherwise.
+        """
+        check_is_fitted(self)
+        table, _ = self._table(X, reset=False)
+        scores = self.fit_.scores(self._preparation.transform(table))
+        return (scores - self._cut).numpy() if self._kind != "classes" else scores.numpy()
+
+    def predict(self, X: Any) -> np.ndarray:  # noqa: N803
+        """Classes, decided at the threshold that was tuned with the model.
+
+        Args:
+            X: `[items, columns]`.
+
+        Returns:
+            `[items]`, or `[items, labels]` of 0 and 1.
+        """
+        found = self.decision_function(X)
+        if self._kind == "labels":
+            return (found > 0).astype(int)
+        if self._kind == "binary":
+            return self.classes_[self._order][(found > 0).astype(int)]
+        return self.classes_[found.argmax(-1)]
+
+    def predict_proba(self, X: Any) -> np.ndarray:  # noqa: N803
+        """Probabilities as the decisions see them: 0.5 is at the threshold, the steepness is fitted on validation data.
+
+        Args:
+            X: `[items, columns]`.
+
+        Returns:
+            `[items, classes]`, or `[items, labels]`.
+        """
+        found = torch.from_numpy(self.decision_function(X)).double()
+        if self._kind == "labels":
+            return found.sigmoid().numpy()
+        if self._kind == "classes":
+            return found.softmax(-1).numpy()
+        chance = (self._steepness * found).sigmoid()
+        both = torch.stack([1 - chance, chance], -1).numpy()
+        return both[:, self._order]
+
+    def score(self, X: Any, y: Any, sample_weight: None = None) -> float:  # noqa: N803
+        """The metric, greater is better: negative where a lower value is better.
+
+        Args:
+            X: `[items, columns]`.
+            y: the truth.
+            sample_weight: must be None; metrics count every item alike.
+
+        Returns:
+            The metric at the tuned threshold.
+        """
+        if sample_weight is not None:
+            raise ValueError("metrics count every item alike; pass no sample_weight")
+        check_is_fitted(self)
+        table, _ = self._table(X, reset=False)
+        value = self.fit_.measure(self._preparation.transform(table), self._encoded(y))
+        return value if self.fit_.metric.higher_is_better else -value
+
+    def _table(self, x: Any, *, reset: bool, y: Any = None) -> tuple[Any, Any]:
+        """The features as they can be prepared; names and number of columns are checked."""
+        if y is not None and hasattr(x, "iloc"):
+            validate_data(self, x, reset=reset, skip_check_array=True)
+            if len(x) != len(y):
+                raise ValueError(f"X and y must have the same number of rows; got {len(x)} and {len(y)}")
+            return x, y
+        if hasattr(x, "iloc"):
+            validate_data(self, x, reset=reset, skip_check_array=True)
+            return x, None
+        checked: dict[str, Any] = {"ensure_all_finite": "allow-nan", "dtype": "numeric"}
+        if y is None and not reset:
+            return validate_data(self, x, reset=False, **checked), None
+        checked["y"] = y
+        table, y = validate_data(self, x, reset=True, multi_output=True, **checked)
+        return table, y
+
+    def _target(self, y: Any) -> Tensor:
+        """The target as numbers; learns the classes."""
+        check_classification_targets(y)
+        kind = type_of_target(y, input_name="y")
+        if kind == "multilabel-indicator":
+            self._kind, self.classes_ = "labels", np.arange(np.asarray(y).shape[1])
+            return self._encoded(y)
+        y = column_or_1d(y, warn=True)
+        self.classes_ = np.unique(y)
+        if len(self.classes_) < 2:
+            raise ValueError(f"the target has one class only, {self.classes_[0]!r}; there is nothing to tell apart")
+        self._kind = "binary" if len(self.classes_) == 2 else "classes"
+        self._order = [0, 1]
+        if self._kind == "binary" and self.positive is not None:
+            if self.positive not in self.classes_:
+                raise ValueError(f"positive must be one of {self.classes_.tolist()}; got {self.positive!r}")
+            self._order = [0, 1] if self.classes_[1] == self.positive else [1, 0]
+        metric = to_metric(self.metric)
+        if self._kind == "classes" and not isinstance(metric, FunctionMetric) and "multi-class" not in metric.families:
+            raise ValueError(
+                f"{metric.name} is for two classes, and the target has {len(self.classes_)}: "
+                f"{', '.join(map(str, self.classes_[:5]))}; pass a metric of classes, such as 'accuracy' or 'f1'"
+            )
+        return self._encoded(y)
+
+    def _encoded(self, y: Any) -> Tensor:
+        if self._kind == "labels":
+            return torch.from_numpy(np.asarray(y).astype(np.int64))
+        y = np.ravel(np.asarray(y))
+        unseen = sorted(set(np.unique(y).tolist()) - set(self.classes_.tolist()), key=str)
+        if unseen:
+            known = ", ".join(map(repr, self.classes_.tolist()))
+            raise ValueError(
+                f"the target has classes that training did not: {', '.join(map(repr, unseen))}; it had {known}"
+            )
+        found = np.searchsorted(self.classes_, y)
+        return torch.from_numpy(found if self._kind == "classes" else np.asarray(self._order)[found])
+
+    def _chosen(self) -> Metric:
+        metric = to_metric(self.metric)
+        if self._kind != "labels" or isinstance(metric, FunctionMetric) or getattr(metric, "multilabel", False):
+            return metric
+        options = {name: getattr(metric, name) for name in metric_options(type(metric))}
+        if "multilabel" not in options:
+            raise ValueError(
+                f"{metric.name} has no value for labels; pass a metric such as 'f1' or 'average_precision'"
+            )
+        return to_metric(metric.name, **{**options, "multilabel": True})
+
+    def _folds(self, target: Tensor) -> int | None:
+        """As many folds as asked for, or as the rarest class allows."""
+        if self.folds is not None or target.dim() != 1:
+            return self.folds
+        rarest = int(target.unique(return_counts=True)[1].min())
+        return max(1, rarest) if rarest < 5 else None
+
+    def _calibrated(self) -> tuple[float, Tensor]:
+        """How steep probabilities are, and the threshold; for metrics of order, that of a probability of one half."""
+        threshold = self.fit_.threshold
+        if self._kind != "binary":
+            return 1.0, torch.zeros(()) if threshold is None else threshold
+        seen, scores = self.fit_.seen, self.fit_.decision.winner.scores
+        known, truth = scores[seen.live].double().numpy(), seen.target[seen.live].numpy()
+        line = LogisticRegression(C=1e4).fit(known.reshape(-1, 1), truth)
+        slope, shift = float(line.coef_[0, 0]), float(line.intercept_[0])
+        if slope <= 0:  # the scores say nothing of the target
+            slope, shift = 1.0, 0.0
+        return slope, torch.tensor(-shift / slope) if threshold is None else threshold
+
+    def __sklearn_tags__(self) -> Any:
+        """Missing values are filled in, and labels are taken."""
+        tags = super().__sklearn_tags__()
+        tags.input_tags.allow_nan = True
+        tags.classifier_tags.multi_label = True
+        tags.target_tags.single_output = True
+        tags.non_deterministic = False
+        return tags

@@ -1,0 +1,199 @@
+"""From a table to numbers a network can take: one float32 column after the other, nothing twice in memory.
+
+    numbers       missing values become the median, with a column that says so; then mean 0 and spread 1
+    0 and 1       stay as they are
+    categories    a column of 0 and 1 for each that is frequent enough, one for all rare ones; missing is one of them
+
+Columns of a pandas table are categories where their type is category, text or bool; arrays are numbers throughout.
+What was not seen in training, such as a new category, counts as rare.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from sklearn.exceptions import NotFittedError
+
+_MISSING = "(missing)"
+
+
+@dataclass(frozen=True)
+class Number:
+    """A column of numbers: how it is filled in and scaled, and whether a column says what was missing."""
+
+    median: float
+    mean: float
+    spread: float
+    marks: bool
+
+    @property
+    def width(self) -> int:
+        """Columns that come out."""
+        return 1 + self.marks
+
+    def write(self, values: np.ndarray, out: np.ndarray) -> None:
+        """Writes `[n]` values to `[n, width]`."""
+        missing = np.isnan(values)
+        out[:, 0] = np.where(missing, self.median, values) if missing.any() else values
+        out[:, 0] -= self.mean
+        out[:, 0] /= self.spread
+        if self.marks:
+            out[:, 1] = missing
+
+
+@dataclass(frozen=True)
+class Category:
+    """A column of categories: those that are frequent, and whether there are rare ones."""
+
+    frequent: tuple[Any, ...]
+    rare: bool
+
+    @property
+    def width(self) -> int:
+        """Columns that come out."""
+        return len(self.frequent) + self.rare
+
+    def write(self, values: Any, out: np.ndarray) -> None:
+        """Writes `[n]` categories to `[n, width]`."""
+        codes = _known(values, self.frequent)
+        out[:] = 0
+        known = codes >= 0
+        out[np.flatnonzero(known), codes[known]] = 1
+        if self.rare:
+            out[:, -1] = ~known
+
+
+class Preparation:
+    """Prepares tables and arrays as the training data was.
+
+    Args:
+        least: how often a category must be there not to be rare.
+        most: categories of a column that get one of their own.
+
+    Attributes:
+        columns: how each column is prepared.
+        names: of the columns that come out.
+    """
+
+    def __init__(self, least: int = 10, most: int = 50) -> None:
+        self.least, self.most = least, most
+        self.columns: list[Number | Category] = []
+        self.names: list[str] = []
+
+    def fit(self, table: Any) -> "Preparation":
+        """Learns medians, means, spreads and categories.
+
+        Args:
+            table: a pandas table, or an array `[n, columns]` of numbers.
+
+        Returns:
+            Itself.
+        """
+        self.columns, self.names = [], []
+        for name, values in _each(table):
+            column = _number(values) if isinstance(values, np.ndarray) else self._category(name, values)
+            self.columns.append(column)
+            if isinstance(column, Number):
+                self.names += [name, *([f"{name} missing"] if column.marks else [])]
+            else:
+                self.names += [f"{name} = {each}" for each in column.frequent] + (
+                    [f"{name} rare"] if column.rare else []
+                )
+        if not self.names:
+            raise ValueError("no column has more than one value; there is nothing to learn from")
+        return self
+
+    def transform(self, table: Any) -> np.ndarray:
+        """The table as numbers, float32.
+
+        Args:
+            table: with the columns that `fit` saw.
+
+        Returns:
+            `[n, width]`.
+        """
+        if not self.columns:
+            raise NotFittedError("this preparation has seen no table yet; call fit first")
+        out = np.empty((len(table), sum(column.width for column in self.columns)), dtype=np.float32)
+        place = 0
+        for column, (name, values) in zip(self.columns, _each(table), strict=True):
+            part = out[:, place : place + column.width]
+            if isinstance(column, Number) and not isinstance(values, np.ndarray):
+                raise ValueError(_text_in_numbers(name, values))
+            if isinstance(column, Category) and isinstance(values, np.ndarray):
+                values = _as_text(values)
+            column.write(values, part)
+            place += column.width
+        return out
+
+    def _category(self, name: str, values: Any) -> Category:
+        counts = _filled(values).value_counts()
+        counts = counts[counts > 0]
+        frequent = tuple(counts[counts >= self.least].index[: self.most])
+        if not frequent:
+            example = ", ".join(repr(each) for each in list(counts.index[:3]))
+            raise ValueError(
+                f"column {name!r} is text, and no value is there {self.least} times ({example}, ...); leave it out, or "
+                "convert it to numbers"
+            )
+        return Category(frequent, rare=len(frequent) < len(counts))
+
+
+def _each(table: Any) -> Iterator[tuple[str, Any]]:
+    """Name and values of every column: float arrays, or a pandas series of categories."""
+    if not hasattr(table, "iloc"):
+        for number in range(table.shape[1]):
+            yield f"x{number}", np.asarray(table[:, number], dtype=np.float64)
+        return
+    from pandas.api import types
+
+    for number, name in enumerate(table.columns):
+        column = table.iloc[:, number]
+        if types.is_bool_dtype(column.dtype) or not types.is_numeric_dtype(column.dtype):
+            yield str(name), column
+        else:
+            values = column.to_numpy(dtype=np.float64, na_value=np.nan)
+            if np.isinf(values).any():
+                raise ValueError(f"column {name!r} has infinity in it; replace it by a number or leave the row out")
+            yield str(name), values
+
+
+def _number(values: np.ndarray) -> Number:
+    missing = np.isnan(values)
+    known = values[~missing] if missing.any() else values
+    if not len(known):
+        return Number(0.0, 0.0, 1.0, False)
+    median = float(np.median(known)) if missing.any() else 0.0
+    if ((known == 0) | (known == 1)).all():
+        return Number(median, 0.0, 1.0, bool(missing.any()))
+    mean = float(known.mean())
+    spread = float(known.std()) or 1.0
+    return Number(median, mean, spread, bool(missing.any()))
+
+
+def _filled(values: Any) -> Any:
+    """Categories as text, missing ones by a name of their own."""
+    return values.astype(object).where(values.notna(), _MISSING).astype(str)
+
+
+def _known(values: Any, frequent: tuple[Any, ...]) -> np.ndarray:
+    """The place of every value among the frequent ones; -1 for others."""
+    import pandas as pd
+
+    return pd.Index(frequent).get_indexer(_filled(values))
+
+
+def _as_text(values: np.ndarray) -> Any:
+    import pandas as pd
+
+    return pd.Series(values)
+
+
+def _text_in_numbers(name: str, values: Any) -> str:
+    import pandas as pd
+
+    read: Any = pd.to_numeric(values, errors="coerce")
+    wrong = values[read.isna() & values.notna()]
+    example = repr(wrong.iloc[0]) if len(wrong) else str(values.dtype)
+    return f"column {name!r} was numbers in training and has text now ({example}); convert it, or leave these rows out"

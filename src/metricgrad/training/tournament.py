@@ -1,0 +1,234 @@
+r"""Which loss to train on: successive halving, cross-entropy always among the entrants, decided on validation data.
+
+All contenders train briefly with every learning rate; the best third goes on for twice as long with its best two rates,
+and of those the best two to the end with one. Cross-entropy has a bracket of its own, the same in every fit, so that
+"cross-entropy is as good here" gives exactly the model that training on cross-entropy gives.
+
+The best of many looks better than it is. So the best challenger meets cross-entropy once more, both with the settings
+and the epoch they were chosen with, on other cuts of the data; it replaces cross-entropy only where its gain exceeds
+what luck would give (`judging.py`) both times. Where validation data was passed there are no other cuts, and luck is
+that of the best of the challengers.
+"""
+
+import json
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from metricgrad.training.entrants import Contender
+from metricgrad.training.feeding import Drawing, Loader
+from metricgrad.training.heat import Entry, Heat, Place, Settings, Tell, View
+from metricgrad.training.joint_heat import JointHeat
+from metricgrad.training.judging import Judge
+
+_SHARES = (0.25, 0.5, 1.0)  # of the epochs, in each round
+_FEWEST = 4  # epochs
+_TOGETHER = 128  # models of a heat, at most
+
+
+@dataclass(frozen=True)
+class Ground:
+    """Training data, validation data and the metric on it."""
+
+    feed: Drawing | Loader
+    view: View
+    judge: Judge
+
+
+@dataclass
+class Arena:
+    """Where heats take place: the model, the data, the metric, the settings of all.
+
+    Attributes:
+        model: where every training starts.
+        ground: data and metric.
+        settings: of all heats.
+        epochs: of a whole training.
+        folder: of the checkpoints; None keeps none.
+        deadline: in seconds from now; None takes the time it takes.
+        tell: is told after every epoch of a heat.
+        entries: everything that was trained.
+        started: when, by a clock that only goes forward.
+        stopped: whether the user has had enough (Ctrl-C): what there is then decides.
+    """
+
+    model: nn.Module
+    ground: Ground
+    settings: Settings
+    epochs: int
+    folder: Path | None = None
+    deadline: float | None = None
+    tell: Tell = lambda *_: None
+    entries: list[Entry] = field(default_factory=list)
+    started: float = field(default_factory=time.monotonic)
+    stopped: bool = False
+
+    def heat(self, name: str, places: list[Place], epochs: int, only: int | None = None) -> list[Entry]:
+        """One heat, from its file if it has been run before."""
+        heat = self.prepare(places, epochs)
+        found = heat.run(None if self.folder is None else self.folder / f"{name}.safetensors", self.tell, only)
+        self.stopped = heat.stopped
+        self.entries += found
+        return found
+
+    def prepare(self, places: list[Place], epochs: int) -> Heat:
+        """A heat that has not begun."""
+        kind = JointHeat if places[0][0].method == "bilevel" else Heat
+        feed, view, judge = self.ground.feed, self.ground.view, self.ground.judge
+        return kind(self.model, places, feed, view, judge, epochs, self.settings)
+
+    def late(self, share: float) -> bool:
+        """Whether a share of the time is over."""
+        return self.deadline is not None and time.monotonic() - self.started > share * self.deadline
+
+    def key(self, entry: Entry) -> float:
+        """Higher is better; a training that diverged is worst."""
+        if entry.value is None:
+            return -math.inf
+        return entry.value if self.ground.judge.metric.higher_is_better else -entry.value
+
+    def heats(self, places: list[Place]) -> list[list[Place]]:
+        """Places that can be trained together, side by side."""
+        judge, kin = self.ground.judge, {}
+        for contender, rate in places:
+            kin.setdefault(contender.kin(judge.metric), []).append((contender, rate))
+        size = max(1, _TOGETHER // len(judge.seen.live))
+        return [group[start : start + size] for group in kin.values() for start in range(0, len(group), size)]
+
+
+def bracket(arena: Arena, name: str, contenders: list[Contender], rates: list[float]) -> list[Entry]:
+    """Successive halving among contenders.
+
+    Args:
+        arena: where.
+        name: of the bracket, for its files.
+        contenders: the losses.
+        rates: the learning rates that each enters with.
+
+    Returns:
+        Those that were trained to the end, the best first; none if time ran out before.
+    """
+    places, before = [(contender, rate) for contender in contenders for rate in rates], []
+    found: list[Entry] = []
+    for number, share in enumerate(_SHARES):
+        last = number == len(_SHARES) - 1
+        if not last and len(places) <= 2:
+            continue  # nothing to decide
+        epochs = arena.epochs if last else _short(arena.epochs, share)
+        found = []
+        for order, group in enumerate(arena.heats(places)):
+            if arena.stopped or (name != "ordinary" and arena.late(0.85 if last else share + 0.1)):
+                break
+            found += arena.heat(f"{name}-{number}-{order}", group, epochs)
+        found = sorted((entry for entry in found if entry.value is not None), key=arena.key, reverse=True)
+        if last or arena.stopped or not found:
+            break
+        places, before = _promoted(found, len(contenders), number), found
+    return found or (before if arena.stopped else [])
+
+
+def _promoted(found: list[Entry], contenders: int, round_: int) -> list[Place]:
+    """The entrants of the next round, from those of this one, the best first."""
+    several = {entry.contender: [each.rate for each in found if each.contender is entry.contender] for entry in found}
+    kept, width = (max(2, math.ceil(contenders / 3)), 2) if round_ == 0 else (2, 1)
+    return [(contender, rate) for contender, rates in list(several.items())[:kept] for rate in rates[:width]]
+
+
+def _short(epochs: int, share: float) -> int:
+    return min(epochs, max(_FEWEST, round(share * epochs)))
+
+
+@dataclass(frozen=True)
+class Decision:
+    """Who won.
+
+    Attributes:
+        winner: the entrant to use.
+        ordinary: the best of cross-entropy; None where it did not take part.
+        challenger: the best of the others; None where there was none.
+        gain: of the challenger over cross-entropy, in the metric, where it was checked last.
+        luck: the gain that would be luck there.
+        again: whether both met once more, on other cuts.
+    """
+
+    winner: Entry
+    ordinary: Entry | None
+    challenger: Entry | None
+    gain: float = 0.0
+    luck: float = 0.0
+    again: bool = False
+
+
+def decide(arena: Arena, ordinary: list[Entry], challengers: list[Entry], others: Ground | None) -> Decision:
+    """Cross-entropy, unless a challenger's gain is more than luck, twice.
+
+    Args:
+        arena: where they were trained.
+        ordinary: what is left of cross-entropy's bracket.
+        challengers: what is left of the others'.
+        others: other cuts of the data, for the second meeting; None where there are none.
+
+    Returns:
+        The decision.
+    """
+    if not ordinary and not challengers:
+        if arena.stopped:
+            raise KeyboardInterrupt  # there is nothing to keep yet
+        raise RuntimeError("every training diverged; pass a lower rate, or look for values that are far too large")
+    if not ordinary or not challengers:
+        best = (ordinary or challengers)[0]
+        return Decision(best, ordinary[0] if ordinary else None, challengers[0] if challengers else None)
+    usual, best = ordinary[0], challengers[0]
+    gain, luck = _gain(arena, usual, challengers)
+    decision = Decision(best if gain > luck else usual, usual, best, gain, luck)
+    if decision.winner is usual or others is None or arena.stopped:
+        return decision
+    second = replace(arena, ground=others, entries=[])
+    met = [
+        second.heat(f"again-{number}", [(entry.contender, entry.rate)], entry.epochs, entry.epoch)[0]
+        for number, entry in enumerate((usual, best))
+    ]
+    if any(entry.value is None for entry in met):
+        return decision
+    gain, luck = _gain(second, met[0], met[1:])
+    return Decision(best if gain > luck else usual, usual, best, gain, luck, again=True)
+
+
+def _gain(arena: Arena, usual: Entry, challengers: list[Entry]) -> tuple[float, float]:
+    """The gain of the first challenger, and what luck would give the best of all."""
+    luck = arena.ground.judge.luck(
+        [usual.scores, *(entry.scores for entry in challengers)],
+        [usual.threshold, *(entry.threshold for entry in challengers)],
+        torch.Generator().manual_seed(arena.settings.seed),
+    )
+    return arena.key(challengers[0]) - arena.key(usual), luck
+
+
+def heat_epochs(arena: Arena, contenders: list[Contender], rates: list[float], epochs: int) -> int:
+    """Epochs of all heats of a bracket, at most; what a progress bar counts."""
+    total, places = 0, [(contender, rate) for contender in contenders for rate in rates]
+    for number, share in enumerate(_SHARES):
+        last = number == len(_SHARES) - 1
+        if not last and len(places) <= 2:
+            continue
+        total += len(arena.heats(places)) * (epochs if last else _short(epochs, share))
+        kept, width = (max(2, math.ceil(len(contenders) / 3)), 2) if number == 0 else (2, 1)
+        places = [(contender, rate) for contender in contenders[:kept] for rate in rates[:width]]
+    return total
+
+
+def remembered(folder: Path | None, name: str, make: Callable[[], int]) -> int:
+    """A number that must be the same when a training is resumed: kept in a file."""
+    if folder is None:
+        return make()
+    path = folder / f"{name}.json"
+    if path.exists():
+        return json.loads(path.read_text())
+    value = make()
+    path.write_text(json.dumps(value))
+    return value
