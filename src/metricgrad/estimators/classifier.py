@@ -1,6 +1,7 @@
 """A classifier for scikit-learn that trains on the metric it is judged by."""
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
@@ -14,11 +15,12 @@ from torch import Tensor
 
 from metricgrad.estimators.networks import perceptron
 from metricgrad.estimators.preparing import Preparation
+from metricgrad.estimators.saving import load_classifier, save_classifier
 from metricgrad.metrics import Metric, metric_options
 from metricgrad.metrics import metric as to_metric
 from metricgrad.metrics.function import FunctionMetric
 from metricgrad.surrogates import Surrogate
-from metricgrad.training import Fit, fit
+from metricgrad.training import Fit, Trained, fit
 
 
 class MetricClassifier(ClassifierMixin, BaseEstimator):
@@ -44,7 +46,8 @@ class MetricClassifier(ClassifierMixin, BaseEstimator):
 
     Attributes:
         classes_: the classes in order; for labels their numbers.
-        fit_: what `mg.fit` gave: the network, its threshold, what was tried.
+        trained_: the network and its threshold.
+        fit_: what `mg.fit` gave: the same, with what was tried; a classifier that was loaded has none.
         n_iter_: the epoch that was best.
         n_features_in_: columns of the training data.
         feature_names_in_: their names, where they have some.
@@ -57,6 +60,9 @@ class MetricClassifier(ClassifierMixin, BaseEstimator):
         >>> model.fit(x[::2], y[::2]).score(x[1::2], y[1::2]) > 0.95
         True
     """
+
+    n_features_in_: int
+    feature_names_in_: np.ndarray
 
     def __init__(
         self,
@@ -125,6 +131,7 @@ class MetricClassifier(ClassifierMixin, BaseEstimator):
             folder=folder,
             progress=self.progress,
         )
+        self.trained_: Trained = self.fit_
         self.n_iter_ = self.fit_.decision.winner.epoch
         self._steepness, self._cut = self._calibrated()
         return self
@@ -140,7 +147,7 @@ class MetricClassifier(ClassifierMixin, BaseEstimator):
         """
         check_is_fitted(self)
         table, _ = self._table(X, reset=False)
-        scores = self.fit_.scores(self._preparation.transform(table))
+        scores = self.trained_.scores(self._preparation.transform(table))
         return (scores - self._cut).numpy() if self._kind != "classes" else scores.numpy()
 
     def predict(self, X: Any) -> np.ndarray:  # noqa: N803
@@ -192,8 +199,29 @@ class MetricClassifier(ClassifierMixin, BaseEstimator):
             raise ValueError("metrics count every item alike; pass no sample_weight")
         check_is_fitted(self)
         table, _ = self._table(X, reset=False)
-        value = self.fit_.measure(self._preparation.transform(table), self._encoded(y))
-        return value if self.fit_.metric.higher_is_better else -value
+        value = self.trained_.measure(self._preparation.transform(table), self._encoded(y))
+        return value if self.trained_.metric.higher_is_better else -value
+
+    def save(self, path: str | Path) -> None:
+        """Writes the classifier to one safetensors file: the network's tensors, and everything else as JSON.
+
+        Args:
+            path: where to; an existing file is replaced only once the new one is complete.
+        """
+        check_is_fitted(self)
+        save_classifier(self, path)
+
+    @classmethod
+    def load(cls, path: str | Path) -> "MetricClassifier":
+        """A classifier that `save` wrote, ready to predict.
+
+        Args:
+            path: the file.
+
+        Returns:
+            The classifier, without the history of its training.
+        """
+        return load_classifier(cls, path)
 
     def _table(self, x: Any, *, reset: bool, y: Any = None) -> tuple[Any, Any]:
         """The features as they can be prepared; names and number of columns are checked."""

@@ -3,6 +3,7 @@
 from metricgrad.training.batches import Batches as Batches
 from metricgrad.training.collecting import collect_scores as collect_scores
 from metricgrad.training.fit import Fit as Fit
+from metricgrad.training.fit import Trained as Trained
 from metricgrad.training.fit import fit as fit
 from metricgrad.training.flat import Stack as Stack
 from metricgrad.training.guard import TrainingError as TrainingError

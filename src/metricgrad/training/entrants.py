@@ -149,6 +149,12 @@ def challengers(metric: Metric) -> list[Contender]:
     return found
 
 
+def usual_methods(metric: Metric) -> list[str]:
+    """Names of the methods that a comparison has unless others are asked for."""
+    usual = _USUAL.get(metric.name)
+    return [ORDINARY, *([usual[0]] if usual else []), "focal", "uniloss", "auto"]
+
+
 def ordinary(metric: Metric) -> Contender:
     """What people train on: cross-entropy; for queries and graded documents ListNet, its kin."""
     return Contender("list_net" if isinstance(metric, RankingMetric) else ORDINARY)

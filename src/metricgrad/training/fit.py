@@ -5,6 +5,7 @@ items of the rarest class one cut misleads, so validation is then by five folds,
 everything. Test data has no place here; judge the result on data that `fit` never saw.
 """
 
+import copy
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -34,38 +35,19 @@ _CHUNK = 16384
 _SHORTEST = 4  # epochs
 
 
-@dataclass
-class Fit:
-    """What `mg.fit` leaves behind.
+@dataclass(kw_only=True)
+class Trained:
+    """A model and where it decides.
 
     Attributes:
-        model: trained, in `eval()` mode.
+        model: in `eval()` mode.
         metric: what it was trained for.
         threshold: a score above it is a positive decision; None where the metric has none.
-        value: the metric on validation data.
-        decision: who won, against whom, by how much.
-        entries: everything that was tried.
-        seen: the validation items, of which the entrants' scores are.
-        folds: of validation; 1 is one cut.
-        seconds: it took.
-        stopped: whether Ctrl-C ended it: this is the best so far.
     """
 
     model: nn.Module
     metric: Metric
     threshold: Tensor | None
-    value: float
-    decision: Decision
-    entries: list[Entry]
-    seen: Seen
-    folds: int
-    seconds: float
-    stopped: bool = False
-
-    @property
-    def method(self) -> str:
-        """The loss that it was trained on, with its settings."""
-        return str(self.decision.winner.contender)
 
     @torch.no_grad()
     def scores(self, x: Any) -> Tensor:
@@ -99,7 +81,7 @@ class Fit:
         return scores.argmax(-1)
 
     def measure(self, x: Any, y: Any) -> float:
-        """The metric of items, at the fit's threshold.
+        """The metric of items, at the threshold.
 
         Args:
             x: `[items, ...]`.
@@ -110,6 +92,36 @@ class Fit:
         """
         metric, scores = at_threshold(self.metric, self.threshold, self.scores(x))
         return float(metric(scores, y if isinstance(y, Tensor) else torch.as_tensor(np.asarray(y))))
+
+
+@dataclass(kw_only=True)
+class Fit(Trained):
+    """What `mg.fit` leaves behind: the model, and how it came about.
+
+    Attributes:
+        value: the metric on validation data.
+        decision: who won, against whom, by how much.
+        usual: the model that cross-entropy alone gives, with its threshold; None where it did not take part.
+        entries: everything that was tried.
+        seen: the validation items, of which the entrants' scores are.
+        folds: of validation; 1 is one cut.
+        seconds: it took.
+        stopped: whether Ctrl-C ended it: this is the best so far.
+    """
+
+    value: float
+    decision: Decision
+    usual: Trained | None
+    entries: list[Entry]
+    seen: Seen
+    folds: int
+    seconds: float
+    stopped: bool = False
+
+    @property
+    def method(self) -> str:
+        """The loss that it was trained on, with its settings."""
+        return str(self.decision.winner.contender)
 
     def verdict(self) -> str:
         """Who won and by how much, in a sentence."""
@@ -213,25 +225,30 @@ def fit(
         if len(left) == 2 and valid is None:
             _, others = _ground(trained, None, chosen, tune_threshold, batch, len(cuts), share, balanced, seed + 1)
         decision = decide(arena, left.get("ordinary", []), left.get("challengers", []), others)
-    winner = decision.winner
-    model.load_state_dict(winner.state if len(cuts) == 1 else _again(arena, trained, winner, batch, balanced))
-    model.eval()
-    assert winner.value is not None
-    seconds = time.monotonic() - started
+    winner, usual = decision.winner, decision.ordinary
+    entered = {id(entry): _state(arena, trained, entry, cuts, batch, balanced) for entry in (winner, usual) if entry}
+    ordinary_model = None
+    if usual is not None and not alone:
+        plain = copy.deepcopy(model)
+        plain.load_state_dict(entered[id(usual)])
+        ordinary_model = Trained(model=plain.eval(), metric=chosen, threshold=usual.threshold)
+    model.load_state_dict(entered[id(winner)])
     for entry in arena.entries:
-        if entry not in (decision.ordinary, decision.challenger):
+        if entry not in (winner, usual, decision.challenger):
             entry.forget()
+    assert winner.value is not None
     return Fit(
-        model,
-        chosen,
-        winner.threshold,
-        winner.value,
-        decision,
-        arena.entries,
-        ground.judge.seen,
-        len(cuts),
-        seconds,
-        arena.stopped,
+        model=model.eval(),
+        metric=chosen,
+        threshold=winner.threshold,
+        value=winner.value,
+        decision=decision,
+        usual=ordinary_model,
+        entries=arena.entries,
+        seen=ground.judge.seen,
+        folds=len(cuts),
+        seconds=time.monotonic() - started,
+        stopped=arena.stopped,
     )
 
 
@@ -286,8 +303,12 @@ def _viewed(looked: Items | Loader) -> tuple[View, Seen]:
     return View(looked), Seen(target, torch.ones(target.shape[:2], dtype=torch.bool))
 
 
-def _again(arena: Arena, items: Items | Loader, winner: Entry, batch: int, balanced: bool) -> dict[str, Tensor]:
-    """The winner's training on all items, up to the epoch that was best over the folds."""
+def _state(
+    arena: Arena, items: Items | Loader, winner: Entry, cuts: list[Fold], batch: int, balanced: bool
+) -> dict[str, Tensor]:
+    """The state of an entrant's model: of several folds, that of a training on all items up to its best epoch."""
+    if len(cuts) == 1:
+        return winner.state
     assert isinstance(items, Items)
     judge = arena.ground.judge
     seen = Seen(judge.seen.target[:1], judge.seen.live[:1], judge.seen.where)

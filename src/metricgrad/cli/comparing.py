@@ -1,0 +1,179 @@
+r"""`metricgrad compare`: all methods on one table and metric, over repeated splits, against tuned cross-entropy.
+
+Splits of one table share rows, so their values are not independent, and the usual t test finds differences that are not
+there. The variance of the mean difference over n splits is taken as (1/n + test/train) s^2 instead (Nadeau and Bengio,
+2003), and the p-values of several methods are corrected by Holm's rule.
+"""
+
+import json
+import math
+import statistics
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from scipy.stats import t as student
+
+from metricgrad.cli.app import app, refuse
+from metricgrad.cli.folder import RunFolder
+from metricgrad.cli.reading import TARGET
+from metricgrad.cli.training import (
+    BudgetOption,
+    DataArgument,
+    EpochsOption,
+    HiddenOption,
+    JsonOption,
+    MetricOption,
+    PositiveOption,
+    SeedOption,
+    TargetOption,
+    TestShareOption,
+    classifier,
+    parts,
+    seconds,
+    widths,
+)
+from metricgrad.metrics import metric as to_metric
+from metricgrad.progress import progress as to_progress
+from metricgrad.training.entrants import ORDINARY, method_names, usual_methods
+
+
+@app.command(
+    epilog="Examples: `metricgrad compare --metric mcc` · "
+    "`metricgrad compare fraud.csv --target is_fraud --metric f1 --methods auto,uniloss,focal --splits 10`"
+)
+def compare(
+    data: DataArgument = None,
+    target: TargetOption = TARGET,
+    metric: MetricOption = "f1",
+    methods: Annotated[
+        str | None, typer.Option(help="Names, such as auto,uniloss,focal; none takes the usual.")
+    ] = None,
+    splits: Annotated[int, typer.Option(help="Of the data into training and test.", min=2)] = 5,
+    hidden: HiddenOption = "100,30,10",
+    test_share: TestShareOption = 0.25,
+    positive: PositiveOption = None,
+    epochs: EpochsOption = 20,
+    budget: BudgetOption = None,
+    seed: SeedOption = 0,
+    out: Annotated[Path | None, typer.Option(help="Folder of the comparison.")] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Compare losses on a table: repeated splits, and what is significant against tuned cross-entropy."""
+    try:
+        chosen = to_metric(metric)
+        names = method_list(methods, metric)
+        asked = {
+            "command": "compare", "data": None if data is None else str(data), "target": target, "metric": metric,
+            "methods": names, "splits": splits, "hidden": widths(hidden), "test_share": test_share,
+            "positive": positive, "epochs": epochs, "budget": seconds(budget), "seed": seed,
+        }  # fmt: skip
+        stem = "digits" if data is None else data.name.split(".")[0]
+        folder = RunFolder(out or Path("runs") / f"{stem}-{metric}-compared", asked)
+        values = measure(folder, asked, data, progress=not as_json)
+    except (ValueError, OSError) as error:
+        refuse(str(error))
+    except KeyboardInterrupt:
+        refuse("stopped; the same command goes on from here")
+    result = {
+        "metric": metric,
+        "higher_is_better": chosen.higher_is_better,
+        "splits": splits,
+        "values": values,
+        "differences": differences(values, chosen.higher_is_better, test_share),
+    }
+    folder.finish(result)
+    if as_json:
+        typer.echo(json.dumps(result, indent=2))
+    else:
+        show_comparison(result, folder.path)
+
+
+def method_list(text: str | None, metric: str) -> list[str]:
+    """Names of the methods, cross-entropy always first."""
+    names = usual_methods(to_metric(metric)) if text is None else [each.strip() for each in text.split(",")]
+    known = ["auto", *method_names()]
+    unknown = [name for name in names if name not in known]
+    if unknown:
+        raise ValueError(f"there is no method {', '.join(map(repr, unknown))}; there are {', '.join(known)}")
+    return list(dict.fromkeys([ORDINARY, *names]))
+
+
+def measure(folder: RunFolder, asked: dict[str, Any], data: Path | None, *, progress: bool) -> dict[str, list[float]]:
+    """Test values of every method on every split; those that are in the folder already are not made again."""
+    stored = folder.path / "values.json"
+    values: dict[str, list[float]] = json.loads(stored.read_text()) if stored.exists() else {}
+    names, splits = asked["methods"], asked["splits"]
+    with to_progress("comparing", len(names) * splits, progress) as tell:
+        for split in range(splits):
+            (x, y), (x_test, y_test), _ = parts(data, asked["target"], None, asked["test_share"], asked["seed"] + split)
+            for name in names:
+                known = values.setdefault(name, [])
+                if len(known) <= split:
+                    model = classifier(asked, y, progress=False, method=name).fit(x, y)
+                    known.append(abs(model.score(x_test, y_test.to_numpy())))
+                    folder.write("values.json", values)
+                tell(1, f"{name}: {known[split]:.4f}")
+    return values
+
+
+def differences(
+    values: dict[str, list[float]], higher_is_better: bool, test_share: float
+) -> dict[str, dict[str, float]]:
+    """Every method against cross-entropy: mean difference, its error, and the p-value after Holm's correction.
+
+    Args:
+        values: of every method, on the same splits.
+        higher_is_better: whether a higher value is better; a positive difference then is one.
+        test_share: of the rows.
+
+    Returns:
+        By method: `mean`, `error` and `p`.
+    """
+    found: dict[str, dict[str, float]] = {}
+    for name, theirs in values.items():
+        if name == ORDINARY:
+            continue
+        each = [one - other for one, other in zip(theirs, values[ORDINARY], strict=True)]
+        each = each if higher_is_better else [-value for value in each]
+        mean, number = statistics.fmean(each), len(each)
+        error = statistics.stdev(each) * math.sqrt(1 / number + test_share / (1 - test_share))
+        p = 2 * float(student.sf(abs(mean) / error, number - 1)) if error else float(mean == 0)
+        found[name] = {"mean": mean, "error": error, "p": p}
+    return _corrected(found)
+
+
+def _corrected(found: dict[str, dict[str, float]]) -> dict[str, dict[str, float]]:
+    """Holm's correction: the smallest p-value counts for all tests, the next for all but one, ..."""
+    highest = 0.0
+    for place, name in enumerate(sorted(found, key=lambda name: found[name]["p"])):
+        highest = max(highest, min(1.0, (len(found) - place) * found[name]["p"]))
+        found[name]["p"] = highest
+    return found
+
+
+def show_comparison(result: dict[str, Any], folder: Path) -> None:
+    """Prints a comparison."""
+    console, arrow = Console(), "higher" if result["higher_is_better"] else "lower"
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    for column in ("trained on", result["metric"], "spread", "gain", "±", "p", ""):
+        table.add_column(
+            column, justify="right" if column in (result["metric"], "spread", "gain", "±", "p") else "left"
+        )
+    for name, values in result["values"].items():
+        cells = [name, f"{statistics.fmean(values):.4f}", f"{statistics.stdev(values):.4f}"]
+        difference = result["differences"].get(name)
+        if difference is not None:
+            mean, error, p = difference["mean"], difference["error"], difference["p"]
+            verdict = ("better" if mean > 0 else "worse") if p < 0.05 else "no difference shown"
+            cells += [f"{mean:+.4f}", f"{error:.4f}", f"{p:.3f}", verdict]
+        table.add_row(*cells)
+    console.print(table)
+    console.print(
+        f"{result['splits']} splits, {arrow} is better; gain over cross-entropy with its threshold tuned, on test data",
+        highlight=False,
+    )
+    console.print(str(folder), style="dim", highlight=False)

@@ -1,0 +1,70 @@
+"""Run folders: what a run leaves behind, and what may happen to a folder that is there already.
+
+config.json          what was asked for, with versions: a second start must ask for the same
+checkpoints/         after every epoch, until the run is finished
+model.safetensors    the classifier
+result.json          values, what was tried, what was decided; there once the run is finished
+"""
+
+import json
+import platform
+import shutil
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+_PACKAGES = ("metricgrad", "torch", "numpy", "scikit-learn", "pandas")
+
+
+class RunFolder:
+    """The folder of a run.
+
+    Args:
+        path: of the folder; made where it is not there.
+        config: what was asked for, ready for JSON.
+    """
+
+    def __init__(self, path: Path, config: dict[str, Any]) -> None:
+        self.path = path
+        stored = path / "config.json"
+        if stored.exists():
+            before = json.loads(stored.read_text())["asked"]
+            here = json.loads(json.dumps(config))
+            for name in sorted(before.keys() | here.keys()):
+                if before.get(name) != here.get(name):
+                    raise ValueError(
+                        f"{path} has a run with {name} = {before.get(name)!r}, and this one has {here.get(name)!r}; "
+                        "choose another --out"
+                    )
+            return
+        if path.exists() and any(path.iterdir()):
+            raise ValueError(f"{path} has files in it that are no run of metricgrad; choose another --out")
+        path.mkdir(parents=True, exist_ok=True)
+        self.write("config.json", {"asked": config, "versions": versions()})
+
+    @property
+    def checkpoints(self) -> Path:
+        """Where trainings keep what they need to go on."""
+        return self.path / "checkpoints"
+
+    @property
+    def result(self) -> dict[str, Any] | None:
+        """The result of a run that is finished; None before."""
+        stored = self.path / "result.json"
+        return json.loads(stored.read_text()) if stored.exists() else None
+
+    def write(self, name: str, content: Any) -> None:
+        """Writes a JSON file, whole or not at all."""
+        partial = self.path / f"{name}.partial"
+        partial.write_text(json.dumps(content, indent=2, allow_nan=False) + "\n")
+        partial.replace(self.path / name)
+
+    def finish(self, result: dict[str, Any]) -> None:
+        """Writes the result and removes the checkpoints."""
+        self.write("result.json", result)
+        shutil.rmtree(self.checkpoints, ignore_errors=True)
+
+
+def versions() -> dict[str, str]:
+    """Of Python and of what numbers depend on."""
+    return {"python": platform.python_version(), **{name: version(name) for name in _PACKAGES}}

@@ -1,0 +1,112 @@
+"""Tables of pandas from files: CSV, Parquet and svmlight, packed or not; and what is wrong with them, in a sentence."""
+
+import difflib
+import gzip
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import pandas as pd
+from sklearn.datasets import load_digits, load_svmlight_file
+
+_TEXT = (".csv", ".tsv", ".txt")
+_SPARSE = (".svm", ".svmlight", ".libsvm")
+_KINDS = "CSV (.csv, .tsv), Parquet (.parquet) or svmlight (.svm, .svmlight, .libsvm), each also as .gz"
+_PACKED = {".gz": "gzip"}
+TARGET = "target"
+
+
+def read_table(path: Path) -> Any:
+    """A table from a file.
+
+    Args:
+        path: of a CSV, Parquet or svmlight file; the target of svmlight is the column "target".
+
+    Returns:
+        The table; ValueError says what is wrong with the file.
+    """
+    if not path.is_file():
+        raise ValueError(f"there is no file {path}")
+    if not path.stat().st_size:
+        raise ValueError(f"{path} is empty")
+    kind = path.with_suffix("").suffix if path.suffix in _PACKED else path.suffix
+    readers = dict.fromkeys(_TEXT, _read_text) | dict.fromkeys(_SPARSE, _read_svmlight) | {".parquet": pd.read_parquet}
+    if kind not in readers:
+        raise ValueError(f"{path} is of no kind that can be read; pass {_KINDS}")
+    try:
+        table = readers[kind](path)
+    except pd.errors.EmptyDataError:
+        raise ValueError(f"{path} is empty") from None
+    except (OSError, ValueError, EOFError) as error:
+        raise ValueError(f"{path} cannot be read as {kind.removeprefix('.')}: {error}") from None
+    if not len(table):
+        raise ValueError(f"{path} has columns but no rows")
+    return table
+
+
+def bundled() -> Any:
+    """Eights among handwritten digits, which come with scikit-learn: one in ten is one."""
+    x, digit = (np.asarray(part) for part in load_digits(return_X_y=True))
+    table = pd.DataFrame(x, columns=[f"pixel {row},{column}" for row in range(8) for column in range(8)])
+    return table.assign(**{TARGET: (digit == 8).astype(int)})
+
+
+def split_target(table: Any, target: str) -> tuple[Any, Any, int]:
+    """Features and target.
+
+    Args:
+        table: with both.
+        target: name of the column to predict.
+
+    Returns:
+        The features, the target, and how many rows were left out because they have no target.
+    """
+    if target not in table.columns:
+        names = [str(name) for name in table.columns]
+        near = difflib.get_close_matches(target, names, 1)
+        shown = ", ".join(names[:12]) + (", ..." if len(names) > 12 else "")
+        hint = f" Did you mean {near[0]!r}?" if near else ""
+        raise ValueError(f"there is no column {target!r} among {shown}.{hint}")
+    known = table[target].notna()
+    missing = int((~known).sum())
+    table = table[known] if missing else table
+    y = table[target]
+    if y.nunique() < 2:
+        only = repr(y.iloc[0]) if len(y) else "nothing"
+        raise ValueError(f"column {target!r} is {only} in all {len(y)} rows; there is nothing to tell apart")
+    if y.dtype.kind == "f" and (y == y.round()).all():
+        y = y.astype(np.int64)
+    return numbers(table.drop(columns=target)), y, missing
+
+
+def numbers(table: Any) -> Any:
+    """The table with columns of text that are numbers made numbers; ValueError where text stands among numbers."""
+    changed: dict[Any, Any] = {}
+    for name in table.columns:
+        column = table[name]
+        if column.dtype != object and not pd.api.types.is_string_dtype(column.dtype):
+            continue
+        read: Any = pd.to_numeric(column, errors="coerce")
+        wrong = read.isna() & column.notna()
+        if not wrong.any():
+            changed[name] = read
+        elif wrong.sum() < 0.5 * column.notna().sum():
+            row = int(np.flatnonzero(wrong)[0])
+            raise ValueError(
+                f"column {name!r} is numbers but for {int(wrong.sum())} rows, such as {column.iloc[row]!r} in row "
+                f"{row + 1}; correct them, or leave them empty if they are missing"
+            )
+    return table.assign(**changed) if changed else table
+
+
+def _read_text(path: Path) -> Any:
+    """A table with commas, semicolons or tabs: whichever the first line has most of."""
+    with gzip.open(path, "rt") if path.suffix == ".gz" else path.open() as file:
+        first = file.readline()
+    return pd.read_csv(path, sep=max(",;\t", key=first.count))
+
+
+def _read_svmlight(path: Path) -> Any:
+    x, y = cast(Any, load_svmlight_file(str(path)))[:2]
+    table = pd.DataFrame(x.toarray(), columns=[f"x{number + 1}" for number in range(x.shape[1])])
+    return table.assign(**{TARGET: y.astype(np.int64) if (y == y.round()).all() else y})

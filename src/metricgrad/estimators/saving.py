@@ -1,0 +1,105 @@
+"""Classifiers in one safetensors file: the network's tensors, and all else as JSON in the header; never pickle."""
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import load_file, save_file
+
+from metricgrad.estimators.networks import perceptron
+from metricgrad.estimators.preparing import Category, Number, Preparation
+from metricgrad.surrogates.base import metric_config, metric_from_config
+from metricgrad.training import Trained
+
+if TYPE_CHECKING:
+    from metricgrad.estimators.classifier import MetricClassifier
+
+_HEADER = "metricgrad_classifier"
+_KEPT = ("method", "epochs", "batch", "rate", "decay", "folds", "balanced", "budget", "positive")
+
+
+def save_classifier(model: "MetricClassifier", path: str | Path) -> None:
+    """Writes a fitted classifier.
+
+    Args:
+        model: the classifier.
+        path: where to; an existing file is replaced only once the new one is complete.
+    """
+    trained, threshold = model.trained_, model.trained_.threshold
+    classes = model.classes_
+    header = {
+        "metric": metric_config(trained.metric),
+        "hidden": list(model.hidden),
+        "settings": {name: _plain(getattr(model, name)) for name in _KEPT},
+        "classes": {"values": classes.tolist(), "dtype": "object" if classes.dtype == object else classes.dtype.str},
+        "kind": model._kind,
+        "order": model._order if model._kind == "binary" else None,
+        "threshold": None if threshold is None else threshold.tolist(),
+        "cut": model._cut.tolist(),
+        "steepness": model._steepness,
+        "features": model.n_features_in_,
+        "names": list(vars(model).get("feature_names_in_", [])),
+        "columns": [{"kind": type(column).__name__, **asdict(column)} for column in model._preparation.columns],
+        "epoch": model.n_iter_,
+    }
+    partial = Path(path).with_name(Path(path).name + ".partial")
+    tensors = {name: tensor.contiguous() for name, tensor in trained.model.state_dict().items()}
+    save_file(tensors, partial, {_HEADER: json.dumps(header)})
+    partial.replace(path)
+
+
+def load_classifier(cls: type["MetricClassifier"], path: str | Path) -> "MetricClassifier":
+    """Reads what `save_classifier` wrote.
+
+    Args:
+        cls: of the classifier.
+        path: the file.
+
+    Returns:
+        The classifier, ready to predict.
+    """
+    if not Path(path).is_file():
+        raise FileNotFoundError(f"there is no model {path}")
+    try:
+        with safe_open(path, "pt") as file:
+            stored = (file.metadata() or {}).get(_HEADER)
+    except SafetensorError as error:
+        raise ValueError(f"{path} is not a whole safetensors file: {error}") from None
+    if stored is None:
+        raise ValueError(f"{path} holds tensors but no classifier; save(path) of a MetricClassifier writes one")
+    header: dict[str, Any] = json.loads(stored)
+    metric = metric_from_config(header["metric"])
+    model = cls(metric, hidden=tuple(header["hidden"]), **header["settings"])
+    model.classes_ = np.asarray(header["classes"]["values"], dtype=header["classes"]["dtype"])
+    model._kind, model._order = header["kind"], header["order"]
+    model._cut, model._steepness = torch.tensor(header["cut"]), header["steepness"]
+    model.n_features_in_, model.n_iter_ = header["features"], header["epoch"]
+    if header["names"]:
+        model.feature_names_in_ = np.asarray(header["names"], dtype=object)
+    model._preparation = Preparation()
+    model._preparation.columns = [_column(dict(each)) for each in header["columns"]]
+    inputs = sum(column.width for column in model._preparation.columns)
+    network = perceptron(inputs, tuple(header["hidden"]), 1 if model._kind == "binary" else len(model.classes_), 0)
+    network.load_state_dict(load_file(path))
+    threshold = header["threshold"]
+    model.trained_ = Trained(
+        model=network.eval(), metric=metric, threshold=None if threshold is None else torch.tensor(threshold)
+    )
+    return model
+
+
+def _column(stored: dict[str, Any]) -> Number | Category:
+    if stored.pop("kind") == "Number":
+        return Number(**stored)
+    return Category(tuple(stored["frequent"]), stored["rare"])
+
+
+def _plain(value: Any) -> Any:
+    """A setting as JSON has it; a surrogate by its name alone."""
+    if isinstance(value, np.generic):
+        return value.item()
+    return value if value is None or isinstance(value, str | int | float | bool) else type(value).__name__.lower()

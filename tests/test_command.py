@@ -1,0 +1,321 @@
+"""The command line: train, predict and compare; what it refuses, what it keeps, what it never looks at."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy.stats import ttest_rel
+from sklearn.datasets import dump_svmlight_file
+from typer.testing import CliRunner
+
+import metricgrad as mg
+from metricgrad.cli import app
+from metricgrad.cli.comparing import differences
+from metricgrad.cli.reading import bundled, read_table
+from metricgrad.cli.training import seconds, widths
+
+QUICK = ("--hidden", "none", "--epochs", "4")
+
+
+def run(*arguments: Any) -> Any:
+    return CliRunner().invoke(app, list(map(str, arguments)))
+
+
+def table(number: int = 300, seed: int = 0) -> pd.DataFrame:
+    generator = np.random.default_rng(seed)
+    x = generator.normal(size=(number, 3))
+    kind = generator.choice(["a", "b"], number)
+    y = np.where(x[:, 0] + (kind == "a") + 0.5 * generator.normal(size=number) > 1.2, "yes", "no")
+    return pd.DataFrame({"one": x[:, 0], "two": x[:, 1], "three": x[:, 2], "kind": kind, "label": y})
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    path = tmp_path / "data.csv"
+    table().to_csv(path, index=False)
+    return path
+
+
+def train(data: Path, *arguments: Any) -> Any:
+    return run("train", data, "--target", "label", "--positive", "yes", *QUICK, *arguments)
+
+
+# ------------------------------------------------------------------------------------------------------------ train
+
+
+def test_train_leaves_a_model_and_its_result(data: Path, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    found = train(data, "--out", out)
+    assert found.exit_code == 0, found.output
+    assert "cross-entropy, threshold tuned" in found.output
+    result = json.loads((out / "result.json").read_text())
+    assert result["rows"] == {"train": 225, "test": 75, "without_target": 0}
+    assert result["test"]["cross_entropy"] > 0.6
+    assert sorted(path.name for path in out.iterdir()) == ["config.json", "model.safetensors", "result.json"]
+    assert {entry["method"] for entry in result["tried"]} >= {"cross_entropy", "uniloss (slope 2)", "soft_f_beta"}
+    assert len(result["curves"]["cross_entropy"]) == 4
+    config = json.loads((out / "config.json").read_text())
+    assert config["asked"]["metric"] == "f1"
+    assert "torch" in config["versions"]
+
+
+def test_the_model_predicts_what_was_measured(data: Path, tmp_path: Path) -> None:
+    test = tmp_path / "test.csv"
+    table(seed=5).to_csv(test, index=False)
+    train(data, "--test", test, "--out", tmp_path / "run", "--method", "cross_entropy")
+    result = json.loads((tmp_path / "run" / "result.json").read_text())
+    found = run("predict", tmp_path / "run", test, "--out", tmp_path / "found.csv", "--target", "label")
+    assert found.exit_code == 0, found.output
+    predictions = pd.read_csv(tmp_path / "found.csv")
+    truth = table(seed=5)["label"]
+    value = mg.metric("f1")(2.0 * (predictions["prediction"] == "yes") - 1, (truth == "yes").to_numpy())
+    assert float(value) == pytest.approx(result["test"]["chosen"], abs=1e-6)
+    assert f"f1: {result['test']['chosen']:.4f} on 300 rows" in found.output
+    assert list(predictions.columns) == ["prediction", "probability of no", "probability of yes"]
+    again = run("predict", tmp_path / "run", test, "--out", tmp_path / "found.csv")
+    assert again.exit_code == 2
+    assert "is there already" in again.output
+
+
+def test_a_second_start_shows_the_result_and_another_is_refused(data: Path, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    train(data, "--out", out, "--method", "cross_entropy")
+    before = {path.name: path.read_bytes() for path in out.iterdir()}
+    second = train(data, "--out", out, "--method", "cross_entropy")
+    assert second.exit_code == 0
+    assert "this run is there already" in second.output
+    other = train(data, "--out", out, "--method", "cross_entropy", "--metric", "mcc")
+    assert other.exit_code == 2
+    assert "has a run with metric = 'f1', and this one has 'mcc'" in other.output
+    assert {path.name: path.read_bytes() for path in out.iterdir()} == before
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis.txt").write_text("years of work")
+    foreign = train(data, "--out", tmp_path / "mine")
+    assert foreign.exit_code == 2
+    assert "files in it that are no run" in foreign.output
+
+
+def test_test_data_never_influences_the_model(data: Path, tmp_path: Path) -> None:
+    """Labels of test data are turned round: values on test data change, the model does not by a bit."""
+    clean, poisoned = table(seed=5), table(seed=5)
+    poisoned["label"] = np.where(poisoned["label"] == "yes", "no", "yes")
+    for name, each in (("clean", clean), ("poisoned", poisoned)):
+        each.to_csv(tmp_path / f"{name}.csv", index=False)
+        train(data, "--test", tmp_path / f"{name}.csv", "--out", tmp_path / name)
+    models = [(tmp_path / name / "model.safetensors").read_bytes() for name in ("clean", "poisoned")]
+    results = [json.loads((tmp_path / name / "result.json").read_text()) for name in ("clean", "poisoned")]
+    assert models[0] == models[1]
+    assert results[0]["chosen"] == results[1]["chosen"]
+    assert results[0]["test"] != results[1]["test"]
+
+
+def test_json_is_for_machines(data: Path, tmp_path: Path) -> None:
+    found = train(data, "--out", tmp_path / "run", "--method", "focal", "--json")
+    assert json.loads(found.stdout)["chosen"]["method"].startswith("focal")
+
+
+def test_a_run_that_was_killed_goes_on_and_ends_the_same(data: Path, tmp_path: Path) -> None:
+    def command(out: str) -> list[str]:
+        main = ["-m", "metricgrad", "train", str(data), "--target", "label", "--out", str(tmp_path / out)]
+        return [sys.executable, *main, *QUICK, "--method", "uniloss"]
+
+    surroundings = {**os.environ, "OMP_NUM_THREADS": "1"}
+    subprocess.run(command("whole"), check=True, capture_output=True, env=surroundings)
+    process = subprocess.Popen(
+        command("killed"), env=surroundings, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+    checkpoints = tmp_path / "killed" / "checkpoints"
+    for _ in range(1200):
+        if checkpoints.is_dir() and len(list(checkpoints.glob("challengers*.safetensors"))) >= 1:
+            break
+        time.sleep(0.02)
+    process.send_signal(signal.SIGKILL)
+    assert process.wait() == -signal.SIGKILL
+    assert not (tmp_path / "killed" / "result.json").exists()
+    subprocess.run(command("killed"), check=True, capture_output=True, env=surroundings)
+    models = [(tmp_path / name / "model.safetensors").read_bytes() for name in ("whole", "killed")]
+    assert models[0] == models[1]
+
+
+# ---------------------------------------------------------------------------------------------------------- files
+
+
+def test_tables_of_every_kind_are_the_same(tmp_path: Path) -> None:
+    expected = table()
+    expected.to_csv(tmp_path / "a.csv", index=False)
+    expected.to_csv(tmp_path / "b.csv.gz", index=False)
+    expected.to_csv(tmp_path / "c.tsv", index=False, sep="\t")
+    expected.to_csv(tmp_path / "d.csv", index=False, sep=";")
+    expected.to_parquet(tmp_path / "e.parquet", index=False)
+    for path in sorted(tmp_path.iterdir()):
+        pd.testing.assert_frame_equal(read_table(path), expected, check_dtype=False)
+    x = expected[["one", "two", "three"]].to_numpy()
+    dump_svmlight_file(x, (expected["label"] == "yes").astype(int), str(tmp_path / "f.svm"), zero_based=False)
+    found = read_table(tmp_path / "f.svm")
+    np.testing.assert_allclose(found[["x1", "x2", "x3"]], x, rtol=1e-10)
+    assert (found["target"] == (expected["label"] == "yes")).all()
+
+
+def spoiled(tmp_path: Path, kind: str) -> tuple[Path, tuple[str, ...]]:
+    path, frame = tmp_path / "data.csv", table()
+    options: tuple[str, ...] = ("--target", "label")
+    match kind:
+        case "missing column":
+            options = ("--target", "lable")
+        case "constant target":
+            frame["label"] = "no"
+        case "three classes":
+            frame["label"] = np.arange(len(frame)) % 3
+            options += ("--metric", "eer")
+        case "text among numbers":
+            frame["one"] = frame["one"].astype(object)
+            frame.loc[16, "one"] = "a lot"
+        case "empty file":
+            path.write_text("")
+            return path, options
+        case "no rows":
+            frame = frame[:0]
+        case "broken parquet":
+            path = tmp_path / "data.parquet"
+            path.write_bytes(b"PAR1 and then nothing")
+            return path, options
+        case "another kind":
+            path = tmp_path / "data.xlsx"
+            path.write_bytes(b"PK")
+            return path, options
+        case "one of a class":
+            frame["label"] = np.where(np.arange(len(frame)) == 0, "yes", "no")
+        case "positive":
+            options += ("--positive", "maybe")
+        case "hidden":
+            options += ("--hidden", "big")
+        case "budget":
+            options += ("--budget", "soon")
+        case "method":
+            options += ("--method", "magic")
+        case "metric":
+            options += ("--metric", "f7")
+    frame.to_csv(path, index=False)
+    return path, options
+
+
+@pytest.mark.parametrize(
+    ("kind", "message"),
+    [
+        ("missing column", "there is no column 'lable' among one, two, three, kind, label. Did you mean 'label'?"),
+        ("constant target", "column 'label' is 'no' in all 300 rows"),
+        ("text among numbers", "column 'one' is numbers but for 1 rows, such as 'a lot' in row 17"),
+        ("empty file", "data.csv is empty"),
+        ("no rows", "has columns but no rows"),
+        ("broken parquet", "data.parquet cannot be read as parquet"),
+        ("another kind", "is of no kind that can be read; pass CSV"),
+        ("one of a class", "class 'yes' of column 'label' is in 1 rows only"),
+        ("positive", "--positive must be one of no, yes; got maybe"),
+        ("hidden", "--hidden must be widths such as 100,30,10, or none; got 'big'"),
+        ("budget", "--budget must be a time such as 90s, 2m or 1h; got 'soon'"),
+        ("method", "there is no method 'magic'"),
+        ("metric", "no metric named 'f7'"),
+    ],
+)
+def test_bad_input_is_told_in_a_sentence(kind: str, message: str, tmp_path: Path) -> None:
+    path, options = spoiled(tmp_path, kind)
+    found = run("train", path, *options, "--out", tmp_path / "run")
+    assert found.exit_code == 2, found.output
+    assert message in found.output.replace("\n", "")
+    assert "Traceback" not in found.output
+    assert not (tmp_path / "run" / "result.json").exists()
+
+
+def test_three_classes_for_a_binary_metric(tmp_path: Path) -> None:
+    frame = table().assign(label=np.arange(300) % 3)
+    frame.to_csv(tmp_path / "data.csv", index=False)
+    found = run(
+        "train", tmp_path / "data.csv", "--target", "label", "--metric", "recall_at_k", "--out", tmp_path / "run"
+    )
+    assert found.exit_code == 2
+    assert "for two classes, and the target has 3" in found.output.replace("\n", " ")
+
+
+def test_prediction_refuses_what_it_cannot_predict(data: Path, tmp_path: Path) -> None:
+    train(data, "--out", tmp_path / "run", "--method", "cross_entropy")
+    table().drop(columns="two").to_csv(tmp_path / "less.csv", index=False)
+    table().assign(label="perhaps").to_csv(tmp_path / "new.csv", index=False)
+    less = run("predict", tmp_path / "run", tmp_path / "less.csv")
+    assert (less.exit_code, "has no column 'two'" in less.output) == (2, True)
+    nothing = run("predict", tmp_path / "nowhere.safetensors", data)
+    assert (nothing.exit_code, "there is no model" in nothing.output) == (2, True)
+    mixed = table()
+    mixed.loc[:3, "label"] = "perhaps"
+    mixed.to_csv(tmp_path / "new.csv", index=False)
+    unseen = run("predict", tmp_path / "run", tmp_path / "new.csv", "--target", "label")
+    assert (unseen.exit_code, "classes that training did not: 'perhaps'" in unseen.output) == (2, True)
+
+
+def test_rows_without_a_target_are_left_out_and_told(tmp_path: Path) -> None:
+    frame = table()
+    frame.loc[:9, "label"] = None
+    frame.to_csv(tmp_path / "data.csv", index=False)
+    train(tmp_path / "data.csv", "--out", tmp_path / "run", "--method", "focal")
+    assert json.loads((tmp_path / "run" / "result.json").read_text())["rows"]["without_target"] == 10
+
+
+def test_widths_and_times() -> None:
+    assert widths("100, 30") == [100, 30]
+    assert widths("none") == []
+    assert [seconds(text) for text in ("90s", "2m", "1h", "7", None)] == [90, 120, 3600, 7, None]
+
+
+def test_bundled_data_is_imbalanced() -> None:
+    assert 0.05 < bundled()["target"].mean() < 0.15
+
+
+# ---------------------------------------------------------------------------------------------------------- compare
+
+
+def test_compare_tells_what_is_significant_and_goes_on_where_it_stopped(data: Path, tmp_path: Path) -> None:
+    out = tmp_path / "compared"
+    arguments = ("compare", data, "--target", "label", *QUICK, "--methods", "focal", "--splits", 3, "--out", out)
+    found = run(*arguments)
+    assert found.exit_code == 0, found.output
+    assert "no difference shown" in found.output
+    result = json.loads((out / "result.json").read_text())
+    assert [len(values) for values in result["values"].values()] == [3, 3]
+    values = json.loads((out / "values.json").read_text())
+    values["focal"][:] = [0.1, 0.2]  # as if it had been stopped before the last split, with other values
+    (out / "values.json").write_text(json.dumps(values))
+    again = run(*arguments, "--json")
+    assert json.loads(again.stdout)["values"]["focal"] == [0.1, 0.2, result["values"]["focal"][2]]
+
+
+def test_differences_are_paired_corrected_for_overlap_and_for_many() -> None:
+    generator = np.random.default_rng(0)
+    usual = generator.normal(0.7, 0.02, 10)
+    values = {
+        "cross_entropy": usual,
+        "good": usual + generator.normal(0.05, 0.01, 10),
+        "same": usual + 1e-3 * generator.normal(size=10),
+    }
+    listed = {name: list(each) for name, each in values.items()}
+    found = differences(listed, True, 0.25)
+    assert found["good"]["mean"] == pytest.approx((values["good"] - usual).mean())
+    each = values["good"] - usual
+    assert found["good"]["error"] == pytest.approx(each.std(ddof=1) * np.sqrt(1 / 10 + 1 / 3))
+    assert found["good"]["p"] < 0.01
+    assert found["same"]["p"] > 0.1
+    assert found["good"]["p"] > ttest_rel(values["good"], usual).pvalue
+    worse = differences(listed, False, 0.25)
+    assert worse["good"]["mean"] == -found["good"]["mean"]
+
+
+def test_compare_refuses_methods_it_does_not_know(data: Path, tmp_path: Path) -> None:
+    found = run("compare", data, "--target", "label", "--methods", "auto,magic", "--out", tmp_path / "run")
+    assert found.exit_code == 2
+    assert "no method 'magic'; there are auto, approx_ndcg" in found.output.replace("\n", " ")
