@@ -113,7 +113,7 @@ def measure(folder: RunFolder, asked: dict[str, Any], data: Path | None, *, prog
             for name in names:
                 known = values.setdefault(name, [])
                 if len(known) <= split:
-                    model = classifier(asked, y, progress=False, method=name).fit(x, y)
+                    model = classifier(asked, y, name, progress=False).fit(x, y)
                     known.append(abs(model.score(x_test, y_test.to_numpy())))
                     folder.write("values.json", values)
                 tell(1, f"{name}: {known[split]:.4f}")

@@ -68,7 +68,7 @@ def train(
         (x, y), (x_test, y_test), left_out = parts(data, target, test, test_share, seed)
         folder = RunFolder(out or Path("runs") / f"{name}-{metric}", asked)
         if folder.result is None:
-            model = classifier(asked, y, progress=not as_json).fit(x, y, folder=folder.checkpoints)
+            model = classifier(asked, y, method, progress=not as_json).fit(x, y, folder=folder.checkpoints)
             model.save(folder.path / "model.safetensors")
             folder.finish(outcome(model, chosen, (x_test, y_test), len(y), left_out))
         elif not as_json:
@@ -136,7 +136,7 @@ def parts(data: Path | None, target: str, test: Path | None, test_share: float, 
     return (x, y), (x_test, y_test), left_out
 
 
-def classifier(asked: dict[str, Any], y: Any, *, progress: bool, **changes: Any) -> MetricClassifier:
+def classifier(asked: dict[str, Any], y: Any, method: str, *, progress: bool) -> MetricClassifier:
     """The classifier that was asked for."""
     positive = asked["positive"]
     if positive is not None:
@@ -144,10 +144,9 @@ def classifier(asked: dict[str, Any], y: Any, *, progress: bool, **changes: Any)
         if positive not in by_name:
             raise ValueError(f"--positive must be one of {', '.join(sorted(by_name))}; got {positive}")
         positive = by_name[positive]
-    settings = {name: asked[name] for name in ("metric", "method", "hidden", "epochs", "budget")}
-    return MetricClassifier(
-        **{**settings, "positive": positive, "random_state": asked["seed"], "progress": progress, **changes}
-    )
+    settings = {name: asked[name] for name in ("metric", "hidden", "epochs", "budget")}
+    settings |= {"method": method, "positive": positive, "random_state": asked["seed"], "progress": progress}
+    return MetricClassifier(**settings)
 
 
 def outcome(model: MetricClassifier, metric: Metric, test: Data, rows: int, left_out: int) -> dict[str, Any]:
