@@ -38,6 +38,7 @@ from metricgrad.cli.training import (
 )
 from metricgrad.metrics import metric as to_metric
 from metricgrad.progress import progress as to_progress
+from metricgrad.report import write_comparison
 from metricgrad.training.entrants import ORDINARY, method_names, usual_methods
 
 
@@ -86,6 +87,7 @@ def compare(
         "differences": differences(values, chosen.higher_is_better, test_share),
     }
     folder.finish(result)
+    write_comparison(folder.path)
     if as_json:
         typer.echo(json.dumps(result, indent=2))
     else:
@@ -176,4 +178,4 @@ def show_comparison(result: dict[str, Any], folder: Path) -> None:
         f"{result['splits']} splits, {arrow} is better; gain over cross-entropy with its threshold tuned, on test data",
         highlight=False,
     )
-    console.print(str(folder), style="dim", highlight=False)
+    console.print(str(folder / "report.html"), style="dim", highlight=False)

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from typing import Annotated, Any
 
+import numpy as np
 import pandas as pd
 import typer
 from rich import box
@@ -15,11 +16,14 @@ from rich.table import Table
 from sklearn.model_selection import train_test_split
 
 from metricgrad.cli.app import app, refuse
+from metricgrad.cli.evidence import entrants, gather, intervals
 from metricgrad.cli.folder import RunFolder
 from metricgrad.cli.reading import TARGET, bundled, numbers, read_table, split_target
 from metricgrad.estimators import MetricClassifier
 from metricgrad.metrics import Metric
 from metricgrad.metrics import metric as to_metric
+from metricgrad.report import write_run
+from metricgrad.surrogates.base import metric_config
 from metricgrad.training import Fit
 
 Data = tuple[Any, Any]  # features and target, of pandas
@@ -70,7 +74,10 @@ def train(
         if folder.result is None:
             model = classifier(asked, y, method, progress=not as_json).fit(x, y, folder=folder.checkpoints)
             model.save(folder.path / "model.safetensors")
+            evidence: Any = gather(model, x_test, y_test.to_numpy())
+            np.savez_compressed(folder.path / "evidence.npz", **evidence)
             folder.finish(outcome(model, chosen, (x_test, y_test), len(y), left_out))
+            write_run(folder.path)
         elif not as_json:
             Console(stderr=True).print("this run is there already; here is its result", style="yellow")
     except (ValueError, OSError) as error:
@@ -163,7 +170,9 @@ def outcome(model: MetricClassifier, metric: Metric, test: Data, rows: int, left
         "metric": metric.name,
         "higher_is_better": metric.higher_is_better,
         "rows": {"train": rows, "test": len(y), "without_target": left_out},
-        "test": {"chosen": value, "cross_entropy": usual},
+        "metric_config": metric_config(found.metric),
+        "classes": [str(each) for each in model.ordered_classes()],
+        "test": {"chosen": value, "cross_entropy": usual, "intervals": intervals(model, x, y.to_numpy())},
         "validation": {
             "chosen": found.value,
             "cross_entropy": found.decision.ordinary.value if found.decision.ordinary else None,
@@ -172,6 +181,9 @@ def outcome(model: MetricClassifier, metric: Metric, test: Data, rows: int, left
         },
         "chosen": {"method": found.method, "rate": found.decision.winner.rate, "epoch": found.decision.winner.epoch,
                    "threshold": None if found.threshold is None else found.threshold.tolist()},
+        "challenger": None if found.decision.challenger is None else str(found.decision.challenger.contender),
+        "thresholds": {name: None if each.threshold is None else each.threshold.tolist()
+                       for name, each in entrants(found).items()},
         "verdict": found.verdict(),
         "tried": tried(found),
         "curves": curves(found),
@@ -219,7 +231,7 @@ def show(result: dict[str, Any], folder: Path) -> None:
     console.print(result["verdict"], highlight=False, markup=False)
     if result["stopped"]:
         console.print("stopped early: this is the best so far", style="yellow")
-    console.print(f"{folder}, after {result['seconds']} s", style="dim", highlight=False)
+    console.print(f"{folder / 'report.html'}, after {result['seconds']} s", style="dim", highlight=False)
 
 
 def widths(text: str) -> list[int]:

@@ -48,6 +48,7 @@ class MetricClassifier(ClassifierMixin, BaseEstimator):
         classes_: the classes in order; for labels their numbers.
         trained_: the network and its threshold.
         fit_: what `mg.fit` gave: the same, with what was tried; a classifier that was loaded has none.
+        order: of two classes, the negative one and the positive one, by their places in `classes_`.
         n_iter_: the epoch that was best.
         n_features_in_: columns of the training data.
         feature_names_in_: their names, where they have some.
@@ -145,9 +146,8 @@ class MetricClassifier(ClassifierMixin, BaseEstimator):
         Returns:
             `[items]` for two classes; `[items, classes]`, or `[items, labels]`, otherwise.
         """
-        check_is_fitted(self)
-        table, _ = self._table(X, reset=False)
-        scores = self.trained_.scores(self._preparation.transform(table))
+        x = self.prepared(X)
+        scores = self.trained_.scores(x)
         return (scores - self._cut).numpy() if self._kind != "classes" else scores.numpy()
 
     def predict(self, X: Any) -> np.ndarray:  # noqa: N803
@@ -163,7 +163,7 @@ class MetricClassifier(ClassifierMixin, BaseEstimator):
         if self._kind == "labels":
             return (found > 0).astype(int)
         if self._kind == "binary":
-            return self.classes_[self._order][(found > 0).astype(int)]
+            return self.ordered_classes()[(found > 0).astype(int)]
         return self.classes_[found.argmax(-1)]
 
     def predict_proba(self, X: Any) -> np.ndarray:  # noqa: N803
@@ -182,7 +182,7 @@ class MetricClassifier(ClassifierMixin, BaseEstimator):
             return found.softmax(-1).numpy()
         chance = (self._steepness * found).sigmoid()
         both = torch.stack([1 - chance, chance], -1).numpy()
-        return both[:, self._order]
+        return both[:, self.order]
 
     def score(self, X: Any, y: Any, sample_weight: None = None) -> float:  # noqa: N803
         """The metric, greater is better: negative where a lower value is better.
@@ -197,9 +197,7 @@ class MetricClassifier(ClassifierMixin, BaseEstimator):
         """
         if sample_weight is not None:
             raise ValueError("metrics count every item alike; pass no sample_weight")
-        check_is_fitted(self)
-        table, _ = self._table(X, reset=False)
-        value = self.trained_.measure(self._preparation.transform(table), self._encoded(y))
+        value = self.trained_.measure(self.prepared(X), self.encoded(y))
         return value if self.trained_.metric.higher_is_better else -value
 
     def save(self, path: str | Path) -> None:
@@ -246,26 +244,51 @@ class MetricClassifier(ClassifierMixin, BaseEstimator):
         kind = type_of_target(y, input_name="y")
         if kind == "multilabel-indicator":
             self._kind, self.classes_ = "labels", np.arange(np.asarray(y).shape[1])
-            return self._encoded(y)
+            return self.encoded(y)
         y = column_or_1d(y, warn=True)
         self.classes_ = np.unique(y)
         if len(self.classes_) < 2:
             raise ValueError(f"the target has one class only, {self.classes_[0]!r}; there is nothing to tell apart")
         self._kind = "binary" if len(self.classes_) == 2 else "classes"
-        self._order = [0, 1]
+        self.order = [0, 1]
         if self._kind == "binary" and self.positive is not None:
             if self.positive not in self.classes_:
                 raise ValueError(f"positive must be one of {self.classes_.tolist()}; got {self.positive!r}")
-            self._order = [0, 1] if self.classes_[1] == self.positive else [1, 0]
+            self.order = [0, 1] if self.classes_[1] == self.positive else [1, 0]
         metric = to_metric(self.metric)
         if self._kind == "classes" and not isinstance(metric, FunctionMetric) and "multi-class" not in metric.families:
             raise ValueError(
                 f"{metric.name} is for two classes, and the target has {len(self.classes_)}: "
                 f"{', '.join(map(str, self.classes_[:5]))}; pass a metric of classes, such as 'accuracy' or 'f1'"
             )
-        return self._encoded(y)
+        return self.encoded(y)
 
-    def _encoded(self, y: Any) -> Tensor:
+    def ordered_classes(self) -> np.ndarray:
+        """The classes as `encoded` numbers them: of two, the negative one first."""
+        return self.classes_[self.order] if self._kind == "binary" else self.classes_
+
+    def prepared(self, X: Any) -> Tensor:  # noqa: N803
+        """Features as the network takes them.
+
+        Args:
+            X: `[items, columns]`.
+
+        Returns:
+            `[items, width]`, float32.
+        """
+        check_is_fitted(self)
+        table, _ = self._table(X, reset=False)
+        return torch.from_numpy(self._preparation.transform(table))
+
+    def encoded(self, y: Any) -> Tensor:
+        """A target as the network's metric takes it.
+
+        Args:
+            y: `[items]` classes, or `[items, labels]`.
+
+        Returns:
+            Class numbers (of two classes 1 is the positive one), or labels.
+        """
         if self._kind == "labels":
             return torch.from_numpy(np.asarray(y).astype(np.int64))
         y = np.ravel(np.asarray(y))
@@ -276,7 +299,7 @@ class MetricClassifier(ClassifierMixin, BaseEstimator):
                 f"the target has classes that training did not: {', '.join(map(repr, unseen))}; it had {known}"
             )
         found = np.searchsorted(self.classes_, y)
-        return torch.from_numpy(found if self._kind == "classes" else np.asarray(self._order)[found])
+        return torch.from_numpy(found if self._kind == "classes" else np.asarray(self.order)[found])
 
     def _chosen(self) -> Metric:
         metric = to_metric(self.metric)

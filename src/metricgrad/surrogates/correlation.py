@@ -99,7 +99,7 @@ def gradient_norms(losses: Tensor, scores: Tensor) -> Tensor:
     return (items * squares + torch.finfo(squares.dtype).tiny).sqrt()
 
 
-def gradient_penalty(losses: Tensor, scores: Tensor, smooth: Smooth = "equal") -> Tensor:
+def gradient_penalty(losses: Tensor, scores: Tensor, smooth: Smooth = "equal", units: Tensor | None = None) -> Tensor:
     r"""How far the gradients of sets are from what they should be, the mean over sets.
 
     .. math:: (\|\nabla_s \ell\| - 1)^2 \text{ (Eqn. 8)}, \quad \max(0, \|\nabla_s \ell\| / g - 3)^2
@@ -110,6 +110,7 @@ def gradient_penalty(losses: Tensor, scores: Tensor, smooth: Smooth = "equal") -
         losses: `[S]`, of every set.
         scores: `[S, N, *]`, what they were computed from, in the graph.
         smooth: `"equal"` or `"at_most"`.
+        units: `[S]`, in which the scores of each set are measured; None measures all alike.
 
     Returns:
         0-dim.
@@ -120,6 +121,7 @@ def gradient_penalty(losses: Tensor, scores: Tensor, smooth: Smooth = "equal") -
         1.0
     """
     norms = gradient_norms(losses, scores)
+    norms = norms if units is None else norms * units
     if smooth == "equal":
         return (norms - 1).square().mean()
     return (ops.divide(norms, norms.mean()) - _MOST).clamp(min=0).square().mean()

@@ -179,7 +179,12 @@ class ReLoss(LearnedSurrogate):
         inputs = self.check(scores.detach(), target, where)
         inputs = inputs._replace(scores=inputs.scores.to(self.scale.dtype).requires_grad_(self.penalty > 0))
         raw = self.raw(inputs)
-        penalty = gradient_penalty(raw, inputs.scores, self.smooth) if self.penalty > 0 else raw.new_zeros(())
+        penalty = raw.new_zeros(())
+        if self.penalty > 0:
+            # A network that does not see the scale of a set has gradients of 1 / scale, which are no steeper for that.
+            blind = isinstance(self.net, nets.SetNetwork) and self.net.options["standardise"]
+            units = inputs.scores.detach().flatten(raw.dim()).std(-1, correction=0) if blind else None
+            penalty = gradient_penalty(raw, inputs.scores, self.smooth, units)
         known = truth.isfinite()
         return raw.flatten()[known], truth[known], penalty
 

@@ -21,6 +21,7 @@ from metricgrad.metrics import metric as to_metric
 from metricgrad.metrics.checks import whole
 from metricgrad.progress import progress as to_progress
 from metricgrad.surrogates import Surrogate
+from metricgrad.surrogates.score_sets import ScoreSets
 from metricgrad.training.algorithm import modes_kept
 from metricgrad.training.entrants import ORDINARY, RATES, challengers, contenders, ordinary
 from metricgrad.training.feeding import Drawing, Fold, Items, Loader, cut, to_feed
@@ -32,6 +33,7 @@ _ENOUGH = 1000  # items of the rarest class, above which one cut will do
 _FOLDS = 5
 _LOOKED_AT = 50_000  # validation items, at most
 _CHUNK = 16384
+_SETS, _SET = 512, 128  # score sets that are kept, and their items
 _SHORTEST = 4  # epochs
 
 
@@ -101,9 +103,11 @@ class Fit(Trained):
     Attributes:
         value: the metric on validation data.
         decision: who won, against whom, by how much.
-        usual: the model that cross-entropy alone gives, with its threshold; None where it did not take part.
+        finalists: the models of `cross_entropy` and of the best `challenger`, as far as they took part; the model is
+            one of them.
         entries: everything that was tried.
         seen: the validation items, of which the entrants' scores are.
+        score_sets: sets of validation items as the entrants scored them, good and bad, to check losses on.
         folds: of validation; 1 is one cut.
         seconds: it took.
         stopped: whether Ctrl-C ended it: this is the best so far.
@@ -111,9 +115,10 @@ class Fit(Trained):
 
     value: float
     decision: Decision
-    usual: Trained | None
+    finalists: dict[str, Trained]
     entries: list[Entry]
     seen: Seen
+    score_sets: list[ScoreSets]
     folds: int
     seconds: float
     stopped: bool = False
@@ -225,27 +230,27 @@ def fit(
         if len(left) == 2 and valid is None:
             _, others = _ground(trained, None, chosen, tune_threshold, batch, len(cuts), share, balanced, seed + 1)
         decision = decide(arena, left.get("ordinary", []), left.get("challengers", []), others)
-    winner, usual = decision.winner, decision.ordinary
-    entered = {id(entry): _state(arena, trained, entry, cuts, batch, balanced) for entry in (winner, usual) if entry}
-    ordinary_model = None
-    if usual is not None and not alone:
-        plain = copy.deepcopy(model)
-        plain.load_state_dict(entered[id(usual)])
-        ordinary_model = Trained(model=plain.eval(), metric=chosen, threshold=usual.threshold)
-    model.load_state_dict(entered[id(winner)])
+    winner, finalists = decision.winner, {}
+    for name, entry in (("cross_entropy", decision.ordinary), ("challenger", decision.challenger)):
+        if entry is not None:
+            own = model if entry is winner else copy.deepcopy(model)
+            own.load_state_dict(_state(arena, trained, entry, cuts, batch, balanced))
+            finalists[name] = Trained(model=own.eval(), metric=chosen, threshold=entry.threshold)
+    sets = _score_sets(arena.entries, ground.judge.seen, seed)
     for entry in arena.entries:
-        if entry not in (winner, usual, decision.challenger):
+        if entry not in (decision.ordinary, decision.challenger):
             entry.forget()
     assert winner.value is not None
     return Fit(
-        model=model.eval(),
+        model=model,
         metric=chosen,
         threshold=winner.threshold,
         value=winner.value,
         decision=decision,
-        usual=ordinary_model,
+        finalists=finalists,
         entries=arena.entries,
         seen=ground.judge.seen,
+        score_sets=sets,
         folds=len(cuts),
         seconds=time.monotonic() - started,
         stopped=arena.stopped,
@@ -301,6 +306,21 @@ def _viewed(looked: Items | Loader) -> tuple[View, Seen]:
         return View(looked, index), Seen(taken.y, torch.ones_like(index, dtype=torch.bool), taken.where)
     target = torch.cat([batch.y for batch in looked.epoch(0, 0, 1)], 1)
     return View(looked), Seen(target, torch.ones(target.shape[:2], dtype=torch.bool))
+
+
+def _score_sets(entries: list[Entry], seen: Seen, seed: int) -> list[ScoreSets]:
+    """A few sets of each entrant's validation scores, drawn at random."""
+    if seen.where is not None:
+        return []
+    generator, found = torch.Generator().manual_seed(seed), []
+    number = max(1, _SETS // len(entries))
+    for entry in entries:
+        if entry.value is not None:
+            fold = int(torch.randint(len(seen.live), (), generator=generator))
+            known = seen.live[fold].nonzero().squeeze(-1)
+            drawn = known[torch.randint(len(known), (number, min(_SET, len(known))), generator=generator)]
+            found.append(ScoreSets(entry.scores[fold][drawn], seen.target[fold][drawn]))
+    return found
 
 
 def _state(

@@ -143,3 +143,27 @@ def at_threshold(metric: Metric, threshold: Tensor | None, scores: Tensor) -> tu
     if isinstance(metric, ConfusionMetric):
         return replace(metric, threshold=threshold), scores
     return metric, scores - threshold
+
+
+@torch.no_grad()
+def bootstrap(
+    metric: Metric, threshold: Tensor | None, scores: Tensor, target: Tensor, generator: torch.Generator
+) -> Tensor:
+    """The metric on items drawn anew, with replacement.
+
+    Args:
+        metric: the metric.
+        threshold: where it decides; None leaves it as it is.
+        scores: `[N, ...]`.
+        target: `[N, ...]`.
+        generator: of the draws.
+
+    Returns:
+        `[D]`, one value for each draw.
+    """
+    metric, scores = at_threshold(metric, threshold, scores)
+    size, found = max(1, min(_DRAWS, _ELEMENTS // max(1, scores.numel()))), []
+    for _ in range(-(-_DRAWS // size) if scores.numel() < _ELEMENTS // 20 else 5):
+        drawn = torch.randint(len(scores), (size, len(scores)), generator=generator)
+        found.append(metric(scores[drawn], target[drawn]))
+    return torch.cat(found)

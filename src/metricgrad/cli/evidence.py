@@ -1,0 +1,70 @@
+"""What the report of a run is drawn from: scores of validation and test data, and how losses rank."""
+
+from typing import Any
+
+import numpy as np
+import torch
+
+from metricgrad.estimators import MetricClassifier
+from metricgrad.surrogates import rank_correlation
+from metricgrad.training import Fit, Trained
+from metricgrad.training.entrants import Contender, ordinary
+from metricgrad.training.judging import bootstrap
+
+_KEPT = 100_000  # items of each kind
+
+
+def entrants(found: Fit) -> dict[str, Trained]:
+    """The models to show side by side: what cross-entropy gives, and what was chosen."""
+    return ({} if found.usual is None else {"cross_entropy": found.usual}) | {"chosen": found}
+
+
+def intervals(model: MetricClassifier, x: Any, y: Any) -> dict[str, list[float]]:
+    """95 % intervals of the metric on test data, by resampling its rows."""
+    prepared, target = model.prepared(x), model.encoded(y)
+    found = {}
+    for name, trained in entrants(model.fit_).items():
+        draws = bootstrap(
+            trained.metric, trained.threshold, trained.scores(prepared), target, torch.Generator().manual_seed(0)
+        )
+        found[name] = torch.quantile(draws.double(), torch.tensor([0.025, 0.975], dtype=torch.float64)).tolist()
+    return found
+
+
+def gather(model: MetricClassifier, x: Any, y: Any) -> dict[str, np.ndarray]:
+    """Scores, decisions and targets as arrays, by name."""
+    fit, prepared = model.fit_, model.prepared(x)[:_KEPT]
+    found = {"test_target": model.encoded(y).numpy()[:_KEPT]}
+    live = fit.seen.live
+    found["valid_target"] = fit.seen.target[live].numpy()[:_KEPT]
+    for name, trained in entrants(fit).items():
+        scores = trained.scores(prepared)
+        found[f"test_{name}"] = scores.numpy()
+        if scores.dim() == 1 or not getattr(fit.metric, "multilabel", False):
+            found[f"decided_{name}"] = trained.predict(prepared).numpy()
+        entry = fit.decision.winner if trained is fit else fit.decision.ordinary
+        assert entry is not None
+        found[f"valid_{name}"] = entry.scores[live].numpy()[:_KEPT]
+    return {**found, **_alignment(fit)}
+
+
+def _alignment(fit: Fit) -> dict[str, np.ndarray]:
+    """Losses of the score sets against the metric: cross-entropy, and the best of the others."""
+    if len(fit.score_sets) < 3:
+        return {}
+    metric, decision = fit.metric, fit.decision
+    best = decision.challenger or decision.winner
+    shown: dict[str, Contender] = {"cross-entropy": ordinary(metric)}
+    if best.contender.method not in ("cross_entropy", "bilevel"):
+        shown[str(best.contender)] = best.contender
+    found: dict[str, np.ndarray] = {"aligned_names": np.asarray(list(shown))}
+    for number, contender in enumerate(shown.values()):
+        scale = contender.scale(metric)
+        sets = [each._replace(scores=scale * each.scores) for each in fit.score_sets]
+        ranked = rank_correlation(contender.loss(metric, 0), metric, sets, generator=torch.Generator().manual_seed(0))
+        found[f"aligned_{number}_losses"], found[f"aligned_{number}_values"] = (
+            ranked.losses.numpy(),
+            ranked.values.numpy(),
+        )
+        found[f"aligned_{number}_spearman"] = np.asarray(ranked.spearman)
+    return found

@@ -1,0 +1,25 @@
+"""`metricgrad report`: the pictures and the page of a run, drawn again."""
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from metricgrad.cli.app import app, refuse
+from metricgrad.report import write_comparison, write_run
+
+
+@app.command(epilog="Example: `metricgrad report runs/fraud-f1`")
+def report(run: Annotated[Path, typer.Argument(help="Folder of a run of train or compare.")]) -> None:
+    """Write the report of a run: one HTML file, and its pictures as PNG."""
+    needed = [name for name in ("config.json", "result.json") if not (run / name).is_file()]
+    if needed:
+        refuse(f"{run} has no {' and '.join(needed)}; pass the folder of a run that is finished")
+    command = json.loads((run / "config.json").read_text())["asked"]["command"]
+    try:
+        path = (write_comparison if command == "compare" else write_run)(run)
+    except (ValueError, OSError, KeyError) as error:
+        refuse(f"{run} is no whole run: {error}")
+    Console().print(str(path), highlight=False, soft_wrap=True)

@@ -1,0 +1,4 @@
+"""What a run looks like: pictures, and one HTML page that needs nothing else."""
+
+from metricgrad.report.page import write_comparison as write_comparison
+from metricgrad.report.page import write_run as write_run

@@ -1,0 +1,228 @@
+"""The page of a run: one HTML file with its pictures inside, which needs no network and no other file."""
+
+import base64
+import html
+import json
+import shlex
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from metricgrad.metrics import metric as to_metric
+from metricgrad.report import plots
+from metricgrad.surrogates.base import metric_from_config
+from metricgrad.training.judging import at_threshold
+
+_STYLE = """
+:root { --ink: #1d2733; --quiet: #5c677d; --line: #dfe4ea; --ours: #2a6f97; --paper: #ffffff; --wash: #f4f6f8; }
+* { box-sizing: border-box; }
+body { margin: 0; background: var(--wash); color: var(--ink);
+  font: 16px/1.55 system-ui, "Segoe UI", Roboto, sans-serif; }
+main { max-width: 960px; margin: 0 auto; padding: 40px 24px 64px; }
+h1 { font-size: 28px; line-height: 1.2; margin: 0 0 4px; }
+h2 { font-size: 19px; margin: 0 0 12px; }
+p { margin: 0 0 12px; }
+.quiet { color: var(--quiet); }
+.verdict { font-size: 19px; border-left: 4px solid var(--ours); padding: 4px 0 4px 16px; margin: 24px 0; }
+section { background: var(--paper); border: 1px solid var(--line); border-radius: 10px;
+  padding: 22px 24px; margin: 20px 0; }
+img { max-width: 100%; height: auto; display: block; margin: 0 auto; }
+figure { margin: 0; } figcaption { color: var(--quiet); font-size: 14px; margin-top: 10px; }
+table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums; font-size: 15px; }
+th, td { text-align: right; padding: 6px 10px; border-bottom: 1px solid var(--line); }
+th:first-child, td:first-child { text-align: left; } th { color: var(--quiet); font-weight: 600; }
+tr.best td { font-weight: 700; }
+pre { background: var(--wash); padding: 12px 14px; border-radius: 8px; overflow-x: auto; font-size: 14px; }
+details summary { cursor: pointer; color: var(--ours); }
+"""
+
+
+def write_run(folder: Path) -> Path:
+    """Draws the pictures of a run of `metricgrad train` and writes its page.
+
+    Args:
+        folder: of the run, with config.json, result.json and evidence.npz.
+
+    Returns:
+        The page's path.
+    """
+    asked, result = (json.loads((folder / f"{name}.json").read_text()) for name in ("config", "result"))
+    with np.load(folder / "evidence.npz", allow_pickle=False) as file:
+        evidence = dict(file)
+    name, chosen = result["metric"], result["chosen"]["method"]
+    first, *others = _figures(folder, result, evidence)
+    sections = [
+        _section("On test data", _values(result), first),
+        *(_section(title, figure) for title, figure in others),
+        _section("What was tried", _tried(result)),
+        _section("How to reproduce", _reproduce(asked, result)),
+    ]
+    rows = result["rows"]
+    head = f"{name} on {asked['asked']['data'] or 'digits from scikit-learn'}"
+    about = (
+        f"{rows['train']:,} rows for training, {rows['test']:,} for testing, {result['seconds']} s; trained on {chosen}"
+    )
+    return _write(folder / "report.html", head, about, result["verdict"], sections)
+
+
+def write_comparison(folder: Path) -> Path:
+    """Draws the picture of `metricgrad compare` and writes its page.
+
+    Args:
+        folder: of the comparison, with config.json and result.json.
+
+    Returns:
+        The page's path.
+    """
+    asked, result = (json.loads((folder / f"{name}.json").read_text()) for name in ("config", "result"))
+    rows = [(label, *plots.interval(values)) for label, values in result["values"].items()]
+    figure = _figure(
+        plots.dots(rows, result["metric"], folder / "figures" / "comparison.png"),
+        f"Mean over {result['splits']} splits of the data into training and test, with its standard error.",
+    )
+    header = ("trained on", result["metric"], "gain over cross-entropy", "error", "p, corrected")
+    cells = []
+    for label, mean, *_ in rows:
+        found = result["differences"].get(label)
+        more = (
+            ("", "", "") if found is None else (f"{found['mean']:+.4f}", f"{found['error']:.4f}", f"{found['p']:.3f}")
+        )
+        cells.append((label, f"{mean:.4f}", *more))
+    better = [name for name, found in result["differences"].items() if found["p"] < 0.05 and found["mean"] > 0]
+    verdict = (
+        f"Better than cross-entropy with its threshold tuned: {', '.join(better)}."
+        if better
+        else "No method is shown to be better than cross-entropy with its threshold tuned."
+    )
+    sections = [
+        _section("Comparison", figure, _table(header, cells)),
+        _section("How to reproduce", _reproduce(asked, result)),
+    ]
+    head = f"{result['metric']} on {asked['asked']['data'] or 'digits from scikit-learn'}: a comparison"
+    return _write(folder / "report.html", head, f"{result['splits']} splits", verdict, sections)
+
+
+def _figures(folder: Path, result: dict[str, Any], evidence: dict[str, np.ndarray]) -> list[Any]:
+    """The pictures with their titles; the first stands with the values."""
+    name, place = result["metric"], folder / "figures"
+    metric = metric_from_config(result["metric_config"]) if "name" in result["metric_config"] else to_metric(name)
+    test, entrants = result["test"], [each for each in ("cross_entropy", "chosen") if f"test_{each}" in evidence]
+    labels = {
+        "cross_entropy": "cross-entropy",
+        "chosen": result["chosen"]["method"],
+        "challenger": result["challenger"],
+    }
+    rows = [(labels[each], test[each], *test["intervals"][each]) for each in entrants]
+    found: list[Any] = [
+        _figure(plots.dots(rows, name, place / "comparison.png"), "95 % intervals of resampled test data.")
+    ]
+    curves = plots.curves(result["curves"], labels, name, place / "curves.png")
+    found.append(("While it trained", _figure(curves, "The metric is the true one, at its best threshold.")))
+    scores = {each: evidence[f"test_{each}"] for each in entrants}
+    target = evidence["test_target"]
+    if target.ndim == 1 and scores["chosen"].ndim == 1:
+        cuts = {each: result["thresholds"][each] for each in entrants}
+        if None not in cuts.values():
+
+            def value(each: np.ndarray, truth: np.ndarray, cut: float) -> float:
+                moved, values = at_threshold(metric, torch.tensor(cut), torch.from_numpy(each))
+                return float(moved(values, torch.from_numpy(truth)))
+
+            valid = {each: evidence[f"valid_{each}"] for each in entrants}
+            picture = plots.thresholds(valid, evidence["valid_target"], cuts, value, name, place / "threshold.png")
+            caption = "Validation data; the dot is the threshold that was chosen."
+            found.append(("Where to cut", _figure(picture, caption)))
+        curve = plots.roc_and_pr(scores, target, place / "roc_pr.png")
+        found.append(("Before and after", _figure(curve, "Test data: cross-entropy, and what was chosen.")))
+    decisions = {each: evidence[f"decided_{each}"] for each in entrants if f"decided_{each}" in evidence}
+    if decisions and target.ndim == 1:
+        picture = plots.confusions(decisions, target, range(len(result["classes"])), place / "confusion.png")
+        classes = ", ".join(f"{number} is {each}" for number, each in enumerate(result["classes"]))
+        found.append(("What was decided", _figure(picture, f"Test data, counts of items; {classes}.")))
+    aligned = _aligned(evidence)
+    if aligned:
+        picture = plots.alignment(aligned, name, place / "alignment.png")
+        caption = "Sets of validation items, scored by all that was tried: the closer to one falling line, the better."
+        found.append(("Is the loss aligned with the metric?", _figure(picture, caption)))
+    return found
+
+
+def _aligned(evidence: dict[str, np.ndarray]) -> dict[str, dict[str, Any]]:
+    """Losses and values of sets, by loss."""
+    names = [str(each) for each in evidence.get("aligned_names", [])]
+    return {
+        name: {
+            "losses": evidence[f"aligned_{number}_losses"],
+            "values": evidence[f"aligned_{number}_values"],
+            "spearman": float(evidence[f"aligned_{number}_spearman"]),
+        }
+        for number, name in enumerate(names)
+    }
+
+
+def _values(result: dict[str, Any]) -> str:
+    rows = []
+    for label, each in (("cross-entropy, threshold tuned", "cross_entropy"), (result["chosen"]["method"], "chosen")):
+        if result["test"][each] is not None:
+            rows.append((label, f"{result['validation'][each]:.4f}", f"{result['test'][each]:.4f}"))
+    return _table((result["metric"], "validation", "test"), rows)
+
+
+def _tried(result: dict[str, Any]) -> str:
+    sign = -1 if result["higher_is_better"] else 1
+    tried = sorted(
+        (each for each in result["tried"] if each["value"] is not None), key=lambda each: sign * each["value"]
+    )
+    rows = [
+        (each["method"], f"{each['rate']:g}", str(each["epochs"]), str(each["epoch"]), f"{each['value']:.4f}")
+        for each in tried
+    ]
+    table = _table(("loss", "learning rate", "epochs", "best epoch", "validation"), rows)
+    return (
+        "<p>Everyone trains briefly, the best third for longer, the best two to the end. Only those that were trained "
+        f"to the end take part in the decision.</p><details><summary>All {len(rows)} trainings</summary>{table}</details>"
+    )
+
+
+def _reproduce(asked: dict[str, Any], result: dict[str, Any]) -> str:
+    versions = ", ".join(f"{name} {version}" for name, version in asked["versions"].items())
+    command = result.get("command") or shlex.join(["metricgrad", asked["asked"]["command"]])
+    settings = html.escape(json.dumps(asked["asked"], indent=2))
+    return (
+        f"<pre>{html.escape(command)}</pre><p class=quiet>{html.escape(versions)}</p>"
+        f"<details><summary>All settings</summary><pre>{settings}</pre></details>"
+    )
+
+
+def _figure(path: Path, caption: str) -> str:
+    data = base64.b64encode(path.read_bytes()).decode()
+    text = html.escape(caption)
+    return f'<figure><img alt="{text}" src="data:image/png;base64,{data}"><figcaption>{text}</figcaption></figure>'
+
+
+def _table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    def line(cells: Sequence[str], tag: str) -> str:
+        return "<tr>" + "".join(f"<{tag}>{html.escape(cell)}</{tag}>" for cell in cells) + "</tr>"
+
+    return f"<table>{line(header, 'th')}{''.join(line(row, 'td') for row in rows)}</table>"
+
+
+def _section(title: str, *parts: str) -> str:
+    return f"<section><h2>{html.escape(title)}</h2>{''.join(parts)}</section>"
+
+
+def _write(path: Path, head: str, about: str, verdict: str, sections: list[str]) -> Path:
+    page = (
+        f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{html.escape(head)}</title>'
+        '<meta name="viewport" content="width=device-width, initial-scale=1"><link rel="icon" href="data:,">'
+        f"<style>{_STYLE}</style></head><body><main><h1>{html.escape(head)}</h1>"
+        f'<p class="quiet">{html.escape(about)}</p><p class="verdict">{html.escape(verdict)}</p>'
+        f'{"".join(sections)}<p class="quiet">metricgrad: train on the metric you report.</p></main></body></html>\n'
+    )
+    partial = path.with_suffix(".partial")
+    partial.write_text(page, encoding="utf-8")
+    partial.replace(path)
+    return path
