@@ -8,9 +8,9 @@ JOBS ?= 2
 
 .PHONY: demo test setup lint check speed clean
 
-demo: $(STAMP)  ## what the library does today, on bundled data
-	$(BIN)/metricgrad metrics
-	$(BIN)/python examples/binary_metrics.py
+demo: $(STAMP)  ## trains for F1 on bundled data, compares losses, writes reports to runs/
+	$(BIN)/metricgrad train --hidden none --out runs/demo
+	$(BIN)/metricgrad compare --hidden none --epochs 8 --splits 3 --methods soft_f_beta,uniloss,auto --out runs/demo-compared
 
 test: $(STAMP)  ## all tests, doctests and the code in README and docs
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS)
@@ -36,5 +36,5 @@ speed: $(STAMP)  ## the speed benchmark: ratios within one run, one thread
 	$(BIN)/python -m benchmarks.speed
 
 clean:  ## removes the environment and everything generated
-	rm -rf $(VENV) .pytest_cache .ruff_cache .hypothesis build dist
+	rm -rf $(VENV) runs .pytest_cache .ruff_cache .hypothesis build dist
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -22,7 +23,7 @@ from metricgrad.cli.comparing import differences
 from metricgrad.cli.reading import bundled, read_table
 from metricgrad.cli.training import seconds, widths
 
-QUICK = ("--hidden", "none", "--epochs", "4")
+QUICK = ("--hidden", "none", "--epochs", "2")
 
 
 def run(*arguments: Any) -> Any:
@@ -58,10 +59,11 @@ def test_train_leaves_a_model_and_its_result(data: Path, tmp_path: Path) -> None
     assert "cross-entropy, threshold tuned" in found.output
     result = json.loads((out / "result.json").read_text())
     assert result["rows"] == {"train": 225, "test": 75, "without_target": 0}
-    assert result["test"]["cross_entropy"] > 0.6
-    assert sorted(path.name for path in out.iterdir()) == ["config.json", "model.safetensors", "result.json"]
+    assert result["finalists"]["cross_entropy"]["test"] > 0.6
+    kept = ["config.json", "evidence.npz", "figures", "model.safetensors", "report.html", "result.json"]
+    assert sorted(path.name for path in out.iterdir()) == kept
     assert {entry["method"] for entry in result["tried"]} >= {"cross_entropy", "uniloss (slope 2)", "soft_f_beta"}
-    assert len(result["curves"]["cross_entropy"]) == 4
+    assert len(result["finalists"]["challenger"]["curve"]) == 2
     config = json.loads((out / "config.json").read_text())
     assert config["asked"]["metric"] == "f1"
     assert "torch" in config["versions"]
@@ -77,8 +79,8 @@ def test_the_model_predicts_what_was_measured(data: Path, tmp_path: Path) -> Non
     predictions = pd.read_csv(tmp_path / "found.csv")
     truth = table(seed=5)["label"]
     value = mg.metric("f1")(2.0 * (predictions["prediction"] == "yes") - 1, (truth == "yes").to_numpy())
-    assert float(value) == pytest.approx(result["test"]["chosen"], abs=1e-6)
-    assert f"f1: {result['test']['chosen']:.4f} on 300 rows" in found.output
+    assert float(value) == pytest.approx(result["finalists"]["cross_entropy"]["test"], abs=1e-6)
+    assert f"f1: {result['finalists']['cross_entropy']['test']:.4f} on 300 rows" in found.output
     assert list(predictions.columns) == ["prediction", "probability of no", "probability of yes"]
     again = run("predict", tmp_path / "run", test, "--out", tmp_path / "found.csv")
     assert again.exit_code == 2
@@ -88,14 +90,14 @@ def test_the_model_predicts_what_was_measured(data: Path, tmp_path: Path) -> Non
 def test_a_second_start_shows_the_result_and_another_is_refused(data: Path, tmp_path: Path) -> None:
     out = tmp_path / "run"
     train(data, "--out", out, "--method", "cross_entropy")
-    before = {path.name: path.read_bytes() for path in out.iterdir()}
+    before = {path.name: path.read_bytes() for path in out.rglob("*.*")}
     second = train(data, "--out", out, "--method", "cross_entropy")
     assert second.exit_code == 0
     assert "this run is there already" in second.output
     other = train(data, "--out", out, "--method", "cross_entropy", "--metric", "mcc")
     assert other.exit_code == 2
     assert "has a run with metric = 'f1', and this one has 'mcc'" in other.output
-    assert {path.name: path.read_bytes() for path in out.iterdir()} == before
+    assert {path.name: path.read_bytes() for path in out.rglob("*.*")} == before
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.txt").write_text("years of work")
     foreign = train(data, "--out", tmp_path / "mine")
@@ -114,12 +116,14 @@ def test_test_data_never_influences_the_model(data: Path, tmp_path: Path) -> Non
     results = [json.loads((tmp_path / name / "result.json").read_text()) for name in ("clean", "poisoned")]
     assert models[0] == models[1]
     assert results[0]["chosen"] == results[1]["chosen"]
-    assert results[0]["test"] != results[1]["test"]
+    assert results[0]["tried"] == results[1]["tried"]
+    tests = [[each["test"] for each in result["finalists"].values()] for result in results]
+    assert tests[0] != tests[1]
 
 
 def test_json_is_for_machines(data: Path, tmp_path: Path) -> None:
     found = train(data, "--out", tmp_path / "run", "--method", "focal", "--json")
-    assert json.loads(found.stdout)["chosen"]["method"].startswith("focal")
+    assert json.loads(found.stdout)["finalists"]["challenger"]["method"].startswith("focal")
 
 
 def test_a_run_that_was_killed_goes_on_and_ends_the_same(data: Path, tmp_path: Path) -> None:
@@ -319,3 +323,77 @@ def test_compare_refuses_methods_it_does_not_know(data: Path, tmp_path: Path) ->
     found = run("compare", data, "--target", "label", "--methods", "auto,magic", "--out", tmp_path / "run")
     assert found.exit_code == 2
     assert "no method 'magic'; there are auto, approx_ndcg" in found.output.replace("\n", " ")
+
+
+# ----------------------------------------------------------------------------------------------------------- report
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("finished")
+    table().to_csv(folder / "data.csv", index=False)
+    found = train(folder / "data.csv", "--out", folder / "run")
+    assert found.exit_code == 0, found.output
+    return folder / "run"
+
+
+def test_a_report_needs_nothing_but_itself(finished: Path) -> None:
+    page = (finished / "report.html").read_text()
+    assert "http" not in page.replace("http-equiv", "")
+    assert page.count("data:image/png;base64,") == 6
+    result = json.loads((finished / "result.json").read_text())
+    assert result["verdict"].split(":")[0] in page
+    for each in result["finalists"].values():
+        assert f"{each['test']:.4f}" in page
+    assert len(list((finished / "figures").glob("*.png"))) == 6
+
+
+def test_a_report_is_drawn_again(finished: Path) -> None:
+    before = (finished / "report.html").read_bytes()
+    (finished / "report.html").unlink()
+    assert run("report", finished).exit_code == 0
+    assert (finished / "report.html").read_bytes() == before
+    nowhere = run("report", finished / "figures")
+    assert (nowhere.exit_code, "has no config.json and result.json" in nowhere.output.replace("\n", " ")) == (2, True)
+
+
+@pytest.mark.parametrize("kind", ["classes", "order"])
+def test_reports_of_other_tasks(kind: str, tmp_path: Path) -> None:
+    frame = table()
+    if kind == "classes":
+        frame["label"] = np.digitize(frame["one"], [-0.5, 0.5])
+    frame.to_csv(tmp_path / "data.csv", index=False)
+    options = ("--metric", "accuracy") if kind == "classes" else ("--metric", "average_precision")
+    found = run("train", tmp_path / "data.csv", "--target", "label", *QUICK, *options, "--out", tmp_path / "run")
+    assert found.exit_code == 0, found.output
+    pictures = {path.stem for path in (tmp_path / "run" / "figures").iterdir()}
+    common = {"comparison", "curves", "confusion", "alignment"}
+    assert pictures == (common if kind == "classes" else common | {"roc_pr"})
+
+
+@pytest.mark.skipif(shutil.which("chromium") is None, reason="needs Debian's chromium, which .ci/run installs")
+def test_a_browser_shows_the_report(finished: Path) -> None:
+    """No errors, no network, all pictures there, and nothing wider than a telephone."""
+    from playwright.sync_api import sync_playwright
+
+    options = ["--no-sandbox", "--disable-background-networking", "--disable-component-update", "--no-first-run"]
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=options)
+        page = browser.new_page(viewport={"width": 390, "height": 800})
+        errors: list[str] = []
+        asked: list[str] = []
+        page.on("console", lambda message: errors.append(message.text) if message.type == "error" else None)
+        page.on("pageerror", lambda error: errors.append(str(error)))
+        page.on("request", lambda request: asked.append(request.url))
+        page.goto((finished / "report.html").as_uri())
+        page.wait_for_load_state("load")
+        widths = page.evaluate("[...document.images].map(image => image.complete ? image.naturalWidth : 0)")
+        overflow = page.evaluate("document.documentElement.scrollWidth - window.innerWidth")
+        title = page.title()
+        browser.close()
+    assert errors == []
+    assert all(url.startswith(("file:", "data:")) for url in asked)
+    assert len(widths) == 6
+    assert min(widths) > 300
+    assert overflow <= 0
+    assert title.startswith("f1 on ")

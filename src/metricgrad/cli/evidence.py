@@ -7,26 +7,20 @@ import torch
 
 from metricgrad.estimators import MetricClassifier
 from metricgrad.surrogates import rank_correlation
-from metricgrad.training import Fit, Trained
+from metricgrad.training import Fit
 from metricgrad.training.entrants import Contender, ordinary
 from metricgrad.training.judging import bootstrap
 
 _KEPT = 100_000  # items of each kind
 
 
-def entrants(found: Fit) -> dict[str, Trained]:
-    """The models to show side by side: what cross-entropy gives, and what was chosen."""
-    return ({} if found.usual is None else {"cross_entropy": found.usual}) | {"chosen": found}
-
-
 def intervals(model: MetricClassifier, x: Any, y: Any) -> dict[str, list[float]]:
     """95 % intervals of the metric on test data, by resampling its rows."""
     prepared, target = model.prepared(x), model.encoded(y)
     found = {}
-    for name, trained in entrants(model.fit_).items():
-        draws = bootstrap(
-            trained.metric, trained.threshold, trained.scores(prepared), target, torch.Generator().manual_seed(0)
-        )
+    for name, trained in model.fit_.finalists.items():
+        scores, generator = trained.scores(prepared), torch.Generator().manual_seed(0)
+        draws = bootstrap(trained.metric, trained.threshold, scores, target, generator)
         found[name] = torch.quantile(draws.double(), torch.tensor([0.025, 0.975], dtype=torch.float64)).tolist()
     return found
 
@@ -37,12 +31,12 @@ def gather(model: MetricClassifier, x: Any, y: Any) -> dict[str, np.ndarray]:
     found = {"test_target": model.encoded(y).numpy()[:_KEPT]}
     live = fit.seen.live
     found["valid_target"] = fit.seen.target[live].numpy()[:_KEPT]
-    for name, trained in entrants(fit).items():
+    for name, trained in fit.finalists.items():
         scores = trained.scores(prepared)
         found[f"test_{name}"] = scores.numpy()
         if scores.dim() == 1 or not getattr(fit.metric, "multilabel", False):
             found[f"decided_{name}"] = trained.predict(prepared).numpy()
-        entry = fit.decision.winner if trained is fit else fit.decision.ordinary
+        entry = fit.decision.ordinary if name == "cross_entropy" else fit.decision.challenger
         assert entry is not None
         found[f"valid_{name}"] = entry.scores[live].numpy()[:_KEPT]
     return {**found, **_alignment(fit)}

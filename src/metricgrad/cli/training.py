@@ -16,7 +16,7 @@ from rich.table import Table
 from sklearn.model_selection import train_test_split
 
 from metricgrad.cli.app import app, refuse
-from metricgrad.cli.evidence import entrants, gather, intervals
+from metricgrad.cli.evidence import gather, intervals
 from metricgrad.cli.folder import RunFolder
 from metricgrad.cli.reading import TARGET, bundled, numbers, read_table, split_target
 from metricgrad.estimators import MetricClassifier
@@ -159,12 +159,24 @@ def classifier(asked: dict[str, Any], y: Any, method: str, *, progress: bool) ->
 def outcome(model: MetricClassifier, metric: Metric, test: Data, rows: int, left_out: int) -> dict[str, Any]:
     """The result of a run, ready for JSON."""
     x, y, found = *test, model.fit_
-    value = abs(model.score(x, y.to_numpy()))
-    usual = None
-    if found.usual is not None:
-        model.trained_ = found.usual
-        usual = abs(model.score(x, y.to_numpy()))
-        model.trained_ = found
+    prepared, target, decision = model.prepared(x), model.encoded(y.to_numpy()), model.fit_.decision
+    entries = {"cross_entropy": decision.ordinary, "challenger": decision.challenger}
+    winner = "challenger" if decision.winner is decision.challenger else "cross_entropy"
+    bounds = intervals(model, x, y.to_numpy())
+    finalists = {
+        name: {
+            "method": str(entry.contender),
+            "validation": entry.value,
+            "test": found.finalists[name].measure(prepared, target),
+            "interval": bounds[name],
+            "threshold": None if entry.threshold is None else entry.threshold.tolist(),
+            "rate": entry.rate,
+            "epoch": entry.epoch,
+            "curve": [[None if value != value else value for value in row] for row in entry.curve.tolist()],
+        }
+        for name, entry in entries.items()
+        if entry is not None
+    }
     return {
         "command": shlex.join(["metricgrad", *sys.argv[1:]]),
         "metric": metric.name,
@@ -172,21 +184,14 @@ def outcome(model: MetricClassifier, metric: Metric, test: Data, rows: int, left
         "rows": {"train": rows, "test": len(y), "without_target": left_out},
         "metric_config": metric_config(found.metric),
         "classes": [str(each) for each in model.ordered_classes()],
-        "test": {"chosen": value, "cross_entropy": usual, "intervals": intervals(model, x, y.to_numpy())},
-        "validation": {
-            "chosen": found.value,
-            "cross_entropy": found.decision.ordinary.value if found.decision.ordinary else None,
-            "gain": found.decision.gain, "luck": found.decision.luck, "again": found.decision.again,
-            "folds": found.folds,
-        },
-        "chosen": {"method": found.method, "rate": found.decision.winner.rate, "epoch": found.decision.winner.epoch,
-                   "threshold": None if found.threshold is None else found.threshold.tolist()},
-        "challenger": None if found.decision.challenger is None else str(found.decision.challenger.contender),
-        "thresholds": {name: None if each.threshold is None else each.threshold.tolist()
-                       for name, each in entrants(found).items()},
+        "finalists": finalists,
+        "chosen": winner,
+        "gain": decision.gain,
+        "luck": decision.luck,
+        "again": decision.again,
+        "folds": found.folds,
         "verdict": found.verdict(),
         "tried": tried(found),
-        "curves": curves(found),
         "seconds": round(found.seconds, 1),
         "stopped": found.stopped,
     }  # fmt: skip
@@ -206,27 +211,17 @@ def tried(found: Fit) -> list[dict[str, Any]]:
     ]
 
 
-def curves(found: Fit) -> dict[str, list[list[float | None]]]:
-    """Loss and metric after every epoch, of cross-entropy and of the best challenger."""
-    decision = found.decision
-    wanted = {"chosen": decision.winner, "cross_entropy": decision.ordinary, "challenger": decision.challenger}
-    return {
-        name: [[None if value != value else value for value in row] for row in entry.curve.tolist()]
-        for name, entry in wanted.items()
-        if entry is not None
-    }
-
-
 def show(result: dict[str, Any], folder: Path) -> None:
     """Prints a result."""
     console = Console()
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    for column in (result["metric"], "validation", "test"):
-        table.add_column(column, justify="left" if column == result["metric"] else "right")
-    if result["test"]["cross_entropy"] is not None:
-        pair = result["validation"]["cross_entropy"], result["test"]["cross_entropy"]
-        table.add_row("cross-entropy, threshold tuned", *(f"{value:.4f}" for value in pair))
-    table.add_row(result["chosen"]["method"], *(f"{result[part]['chosen']:.4f}" for part in ("validation", "test")))
+    for column in (result["metric"], "validation", "test", ""):
+        table.add_column(column, justify="right" if column in ("validation", "test") else "left")
+    for name, each in result["finalists"].items():
+        label = "cross-entropy, threshold tuned" if name == "cross_entropy" else each["method"]
+        table.add_row(
+            label, f"{each['validation']:.4f}", f"{each['test']:.4f}", "chosen" if name == result["chosen"] else ""
+        )
     console.print(table)
     console.print(result["verdict"], highlight=False, markup=False)
     if result["stopped"]:

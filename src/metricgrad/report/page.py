@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import torch
 
-from metricgrad.metrics import metric as to_metric
 from metricgrad.report import plots
 from metricgrad.surrogates.base import metric_from_config
 from metricgrad.training.judging import at_threshold
@@ -52,7 +51,7 @@ def write_run(folder: Path) -> Path:
     asked, result = (json.loads((folder / f"{name}.json").read_text()) for name in ("config", "result"))
     with np.load(folder / "evidence.npz", allow_pickle=False) as file:
         evidence = dict(file)
-    name, chosen = result["metric"], result["chosen"]["method"]
+    name, chosen = result["metric"], result["finalists"][result["chosen"]]["method"]
     first, *others = _figures(folder, result, evidence)
     sections = [
         _section("On test data", _values(result), first),
@@ -107,37 +106,22 @@ def write_comparison(folder: Path) -> Path:
 
 def _figures(folder: Path, result: dict[str, Any], evidence: dict[str, np.ndarray]) -> list[Any]:
     """The pictures with their titles; the first stands with the values."""
-    name, place = result["metric"], folder / "figures"
-    metric = metric_from_config(result["metric_config"]) if "name" in result["metric_config"] else to_metric(name)
-    test, entrants = result["test"], [each for each in ("cross_entropy", "chosen") if f"test_{each}" in evidence]
-    labels = {
-        "cross_entropy": "cross-entropy",
-        "chosen": result["chosen"]["method"],
-        "challenger": result["challenger"],
-    }
-    rows = [(labels[each], test[each], *test["intervals"][each]) for each in entrants]
+    name, place, finalists = result["metric"], folder / "figures", result["finalists"]
+    labels = {each: _label(each, found) for each, found in finalists.items()}
+    rows = [(labels[each], found["test"], *found["interval"]) for each, found in finalists.items()]
     found: list[Any] = [
-        _figure(plots.dots(rows, name, place / "comparison.png"), "95 % intervals of resampled test data.")
+        _figure(plots.dots(rows, name, place / "comparison.png"), "95 % intervals, test data resampled.")
     ]
-    curves = plots.curves(result["curves"], labels, name, place / "curves.png")
-    found.append(("While it trained", _figure(curves, "The metric is the true one, at its best threshold.")))
-    scores = {each: evidence[f"test_{each}"] for each in entrants}
+    curves = {labels[each]: found["curve"] for each, found in finalists.items()}
+    picture = plots.curves(curves, name, place / "curves.png")
+    found.append(("While it trained", _figure(picture, "The metric is the true one, at its best threshold.")))
+    scores = {labels[each]: evidence[f"test_{each}"] for each in finalists}
     target = evidence["test_target"]
-    if target.ndim == 1 and scores["chosen"].ndim == 1:
-        cuts = {each: result["thresholds"][each] for each in entrants}
-        if None not in cuts.values():
-
-            def value(each: np.ndarray, truth: np.ndarray, cut: float) -> float:
-                moved, values = at_threshold(metric, torch.tensor(cut), torch.from_numpy(each))
-                return float(moved(values, torch.from_numpy(truth)))
-
-            valid = {each: evidence[f"valid_{each}"] for each in entrants}
-            picture = plots.thresholds(valid, evidence["valid_target"], cuts, value, name, place / "threshold.png")
-            caption = "Validation data; the dot is the threshold that was chosen."
-            found.append(("Where to cut", _figure(picture, caption)))
-        curve = plots.roc_and_pr(scores, target, place / "roc_pr.png")
-        found.append(("Before and after", _figure(curve, "Test data: cross-entropy, and what was chosen.")))
-    decisions = {each: evidence[f"decided_{each}"] for each in entrants if f"decided_{each}" in evidence}
+    if target.ndim == 1 and all(each.ndim == 1 for each in scores.values()):
+        found += _thresholds(result, evidence, labels, place)
+        picture = plots.roc_and_pr(scores, target, place / "roc_pr.png")
+        found.append(("Before and after", _figure(picture, "Test data.")))
+    decisions = {labels[each]: evidence[f"decided_{each}"] for each in finalists if f"decided_{each}" in evidence}
     if decisions and target.ndim == 1:
         picture = plots.confusions(decisions, target, range(len(result["classes"])), place / "confusion.png")
         classes = ", ".join(f"{number} is {each}" for number, each in enumerate(result["classes"]))
@@ -148,6 +132,28 @@ def _figures(folder: Path, result: dict[str, Any], evidence: dict[str, np.ndarra
         caption = "Sets of validation items, scored by all that was tried: the closer to one falling line, the better."
         found.append(("Is the loss aligned with the metric?", _figure(picture, caption)))
     return found
+
+
+def _label(name: str, found: dict[str, Any]) -> str:
+    return "cross-entropy" if name == "cross_entropy" else found["method"]
+
+
+def _thresholds(
+    result: dict[str, Any], evidence: dict[str, np.ndarray], labels: dict[str, str], place: Path
+) -> list[tuple[str, str]]:
+    """The metric of validation data at all thresholds, where it has one."""
+    cuts = {labels[each]: found["threshold"] for each, found in result["finalists"].items()}
+    if any(not isinstance(cut, float) for cut in cuts.values()):
+        return []
+    metric = metric_from_config(result["metric_config"])
+
+    def value(scores: np.ndarray, truth: np.ndarray, cut: float) -> float:
+        moved, values = at_threshold(metric, torch.tensor(cut), torch.from_numpy(scores))
+        return float(moved(values, torch.from_numpy(truth)))
+
+    valid = {labels[each]: evidence[f"valid_{each}"] for each in labels}
+    picture = plots.thresholds(valid, evidence["valid_target"], cuts, value, result["metric"], place / "threshold.png")
+    return [("Where to cut", _figure(picture, "Validation data; the dot is the threshold that was chosen."))]
 
 
 def _aligned(evidence: dict[str, np.ndarray]) -> dict[str, dict[str, Any]]:
@@ -165,10 +171,11 @@ def _aligned(evidence: dict[str, np.ndarray]) -> dict[str, dict[str, Any]]:
 
 def _values(result: dict[str, Any]) -> str:
     rows = []
-    for label, each in (("cross-entropy, threshold tuned", "cross_entropy"), (result["chosen"]["method"], "chosen")):
-        if result["test"][each] is not None:
-            rows.append((label, f"{result['validation'][each]:.4f}", f"{result['test'][each]:.4f}"))
-    return _table((result["metric"], "validation", "test"), rows)
+    for name, found in result["finalists"].items():
+        label = "cross-entropy, threshold tuned" if name == "cross_entropy" else found["method"]
+        mark = "chosen" if name == result["chosen"] else ""
+        rows.append((label, f"{found['validation']:.4f}", f"{found['test']:.4f}", mark))
+    return _table((result["metric"], "validation", "test", ""), rows)
 
 
 def _tried(result: dict[str, Any]) -> str:
@@ -183,7 +190,8 @@ def _tried(result: dict[str, Any]) -> str:
     table = _table(("loss", "learning rate", "epochs", "best epoch", "validation"), rows)
     return (
         "<p>Everyone trains briefly, the best third for longer, the best two to the end. Only those that were trained "
-        f"to the end take part in the decision.</p><details><summary>All {len(rows)} trainings</summary>{table}</details>"
+        "to the end take part in the decision.</p>"
+        f"<details><summary>All {len(rows)} trainings</summary>{table}</details>"
     )
 
 

@@ -10,6 +10,11 @@ from matplotlib.figure import Figure
 from sklearn.metrics import confusion_matrix, precision_recall_curve, roc_curve
 
 USUAL, OURS, QUIET = "#8d99ae", "#2a6f97", "#5c677d"
+_FIRST = "cross-entropy"
+
+
+def _color(label: str) -> str:
+    return USUAL if label == _FIRST else OURS
 
 
 def _axes(width: float = 4.8, height: float = 3.4, columns: int = 1) -> tuple[Figure, Any]:
@@ -51,14 +56,11 @@ def dots(rows: Sequence[tuple[str, float, float, float]], name: str, path: Path)
     return _save(figure, path)
 
 
-def curves(
-    found: Mapping[str, Sequence[Sequence[float | None]]], labels: Mapping[str, str], name: str, path: Path
-) -> Path:
+def curves(found: Mapping[str, Sequence[Sequence[float | None]]], name: str, path: Path) -> Path:
     """Loss and true metric after every epoch.
 
     Args:
         found: by entrant, pairs of loss and metric.
-        labels: of the entrants.
         name: of the metric.
         path: where the picture goes.
 
@@ -66,13 +68,10 @@ def curves(
         The path.
     """
     figure, (left, right) = _axes(columns=2)
-    for entrant, color in (("cross_entropy", USUAL), ("challenger", OURS), ("chosen", OURS)):
-        if entrant not in found or (entrant == "chosen" and len(found) > 1):
-            continue
-        epochs = range(1, len(found[entrant]) + 1)
+    for label, rows in found.items():
         for axes, place in ((left, 0), (right, 1)):
-            values = [np.nan if row[place] is None else row[place] for row in found[entrant]]
-            axes.plot(epochs, values, color=color, label=labels.get(entrant, entrant))
+            values = [np.nan if row[place] is None else row[place] for row in rows]
+            axes.plot(range(1, len(rows) + 1), values, color=_color(label), label=label)
     left.set_title("loss, training data", fontsize=10)
     right.set_title(f"{name}, validation data", fontsize=10)
     for axes in (left, right):
@@ -99,13 +98,11 @@ def thresholds(
         The path.
     """
     figure, axes = _axes()
-    for entrant, color in (("cross_entropy", USUAL), ("chosen", OURS)):
-        if entrant not in scores:
-            continue
-        each = scores[entrant]
+    for entrant, each in scores.items():
+        color = _color(entrant)
         tried = np.unique(np.quantile(each, np.linspace(0.01, 0.999, 80)))
         shares = [(each > cut).mean() for cut in tried]
-        axes.plot(shares, [value(each, target, cut) for cut in tried], color=color, label=entrant.replace("_", "-"))
+        axes.plot(shares, [value(each, target, cut) for cut in tried], color=color, label=entrant)
         share = (each > cuts[entrant]).mean()
         axes.plot(share, value(each, target, cuts[entrant]), "o", color=color)
     axes.set_xscale("log")
@@ -142,7 +139,7 @@ def confusions(decisions: Mapping[str, np.ndarray], target: np.ndarray, classes:
             axes.set_yticks(range(len(classes)), [str(each) for each in classes], fontsize=8)
         axes.set_xlabel("predicted", fontsize=9)
         axes.set_ylabel("true", fontsize=9)
-        axes.set_title(entrant.replace("_", "-"), fontsize=10)
+        axes.set_title(entrant, fontsize=9)
         axes.spines[:].set_visible(False)
     return _save(figure, path)
 
@@ -159,12 +156,11 @@ def roc_and_pr(scores: Mapping[str, np.ndarray], target: np.ndarray, path: Path)
         The path.
     """
     figure, (left, right) = _axes(columns=2)
-    for entrant, color in (("cross_entropy", USUAL), ("chosen", OURS)):
-        if entrant not in scores:
-            continue
+    for entrant in scores:
+        color = _color(entrant)
         wrong, right_ones, _ = roc_curve(target, scores[entrant])
         precision, recall, _ = precision_recall_curve(target, scores[entrant])
-        left.plot(wrong, right_ones, color=color, label=entrant.replace("_", "-"))
+        left.plot(wrong, right_ones, color=color, label=entrant)
         right.plot(recall, precision, color=color)
     left.plot([0, 1], [0, 1], color="#cccccc", linewidth=0.8, linestyle=":")
     left.set(xlabel="false positive rate", ylabel="true positive rate")
@@ -188,8 +184,7 @@ def alignment(found: Mapping[str, Mapping[str, Any]], name: str, path: Path) -> 
     """
     figure, grid = _axes(3.9, 3.3, len(found))
     for axes, (label, each) in zip(np.ravel(grid), found.items(), strict=True):
-        color = USUAL if label == "cross-entropy" else OURS
-        axes.scatter(each["losses"], each["values"], s=8, alpha=0.5, color=color, edgecolors="none")
+        axes.scatter(each["losses"], each["values"], s=8, alpha=0.5, color=_color(label), edgecolors="none")
         axes.set_title(f"{label}\nrank correlation {each['spearman']:.3f}", fontsize=9)
         axes.set_xlabel("loss", fontsize=9)
         axes.set_ylabel(name, fontsize=9)
