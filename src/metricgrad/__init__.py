@@ -4,9 +4,9 @@ metricgrad turns evaluation metrics that have no useful gradient into losses for
 reference, for many sets at once; and surrogates, losses that take a metric's place in training.
 """
 
+from typing import TYPE_CHECKING, Any
+
 from metricgrad import ops as ops
-from metricgrad.estimators import MetricClassifier as MetricClassifier
-from metricgrad.estimators import MetricRanker as MetricRanker
 from metricgrad.metrics import Metric as Metric
 from metricgrad.metrics import best_threshold as best_threshold
 from metricgrad.metrics import decode_spans as decode_spans
@@ -32,3 +32,16 @@ from metricgrad.training import collect_scores as collect_scores
 from metricgrad.training import fit as fit
 
 __version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from metricgrad.estimators import MetricClassifier as MetricClassifier
+    from metricgrad.estimators import MetricRanker as MetricRanker
+
+
+def __getattr__(name: str) -> Any:
+    """The estimators, on first use: scikit-learn takes a second to import, and pandas with it."""
+    if name not in ("MetricClassifier", "MetricRanker"):
+        raise AttributeError(f"metricgrad has no {name!r}")
+    from metricgrad import estimators
+
+    return getattr(estimators, name)

@@ -48,7 +48,7 @@ class MetricClassifier(ClassifierMixin, BaseEstimator):
         classes_: the classes in order; for labels their numbers.
         trained_: the network and its threshold.
         fit_: what `mg.fit` gave: the same, with what was tried; a classifier that was loaded has none.
-        order: of two classes, the negative one and the positive one, by their places in `classes_`.
+        order_: of two classes, the negative one and the positive one, by their places in `classes_`.
         n_iter_: the epoch that was best.
         n_features_in_: columns of the training data.
         feature_names_in_: their names, where they have some.
@@ -182,7 +182,7 @@ class MetricClassifier(ClassifierMixin, BaseEstimator):
             return found.softmax(-1).numpy()
         chance = (self._steepness * found).sigmoid()
         both = torch.stack([1 - chance, chance], -1).numpy()
-        return both[:, self.order]
+        return both[:, self.order_]
 
     def score(self, X: Any, y: Any, sample_weight: None = None) -> float:  # noqa: N803
         """The metric, greater is better: negative where a lower value is better.
@@ -250,11 +250,11 @@ class MetricClassifier(ClassifierMixin, BaseEstimator):
         if len(self.classes_) < 2:
             raise ValueError(f"the target has one class only, {self.classes_[0]!r}; there is nothing to tell apart")
         self._kind = "binary" if len(self.classes_) == 2 else "classes"
-        self.order = [0, 1]
+        self.order_ = [0, 1]
         if self._kind == "binary" and self.positive is not None:
             if self.positive not in self.classes_:
                 raise ValueError(f"positive must be one of {self.classes_.tolist()}; got {self.positive!r}")
-            self.order = [0, 1] if self.classes_[1] == self.positive else [1, 0]
+            self.order_ = [0, 1] if self.classes_[1] == self.positive else [1, 0]
         metric = to_metric(self.metric)
         if self._kind == "classes" and not isinstance(metric, FunctionMetric) and "multi-class" not in metric.families:
             raise ValueError(
@@ -265,7 +265,7 @@ class MetricClassifier(ClassifierMixin, BaseEstimator):
 
     def ordered_classes(self) -> np.ndarray:
         """The classes as `encoded` numbers them: of two, the negative one first."""
-        return self.classes_[self.order] if self._kind == "binary" else self.classes_
+        return self.classes_[self.order_] if self._kind == "binary" else self.classes_
 
     def prepared(self, X: Any) -> Tensor:  # noqa: N803
         """Features as the network takes them.
@@ -299,7 +299,7 @@ class MetricClassifier(ClassifierMixin, BaseEstimator):
                 f"the target has classes that training did not: {', '.join(map(repr, unseen))}; it had {known}"
             )
         found = np.searchsorted(self.classes_, y)
-        return torch.from_numpy(found if self._kind == "classes" else np.asarray(self.order)[found])
+        return torch.from_numpy(found if self._kind == "classes" else np.asarray(self.order_)[found])
 
     def _chosen(self) -> Metric:
         metric = to_metric(self.metric)

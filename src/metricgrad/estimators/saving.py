@@ -37,7 +37,7 @@ def save_classifier(model: "MetricClassifier", path: str | Path) -> None:
         "settings": {name: _plain(getattr(model, name)) for name in _KEPT},
         "classes": {"values": classes.tolist(), "dtype": "object" if classes.dtype == object else classes.dtype.str},
         "kind": model._kind,
-        "order": model.order if model._kind == "binary" else None,
+        "order": model.order_ if model._kind == "binary" else None,
         "threshold": None if threshold is None else threshold.tolist(),
         "cut": model._cut.tolist(),
         "steepness": model._steepness,
@@ -75,7 +75,7 @@ def load_classifier(cls: type["MetricClassifier"], path: str | Path) -> "MetricC
     metric = metric_from_config(header["metric"])
     model = cls(metric, hidden=tuple(header["hidden"]), **header["settings"])
     model.classes_ = np.asarray(header["classes"]["values"], dtype=header["classes"]["dtype"])
-    model._kind, model.order = header["kind"], header["order"]
+    model._kind, model.order_ = header["kind"], header["order"]
     model._cut, model._steepness = torch.tensor(header["cut"]), header["steepness"]
     model.n_features_in_, model.n_iter_ = header["features"], header["epoch"]
     if header["names"]:
