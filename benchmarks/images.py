@@ -88,7 +88,7 @@ def train(settings: Settings, base: mg.Surrogate | None, rate: float, data: Data
         model.parameters(), rate, momentum=0.9, weight_decay=settings["weight_decay"], nesterov=True, fused=True
     )
     generator = torch.Generator().manual_seed(seed)
-    steps = len(data.train.y) // settings["batch"]
+    steps, stored = len(data.train.y) // settings["batch"], []
     for epoch in range(1, epochs + 1):
         losses = []
         for index in torch.randperm(len(data.train.y), generator=generator)[: steps * settings["batch"]].split(
@@ -112,7 +112,7 @@ def train(settings: Settings, base: mg.Surrogate | None, rate: float, data: Data
             trial.valid, trial.step = found, epoch
             trial.state = {name: value.clone() for name, value in model.state_dict().items()}
         if settings.get("alternate") and isinstance(base, mg.ReLoss) and epoch < epochs:
-            relearn(base, model, data, settings, generator)
+            relearn(base, model, data, settings, generator, stored)
     return trial
 
 
@@ -123,13 +123,16 @@ def objective(settings: Settings, base: mg.Surrogate | None, scores: Tensor, tar
     return value + weight * F.cross_entropy(scores, target) if weight else value
 
 
-def relearn(loss: mg.ReLoss, model: nn.Module, data: Data, settings: Settings, generator: torch.Generator) -> None:
-    """A few steps of learning on the network's own scores of training data: alternate training (Table 11)."""
+def relearn(
+    loss: mg.ReLoss, model: nn.Module, data: Data, settings: Settings, generator: torch.Generator, stored: list[Any]
+) -> None:
+    """A few steps of learning on the network's own scores of training data, now and before (Table 11)."""
     chosen = torch.randperm(len(data.train.y), generator=generator)[:4096]
     sets = mg.collect_scores(
         model, [(data.train.x[i], data.train.y[i]) for i in chosen.split(512)], size=settings["batch"]
     )
-    loss.learn([sets], steps=settings["alternate"], rate=1e-3, sets=32, progress=False, generator=generator)
+    stored.append(sets)  # a good network's sets alone hardly differ in accuracy
+    loss.learn(stored, steps=settings["alternate"], rate=1e-3, sets=32, progress=False, generator=generator)
 
 
 def augmented(images: Tensor, generator: torch.Generator) -> Tensor:
