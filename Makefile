@@ -9,8 +9,8 @@ JOBS ?= 2
 .PHONY: demo test setup lint check speed clean
 
 demo: $(STAMP)  ## trains for F1 on bundled data, compares losses, writes reports to runs/
-	$(BIN)/metricgrad train --hidden none --out runs/demo
-	$(BIN)/metricgrad compare --hidden none --epochs 8 --splits 3 --methods soft_f_beta,uniloss,auto --out runs/demo-compared
+	OMP_NUM_THREADS=1 $(BIN)/metricgrad train --hidden none --epochs 12 --out runs/demo
+	OMP_NUM_THREADS=1 $(BIN)/metricgrad compare --hidden none --epochs 6 --splits 3 --methods soft_f_beta,auto --out runs/demo-compared
 
 test: $(STAMP)  ## all tests, doctests and the code in README and docs
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS)
