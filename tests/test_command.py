@@ -319,6 +319,15 @@ def test_differences_are_paired_corrected_for_overlap_and_for_many() -> None:
     assert worse["good"]["mean"] == -found["good"]["mean"]
 
 
+def test_compare_keeps_the_sign_of_a_value(tmp_path: Path) -> None:
+    """MCC of labels that say nothing is around 0, on either side of it."""
+    frame = table().assign(label=np.random.default_rng(3).permutation(np.arange(300) % 2))
+    frame.to_csv(tmp_path / "data.csv", index=False)
+    options = ("--target", "label", "--metric", "mcc", *QUICK, "--methods", "focal", "--splits", 6, "--json")
+    values = json.loads(run("compare", tmp_path / "data.csv", *options, "--out", tmp_path / "run").stdout)["values"]
+    assert min(values["focal"] + values["cross_entropy"]) < 0
+
+
 def test_compare_refuses_methods_it_does_not_know(data: Path, tmp_path: Path) -> None:
     found = run("compare", data, "--target", "label", "--methods", "auto,magic", "--out", tmp_path / "run")
     assert found.exit_code == 2

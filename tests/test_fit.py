@@ -109,6 +109,9 @@ def test_classes_labels_and_functions() -> None:
 def test_a_two_class_model_is_one_of_binary_scores() -> None:
     found = quick(linear(2), made(), metric="auc", method="cross_entropy")
     assert found.value > 0.85
+    x, y = made()
+    decided = quick(linear(2), (x, y), method="cross_entropy", folds=1)
+    assert f1_score(y, decided.predict(x)) == pytest.approx(decided.measure(x, y), abs=1e-6)
 
 
 def test_predictions_are_decided_at_the_threshold_that_was_tuned() -> None:
@@ -421,6 +424,8 @@ def test_a_folder_of_another_training_is_refused(tmp_path: Path) -> None:
     quick(linear(), made(), method="cross_entropy", folder=tmp_path, folds=1)
     with pytest.raises(ValueError, match="epochs=4; this one has epochs=5"):
         quick(linear(), made(), method="cross_entropy", folder=tmp_path, folds=1, epochs=5)
+    with pytest.raises(ValueError, match="seed=0; this one has seed=1"):
+        quick(linear(), made(), method="cross_entropy", folder=tmp_path, folds=1, seed=1)
 
 
 def test_randomness_of_the_user_is_left_alone() -> None:

@@ -116,7 +116,9 @@ def measure(folder: RunFolder, asked: dict[str, Any], data: Path | None, *, prog
                 known = values.setdefault(name, [])
                 if len(known) <= split:
                     model = classifier(asked, y, name, progress=False).fit(x, y)
-                    known.append(abs(model.score(x_test, y_test.to_numpy())))
+                    if model.fit_.stopped:
+                        raise KeyboardInterrupt  # half a training is no value
+                    known.append(model.trained_.measure(model.prepared(x_test), model.encoded(y_test.to_numpy())))
                     folder.write("values.json", values)
                 tell(1, f"{name}: {known[split]:.4f}")
     return values

@@ -114,10 +114,8 @@ def predict(
             found[f"probability of {each}"] = chances[:, number].round(6)
         if target is not None:
             _, y, _ = split_target(table, target)
-            value = loaded.score(x.loc[y.index], y.to_numpy())
-            Console(stderr=True).print(
-                f"{loaded.trained_.metric.name}: {abs(value):.4f} on {len(y)} rows", highlight=False
-            )
+            value = loaded.trained_.measure(loaded.prepared(x.loc[y.index]), loaded.encoded(y.to_numpy()))
+            Console(stderr=True).print(f"{loaded.trained_.metric.name}: {value:.4f} on {len(y)} rows", highlight=False)
         if out is not None and out.exists():
             raise ValueError(f"{out} is there already; choose another --out")
         found.to_csv(sys.stdout if out is None else out, index=False)

@@ -1,4 +1,4 @@
-"""From a table to numbers a network can take: one float32 column after the other, nothing twice in memory.
+"""From a table to numbers a network can take: one float32 column after the other.
 
     numbers       missing values become the median, with a column that says so; then mean 0 and spread 1
     0 and 1       stay as they are
@@ -101,7 +101,7 @@ class Preparation:
                     [f"{name} rare"] if column.rare else []
                 )
         if not self.names:
-            raise ValueError("no column has more than one value; there is nothing to learn from")
+            raise ValueError("the table has no columns; there is nothing to learn from")
         return self
 
     def transform(self, table: Any) -> np.ndarray:

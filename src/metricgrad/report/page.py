@@ -33,7 +33,6 @@ figure { margin: 0; } figcaption { color: var(--quiet); font-size: 14px; margin-
 table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums; font-size: 15px; }
 th, td { text-align: right; padding: 6px 10px; border-bottom: 1px solid var(--line); }
 th:first-child, td:first-child { text-align: left; } th { color: var(--quiet); font-weight: 600; }
-tr.best td { font-weight: 700; }
 pre { background: var(--wash); padding: 12px 14px; border-radius: 8px; overflow-x: auto; font-size: 14px; }
 details summary { cursor: pointer; color: var(--ours); }
 """

@@ -21,12 +21,13 @@ from metricgrad.metrics import metric as to_metric
 from metricgrad.metrics.checks import whole
 from metricgrad.progress import progress as to_progress
 from metricgrad.surrogates import Surrogate
+from metricgrad.surrogates.elements import is_multilabel
 from metricgrad.surrogates.score_sets import ScoreSets
 from metricgrad.training.algorithm import modes_kept
 from metricgrad.training.entrants import ORDINARY, RATES, challengers, contenders, ordinary
 from metricgrad.training.feeding import Drawing, Fold, Items, Loader, cut, to_feed
 from metricgrad.training.heat import Entry, Settings, View
-from metricgrad.training.judging import Judge, Seen, at_threshold
+from metricgrad.training.judging import Judge, Seen, at_threshold, binary_scores
 from metricgrad.training.tournament import Arena, Decision, Ground, bracket, decide, heat_epochs, remembered
 
 _ENOUGH = 1000  # items of the rarest class, above which one cut will do
@@ -66,7 +67,7 @@ class Trained:
         with modes_kept(self.model):
             self.model.eval()
             found = torch.cat([self.model(part) for part in x.split(_CHUNK)])
-        return found.squeeze(-1) if found.dim() > 1 and found.shape[-1] == 1 else found
+        return found if found.dim() == 1 or is_multilabel(self.metric) else binary_scores(self.metric, found)
 
     def predict(self, x: Any) -> Tensor:
         """Decisions: 0 or 1 by the threshold, for binary scores and labels; the class of the highest score otherwise.
@@ -78,7 +79,7 @@ class Trained:
             `[items]`, or `[items, C]` for labels.
         """
         scores = self.scores(x)
-        if scores.dim() == 1 or getattr(self.metric, "multilabel", False):
+        if scores.dim() == 1 or is_multilabel(self.metric):
             return (scores > (0.0 if self.threshold is None else self.threshold)).long()
         return scores.argmax(-1)
 
@@ -131,16 +132,17 @@ class Fit(Trained):
     def verdict(self) -> str:
         """Who won and by how much, in a sentence."""
         name, found = self.metric.name, self.decision
-        how = "by five-fold cross-validation" if self.folds > 1 else "on validation data"
+        how = f"by {self.folds}-fold cross-validation" if self.folds > 1 else "on validation data"
         if found.ordinary is None or found.challenger is None:
             return f"{self.method}: {name} {self.value:.4f} {how}"
-        usual = f"cross-entropy's {found.ordinary.value:.4f}"
-        told = f"{name} {found.challenger.value:.4f} against {usual} {how}"
+        plain = found.ordinary.contender.method
+        usual = "cross-entropy" if plain == ORDINARY else plain
+        told = f"{name} {found.challenger.value:.4f} against {usual}'s {found.ordinary.value:.4f} {how}"
         told += f"; on other cuts the gain is {found.gain:.4f}" if found.again else ""
         told += f"; {found.luck:.4f} would be luck"
         if found.winner is found.challenger:
             return f"{self.method} is better: {told}"
-        return f"cross-entropy is as good here: the best challenger, {found.challenger.contender}, has {told}"
+        return f"{usual} is as good here: the best challenger, {found.challenger.contender}, has {told}"
 
 
 def fit(

@@ -9,14 +9,13 @@ go on exactly.
 import copy
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from metricgrad.metrics.multiclass import ClassificationMetric
 from metricgrad.surrogates import with_memory
 from metricgrad.surrogates.exam import ordinary_loss
 from metricgrad.training.algorithm import modes_kept
@@ -24,7 +23,7 @@ from metricgrad.training.checkpoint import read_checkpoint, write_checkpoint
 from metricgrad.training.entrants import Contender
 from metricgrad.training.feeding import Batch, Drawing, Items, Loader
 from metricgrad.training.flat import Stack
-from metricgrad.training.judging import Judge
+from metricgrad.training.judging import Judge, binary_scores
 
 Tell = Callable[..., None]
 Place = tuple[Contender, float]
@@ -137,7 +136,7 @@ class Heat:
         """
         with torch.random.fork_rng(devices=[]), modes_kept(self._module):
             self._begin()
-            known = {"entrants": [[str(contender), rate] for contender, rate in self.places], "epochs": self.epochs}
+            known = self._known()
             if path is not None and path.exists():
                 self._restore(read_checkpoint(path, self._state(), known, varying="loss."))
             try:
@@ -153,6 +152,17 @@ class Heat:
                 self.stopped = True
             tell(self.epochs - self._epoch, "")
         return [self._entry(number) for number in range(len(self.places))]
+
+    def _known(self) -> dict[str, Any]:
+        """What a checkpoint must agree in."""
+        return {
+            "entrants": [[str(contender), rate] for contender, rate in self.places],
+            "epochs": self.epochs,
+            "metric": self._judge.metric.name,
+            "batches": self._steps(),
+            "validation": self._judge.seen.live.sum(-1).tolist(),
+            **asdict(self.settings),
+        }
 
     def train_only(self, epochs: int) -> dict[str, Tensor]:
         """The first epochs of the training, without a look at validation data: the model's state after them.
@@ -245,13 +255,7 @@ class Heat:
 
     def _shaped(self, scores: Tensor, target: Tensor) -> Tensor:
         """Binary scores without a dimension of one; those of a two-class model as s1 - s0."""
-        if scores.dim() == target.dim() + 1:
-            if scores.shape[-1] == 1:
-                return scores.squeeze(-1)
-            metric = self._judge.metric
-            if scores.shape[-1] == 2 and isinstance(metric, ClassificationMetric) and metric.average is None:
-                return scores[..., 1] - scores[..., 0]
-        return scores
+        return binary_scores(self._judge.metric, scores) if scores.dim() == target.dim() + 1 else scores
 
     def _look(self, mean: Tensor) -> None:
         """The metric of every entrant on validation data; remembers those that are better than ever."""

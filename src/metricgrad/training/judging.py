@@ -19,6 +19,7 @@ from metricgrad.metrics import Metric, best_threshold
 from metricgrad.metrics.confusion import ConfusionMetric
 from metricgrad.metrics.curves import CurveMetric
 from metricgrad.metrics.function import FunctionMetric
+from metricgrad.metrics.multiclass import ClassificationMetric
 
 _CUTS, _CUT_ELEMENTS = (8, 64), 250_000  # draws that a threshold is the median of, and their items in all
 _DRAWS = 200
@@ -143,6 +144,14 @@ def at_threshold(metric: Metric, threshold: Tensor | None, scores: Tensor) -> tu
     if isinstance(metric, ConfusionMetric):
         return replace(metric, threshold=threshold), scores
     return metric, scores - threshold
+
+
+def binary_scores(metric: Metric, scores: Tensor) -> Tensor:
+    """Scores `[..., N, C]` of a model with one output per item without that dimension, of two classes as s1 - s0."""
+    if scores.shape[-1] == 1:
+        return scores.squeeze(-1)
+    two = scores.shape[-1] == 2 and isinstance(metric, ClassificationMetric) and metric.average is None
+    return scores[..., 1] - scores[..., 0] if two else scores
 
 
 @torch.no_grad()

@@ -135,8 +135,13 @@ def bracket(arena: Arena, name: str, contenders: list[Contender], rates: list[fl
 def _promoted(found: list[Entry], contenders: int, round_: int) -> list[Place]:
     """The entrants of the next round, from those of this one, the best first."""
     several = {entry.contender: [each.rate for each in found if each.contender is entry.contender] for entry in found}
-    kept, width = (max(2, math.ceil(contenders / 3)), 2) if round_ == 0 else (2, 1)
+    kept, width = _promotion(contenders, round_)
     return [(contender, rate) for contender, rates in list(several.items())[:kept] for rate in rates[:width]]
+
+
+def _promotion(contenders: int, round_: int) -> tuple[int, int]:
+    """How many contenders go on from a round, and with how many learning rates each."""
+    return (max(2, math.ceil(contenders / 3)), 2) if round_ == 0 else (2, 1)
 
 
 def _short(epochs: int, share: float) -> int:
@@ -193,8 +198,9 @@ def decide(arena: Arena, ordinary: list[Entry], challengers: list[Entry], others
         second.heat(f"again-{number}", [(entry.contender, entry.rate)], entry.epochs, entry.epoch)[0]
         for number, entry in enumerate((usual, best))
     ]
-    if any(entry.value is None for entry in met):
-        return decision
+    arena.stopped = second.stopped
+    if second.stopped or any(entry.value is None for entry in met):
+        return replace(decision, winner=usual)  # not shown twice
     gain, luck = _gain(second, met[0], met[1:])
     return Decision(best if gain > luck else usual, usual, best, gain, luck, again=True)
 
@@ -217,7 +223,7 @@ def heat_epochs(arena: Arena, contenders: list[Contender], rates: list[float], e
         if not last and len(places) <= 2:
             continue
         total += len(arena.heats(places)) * (epochs if last else _short(epochs, share))
-        kept, width = (max(2, math.ceil(len(contenders) / 3)), 2) if number == 0 else (2, 1)
+        kept, width = _promotion(len(contenders), number)
         places = [(contender, rate) for contender in contenders[:kept] for rate in rates[:width]]
     return total
 
