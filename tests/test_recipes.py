@@ -59,6 +59,15 @@ def test_better_scores_have_a_lower_loss(name: str) -> None:
     assert (values.diff() < 0).all()
 
 
+def test_the_loss_for_accuracy_pushes_every_item_the_right_way() -> None:
+    """It need not be monotone by construction, so its gradient is looked at, item by item."""
+    odds = torch.linspace(-8, 8, 201).unsqueeze(-1)
+    scores = torch.cat([odds, torch.zeros_like(odds)], -1).requires_grad_()
+    mg.ReLoss.pretrained("accuracy")(scores, torch.zeros(201, dtype=torch.long)).backward()
+    assert scores.grad is not None
+    assert (scores.grad[:, 0] < 0).all()
+
+
 def test_the_losses_that_ship_are_small() -> None:
     assert sum(path.stat().st_size for path in FOLDER.iterdir()) < 400_000
 

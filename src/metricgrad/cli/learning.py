@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from metricgrad.cli.app import app, refuse
-from metricgrad.training.recipes import PENALTY, read_scores, teach
+from metricgrad.training.recipes import as_shipped, read_scores, teach
 
 
 @app.command(
@@ -28,7 +28,10 @@ def learn(
         int | None, typer.Option(help="Of learning; 300 for accuracy and 2,000 for others unless given.", min=1)
     ] = None,
     seed: Annotated[int, typer.Option(help="Of everything random.")] = 0,
-    penalty: Annotated[float, typer.Option(help="Weight of the gradient penalty.", min=0.0)] = PENALTY,
+    penalty: Annotated[
+        float | None,
+        typer.Option(help="Weight of the gradient penalty; 10 for accuracy and 0 for others unless given.", min=0.0),
+    ] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace a file that is there.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the card, for machines.")] = False,
 ) -> None:
@@ -41,7 +44,8 @@ def learn(
         refuse(f"{' and '.join(taken)} would be overwritten; choose another --out, or add --force")
     try:
         own = [read_scores(path) for path in scores] if scores else None
-        taught = teach(name, steps=steps, seed=seed, scores=own, progress=not as_json, penalty=penalty)
+        options = as_shipped(name, seed) | ({} if penalty is None else {"penalty": penalty})
+        taught = teach(name, steps=steps, seed=seed, scores=own, progress=not as_json, **options)
         taught.loss.save(out)
         card_path.write_text(json.dumps(taught.card, indent=2) + "\n")
     except (ValueError, OSError) as error:

@@ -21,6 +21,7 @@ from metricgrad.metrics import metric as to_metric
 from metricgrad.progress import progress as to_progress
 from metricgrad.surrogates.baselines import CrossEntropy
 from metricgrad.surrogates.exam import Ranked
+from metricgrad.surrogates.nets import Classification
 from metricgrad.surrogates.reloss import ReLoss
 from metricgrad.surrogates.score_sets import ScoreSets, to_sets
 from metricgrad.surrogates.sources import Source, broad, mixed
@@ -31,7 +32,7 @@ _SIZES = (64, 256)
 _MOMENTS = (0, 3, 6, 10, 20, 40, 80, 160, 320)  # steps of a network's training at which its scores are taken
 _SET = 128
 _SETS = 64  # in a step
-PENALTY = 0.0
+_OF_CLASSES = ("accuracy", "error_rate")
 
 
 class Taught(NamedTuple):
@@ -46,6 +47,25 @@ class Taught(NamedTuple):
     card: dict[str, Any]
 
 
+def as_shipped(name: str, seed: int = 0) -> dict[str, Any]:
+    """The options of `ReLoss` with which the loss that ships for a metric was learned.
+
+    Accuracy's has the penalty of ReLoss, Eqn. 8, on every gradient: without it the loss is nearly as flat as accuracy
+    where items are far from right, and trains worse. A loss of sets needs no penalty to be smooth.
+
+    Args:
+        name: of the metric.
+        seed: of the network's weights.
+
+    Returns:
+        Arguments for `teach`.
+    """
+    if name not in _OF_CLASSES:
+        return {"penalty": 0.0}
+    net = Classification(monotone=False, generator=torch.Generator().manual_seed(seed))
+    return {"penalty": 10.0, "smooth": "equal", "net": net}
+
+
 def teach(
     name: str,
     *,
@@ -56,7 +76,7 @@ def teach(
     progress: bool = True,
     **options: Any,
 ) -> Taught:
-    """A loss for a metric, learned as those that ship.
+    """A loss for a metric, learned from what those that ship were learned from.
 
     Args:
         name: of a metric, for binary scores or classes.
@@ -65,13 +85,13 @@ def teach(
         scores: score sets of the user's own models, in place of those of the digits; a fifth of them is held out.
         classes: numbers of classes of made-up sets, for accuracy.
         progress: shows bars, on a terminal.
-        **options: of `ReLoss`.
+        **options: of `ReLoss`; those of the losses that ship are `as_shipped(name)`.
 
     Returns:
         The loss, and what a reader wants to know of it.
     """
     metric, start = to_metric(name), time.perf_counter()
-    many = name in ("accuracy", "error_rate")
+    many = name in _OF_CLASSES
     if not many and "binary" not in metric.families:
         raise ValueError(f"losses are taught for metrics of binary scores and for accuracy; got {name!r}")
     steps = steps or (300 if many else 2000)
@@ -87,7 +107,7 @@ def teach(
             scores,
             None,
         )
-    loss = ReLoss(metric, generator=generator, **{"penalty": PENALTY, **options})
+    loss = ReLoss(metric, generator=generator, **{"penalty": 0.0, **options})
     found = loss.learn(
         [*stored, *made], steps=steps, share=0.0, sets=_SETS, valid=held, progress=progress, generator=generator
     )
