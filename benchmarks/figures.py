@@ -8,8 +8,10 @@ import matplotlib
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 
+plt.rcParams.update({"axes.spines.top": False, "axes.spines.right": False})
 _DISTANCES = ["0", "1_512", "1_128", "1_32", "1_8", "1_2"]
 _LOSSES = {"auc": "1 - AUC", "average_precision": "1 - average precision", "f1": "1 - F1", "error_rate": "error rate"}
+_KINDS = {"cross": "#444444", "paper": "#2a6f97", "margin": "#bc4749", "uniloss": "#6a994e"}
 _COLORS = {"accuracy": "#2a6f97", "accuracy_best": "#6a994e", "ap": "#bc4749"}
 
 
@@ -39,16 +41,13 @@ def fidelity(cells: dict[tuple[str, str], Any], rows: dict[str, dict[str, Any]],
         axis.plot(places, printed, color="black", linestyle=":", marker="x", label="UniLoss, supplement, Table 1")
         axis.set_xticks(places, [distance.replace("_", "/") for distance in _DISTANCES])
         axis.set_xlabel("bits flipped, share of all")
-        axis.spines[["top", "right"]].set_visible(False)
     axes[0].set_yscale("symlog", linthresh=0.1)
     axes[0].set_ylim(0, None)
     axes[0].set_title("error of the interpolated metric, points of 100", fontsize=11)
     axes[1].set_title("rank correlation with the true metric", fontsize=11)
     handles, labels = axes[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=3, frameon=False, fontsize=9)
-    path.parent.mkdir(exist_ok=True)
-    figure.savefig(path, dpi=130, metadata={"Software": None})
-    plt.close(figure)
+    _save(figure, path)
 
 
 def convergence(cells: dict[tuple[str, str], Any], rows: dict[str, dict[str, Any]], paper: Any, path: Path) -> None:
@@ -70,21 +69,15 @@ def convergence(cells: dict[tuple[str, str], Any], rows: dict[str, dict[str, Any
         for axis, name in zip(line, names, strict=True):
             for kind, (label, color) in kinds.items():
                 found = [cells[row, f"{name}_{kind}_{moment}"] for moment in moments]
-                means = [cell.mean for cell in found]
-                axis.plot(moments, means, color=color, label=label)
-                low, high = ([cell.mean + sign * cell.spread for cell in found] for sign in (-1, 1))
-                axis.fill_between(moments, low, high, color=color, alpha=0.15, linewidth=0)
+                _band(axis, moments, found, color=color, label=label)
             axis.set_ylim(-0.05, 1.05)
-            axis.spines[["top", "right"]].set_visible(False)
         line[0].set_ylabel(settings["label"])
     for axis, name in zip(axes[0], names, strict=True):
         axis.set_title(_LOSSES.get(name, name), fontsize=11)
     for axis in axes[-1]:
         axis.set_xlabel("iterations")
     axes[0, 0].legend(frameon=False, fontsize=9)
-    path.parent.mkdir(exist_ok=True)
-    figure.savefig(path, dpi=100, metadata={"Software": None})
-    plt.close(figure)
+    _save(figure, path)
 
 
 def synthetic(cells: dict[tuple[str, str], Any], rows: dict[str, dict[str, Any]], paper: Any, path: Path) -> None:
@@ -106,15 +99,52 @@ def synthetic(cells: dict[tuple[str, str], Any], rows: dict[str, dict[str, Any]]
             found = [cells[row, f"{kind}_{moment}"] for moment in moments]
             if not found:
                 continue
-            axis.plot(moments, [cell.mean for cell in found], **style)
-            low, high = ([cell.mean + sign * cell.spread for cell in found] for sign in (-1, 1))
-            axis.fill_between(moments, low, high, color=style["color"], alpha=0.08, linewidth=0)
+            _band(axis, moments, found, **style)
     axes[0].set(title="Spearman with the metric on held-out inputs", xlabel="steps of learning")
     axes[1].set(title="metric of inputs moved down each loss (lower is better)", xlabel="steps of descent")
-    for axis in axes:
-        axis.spines[["top", "right"]].set_visible(False)
     handles, labels = axes[1].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=5, frameon=False, fontsize=9)
+    _save(figure, path)
+
+
+def reloss_mnist(cells: dict[tuple[str, str], Any], rows: dict[str, dict[str, Any]], paper: Any, path: Path) -> None:
+    """Accuracy against the loss's rank correlation (ReLoss, Figure 3a), and against the size of its network (3b).
+
+    Args:
+        cells: mean and spread by row and column.
+        rows: settings of the rows, with their labels.
+        paper: not used; the paper prints a picture only.
+        path: where the picture goes.
+    """
+    figure, axes = plt.subplots(1, 3, figsize=(13, 4.4), layout="constrained", width_ratios=(1.3, 1.3, 1))
+    beside = [row for row in rows if row.endswith("_ce") or row == "cross_entropy"]
+    sizes = {"width_4": 53, "layers_2": 385, "width_16": 593, "width_64": 8513, "paper": 33409, "width_256": 132353}
+    alone = [row for row in rows if row not in beside and row not in sizes.keys() - {"paper"}]
+    for axis, chosen, title in (
+        (axes[0], alone, "trained on the loss alone"),
+        (axes[1], beside, "trained on it and cross-entropy"),
+    ):
+        for row in chosen:
+            ranked, found = cells[row, "spearman"], cells[row, "accuracy"]
+            style = {"color": _KINDS.get(row.split("_")[0], "#888888"), "fmt": "o", "ms": 5, "capsize": 2}
+            axis.errorbar(ranked.mean, found.mean, found.spread, ranked.spread, **style)
+            label = rows[row]["label"].removesuffix(" + cross-entropy").removesuffix(",")
+            axis.annotate(label, (ranked.mean, found.mean), (4, 4), textcoords="offset points", fontsize=7)
+        axis.set(title=title, xlabel="Spearman of the loss with accuracy, %", ylabel="test accuracy, %")
+    found = [cells[row, "accuracy"] for row in sizes]
+    _band(axes[2], list(sizes.values()), found, color=_KINDS["paper"], marker="o")
+    axes[2].set(title="ReLoss alone, by size", xscale="log", xlabel="parameters of the loss", ylabel="test accuracy, %")
+    _save(figure, path)
+
+
+def _band(axis: Any, places: list[int], found: list[Any], **style: Any) -> None:
+    """A line of means in a band of their spread."""
+    axis.plot(places, [cell.mean for cell in found], **style)
+    low, high = ([cell.mean + sign * cell.spread for cell in found] for sign in (-1, 1))
+    axis.fill_between(places, low, high, color=style["color"], alpha=0.12, linewidth=0)
+
+
+def _save(figure: Any, path: Path) -> None:
     path.parent.mkdir(exist_ok=True)
     figure.savefig(path, dpi=110, metadata={"Software": None})
     plt.close(figure)

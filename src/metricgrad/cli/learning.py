@@ -44,7 +44,9 @@ def learn(
         refuse(f"{' and '.join(taken)} would be overwritten; choose another --out, or add --force")
     try:
         own = [read_scores(path) for path in scores] if scores else None
-        options = as_shipped(name, seed) | ({} if penalty is None else {"penalty": penalty})
+        options = as_shipped(name, seed)
+        if penalty is not None:
+            options["penalty"] = penalty
         taught = teach(name, steps=steps, seed=seed, scores=own, progress=not as_json, **options)
         taught.loss.save(out)
         card_path.write_text(json.dumps(taught.card, indent=2) + "\n")

@@ -8,141 +8,28 @@ everything. Test data has no place here; judge the result on data that `fit` nev
 import copy
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
-from metricgrad.metrics import Metric
 from metricgrad.metrics import metric as to_metric
 from metricgrad.metrics.checks import whole
 from metricgrad.progress import progress as to_progress
 from metricgrad.surrogates import Surrogate
-from metricgrad.surrogates.elements import is_multilabel
 from metricgrad.surrogates.score_sets import ScoreSets
-from metricgrad.training.algorithm import modes_kept
 from metricgrad.training.entrants import ORDINARY, RATES, challengers, contenders, ordinary
-from metricgrad.training.feeding import Drawing, Fold, Items, Loader, cut, to_feed
-from metricgrad.training.heat import Entry, Settings, View
-from metricgrad.training.judging import Judge, Seen, at_threshold, binary_scores
-from metricgrad.training.tournament import Arena, Decision, Ground, bracket, decide, heat_epochs, remembered
+from metricgrad.training.feeding import Drawing, Fold, Items, Loader, to_feed
+from metricgrad.training.ground import Ground, everything, to_ground
+from metricgrad.training.heat import Entry, Settings
+from metricgrad.training.judging import Seen
+from metricgrad.training.tournament import Arena, bracket, decide, heat_epochs, remembered
+from metricgrad.training.trained import Fit, Trained
 
-_ENOUGH = 1000  # items of the rarest class, above which one cut will do
-_FOLDS = 5
-_LOOKED_AT = 50_000  # validation items, at most
-_CHUNK = 16384
 _SETS, _SET = 512, 128  # score sets that are kept, and their items
 _SHORTEST = 4  # epochs
-
-
-@dataclass(kw_only=True)
-class Trained:
-    """A model and where it decides.
-
-    Attributes:
-        model: in `eval()` mode.
-        metric: what it was trained for.
-        threshold: a score above it is a positive decision; None where the metric has none.
-    """
-
-    model: nn.Module
-    metric: Metric
-    threshold: Tensor | None
-
-    @torch.no_grad()
-    def scores(self, x: Any) -> Tensor:
-        """Raw scores of items.
-
-        Args:
-            x: `[items, ...]`, an array or a tensor.
-
-        Returns:
-            `[items]` for binary scores, `[items, C]` otherwise.
-        """
-        x = x if isinstance(x, Tensor) else torch.as_tensor(np.asarray(x))
-        x = x.float() if x.is_floating_point() else x
-        with modes_kept(self.model):
-            self.model.eval()
-            found = torch.cat([self.model(part) for part in x.split(_CHUNK)])
-        return found if found.dim() == 1 or is_multilabel(self.metric) else binary_scores(self.metric, found)
-
-    def predict(self, x: Any) -> Tensor:
-        """Decisions: 0 or 1 by the threshold, for binary scores and labels; the class of the highest score otherwise.
-
-        Args:
-            x: `[items, ...]`, an array or a tensor.
-
-        Returns:
-            `[items]`, or `[items, C]` for labels.
-        """
-        scores = self.scores(x)
-        if scores.dim() == 1 or is_multilabel(self.metric):
-            return (scores > (0.0 if self.threshold is None else self.threshold)).long()
-        return scores.argmax(-1)
-
-    def measure(self, x: Any, y: Any) -> float:
-        """The metric of items, at the threshold.
-
-        Args:
-            x: `[items, ...]`.
-            y: their targets.
-
-        Returns:
-            The metric.
-        """
-        metric, scores = at_threshold(self.metric, self.threshold, self.scores(x))
-        return float(metric(scores, y if isinstance(y, Tensor) else torch.as_tensor(np.asarray(y))))
-
-
-@dataclass(kw_only=True)
-class Fit(Trained):
-    """What `mg.fit` leaves behind: the model, and how it came about.
-
-    Attributes:
-        value: the metric on validation data.
-        decision: who won, against whom, by how much.
-        finalists: the models of `cross_entropy` and of the best `challenger`, as far as they took part; the model is
-            one of them.
-        entries: everything that was tried.
-        seen: the validation items, of which the entrants' scores are.
-        score_sets: sets of validation items as the entrants scored them, good and bad, to check losses on.
-        folds: of validation; 1 is one cut.
-        seconds: it took.
-        stopped: whether Ctrl-C ended it: this is the best so far.
-    """
-
-    value: float
-    decision: Decision
-    finalists: dict[str, Trained]
-    entries: list[Entry]
-    seen: Seen
-    score_sets: list[ScoreSets]
-    folds: int
-    seconds: float
-    stopped: bool = False
-
-    @property
-    def method(self) -> str:
-        """The loss that it was trained on, with its settings."""
-        return str(self.decision.winner.contender)
-
-    def verdict(self) -> str:
-        """Who won and by how much, in a sentence."""
-        name, found = self.metric.name, self.decision
-        how = f"by {self.folds}-fold cross-validation" if self.folds > 1 else "on validation data"
-        if found.ordinary is None or found.challenger is None:
-            return f"{self.method}: {name} {self.value:.4f} {how}"
-        plain = found.ordinary.contender.method
-        usual = "cross-entropy" if plain == ORDINARY else plain
-        told = f"{name} {found.challenger.value:.4f} against {usual}'s {found.ordinary.value:.4f} {how}"
-        told += f"; on other cuts the gain is {found.gain:.4f}" if found.again else ""
-        told += f"; {found.luck:.4f} would be luck"
-        if found.winner is found.challenger:
-            return f"{self.method} is better: {told}"
-        return f"{usual} is as good here: the best challenger, {found.challenger.contender}, has {told}"
 
 
 def fit(
@@ -211,7 +98,7 @@ def fit(
     if budget is not None and not budget > 0:
         raise ValueError(f"budget must be above 0 seconds; got {budget}")
     trained = to_feed("train", train, batch)
-    cuts, ground = _ground(trained, valid, chosen, tune_threshold, batch, folds, share, balanced, seed)
+    cuts, ground = to_ground(trained, valid, chosen, tune_threshold, batch, folds, share, balanced, seed)
     place = None if folder is None else Path(folder)
     if place is not None:
         place.mkdir(parents=True, exist_ok=True)
@@ -230,7 +117,7 @@ def fit(
         left = {name: bracket(arena, name, each, rates) for name, each in brackets.items()}
         others = None
         if len(left) == 2 and valid is None:
-            _, others = _ground(trained, None, chosen, tune_threshold, batch, len(cuts), share, balanced, seed + 1)
+            _, others = to_ground(trained, None, chosen, tune_threshold, batch, len(cuts), share, balanced, seed + 1)
         decision = decide(arena, left.get("ordinary", []), left.get("challengers", []), others)
     winner, finalists = decision.winner, {}
     for name, entry in (("cross_entropy", decision.ordinary), ("challenger", decision.challenger)):
@@ -259,57 +146,6 @@ def fit(
     )
 
 
-def _ground(
-    trained: Items | Loader,
-    valid: Any,
-    metric: Metric,
-    tune: bool,
-    batch: int,
-    folds: int | None,
-    share: float,
-    balanced: bool,
-    seed: int,
-) -> tuple[list[Fold], Ground]:
-    """The cuts between training and validation data, and both."""
-    if isinstance(trained, Loader) and valid is None:
-        raise ValueError("a loader cannot be cut into training and validation; pass valid=")
-    if valid is not None:
-        everything = _everything(trained)
-        feed = trained if isinstance(trained, Loader) else Drawing(trained, everything, batch, balanced, seed)
-        view, seen = _viewed(to_feed("valid", valid, batch))
-        return everything, Ground(feed, view, Judge(metric, seen, tune))
-    assert isinstance(trained, Items)
-    counts = trained.classes()
-    if counts is not None and len(counts) < 2:
-        raise ValueError(f"all {len(trained)} targets are {trained.y[0].item()}: there is nothing to tell apart")
-    number = folds or (1 if (counts.min() if counts is not None else len(trained) // 5) >= _ENOUGH else _FOLDS)
-    if counts is not None and counts.min() < max(2, number):
-        raise ValueError(f"the rarest class has {int(counts.min())} items, too few for {number} folds; pass folds=1")
-    cuts = cut(trained, number, share, seed)
-    longest = max(len(fold.valid) for fold in cuts)
-    index = torch.stack([torch.nn.functional.pad(fold.valid, (0, longest - len(fold.valid))) for fold in cuts])
-    live = torch.stack([torch.arange(longest) < len(fold.valid) for fold in cuts])
-    taken = trained.take(index)
-    judge = Judge(metric, Seen(taken.y, live, taken.where), tune)
-    return cuts, Ground(Drawing(trained, cuts, batch, balanced, seed), View(trained, index), judge)
-
-
-def _everything(trained: Items | Loader) -> list[Fold]:
-    """One fold that trains on all items."""
-    items = torch.arange(len(trained) if isinstance(trained, Items) else 0)
-    return [Fold(items, torch.zeros(0, dtype=torch.int64))]
-
-
-def _viewed(looked: Items | Loader) -> tuple[View, Seen]:
-    """Validation data that the user passed."""
-    if isinstance(looked, Items):
-        index = torch.arange(len(looked))[:_LOOKED_AT].unsqueeze(0)
-        taken = looked.take(index)
-        return View(looked, index), Seen(taken.y, torch.ones_like(index, dtype=torch.bool), taken.where)
-    target = torch.cat([batch.y for batch in looked.epoch(0, 0, 1)], 1)
-    return View(looked), Seen(target, torch.ones(target.shape[:2], dtype=torch.bool))
-
-
 def _score_sets(entries: list[Entry], seen: Seen, seed: int) -> list[ScoreSets]:
     """A few sets of each entrant's validation scores, drawn at random."""
     if seen.where is not None:
@@ -334,7 +170,7 @@ def _state(
     assert isinstance(items, Items)
     judge = arena.ground.judge
     seen = Seen(judge.seen.target[:1], judge.seen.live[:1], judge.seen.where)
-    feed = Drawing(items, _everything(items), batch, balanced, arena.settings.seed)
+    feed = Drawing(items, everything(items), batch, balanced, arena.settings.seed)
     ground = Ground(feed, arena.ground.view, replace(judge, seen=seen))
     return (
         replace(arena, ground=ground).prepare([(winner.contender, winner.rate)], winner.epochs).train_only(winner.epoch)

@@ -21,21 +21,14 @@ from metricgrad.surrogates.exam import ordinary_loss
 from metricgrad.training.algorithm import modes_kept
 from metricgrad.training.checkpoint import read_checkpoint, write_checkpoint
 from metricgrad.training.entrants import Contender
-from metricgrad.training.feeding import Batch, Drawing, Items, Loader
+from metricgrad.training.feeding import Batch, Loader
 from metricgrad.training.flat import Stack
-from metricgrad.training.judging import Judge, binary_scores
+from metricgrad.training.ground import Ground
+from metricgrad.training.judging import binary_scores
 
 Tell = Callable[..., None]
 Place = tuple[Contender, float]
 _CHUNK = 16384
-
-
-@dataclass(frozen=True)
-class View:
-    """Validation data: items in memory with an index `[K, V]`, or a loader."""
-
-    data: Items | Loader
-    index: Tensor | None = None
 
 
 @dataclass(frozen=True)
@@ -86,9 +79,7 @@ class Heat:
     Args:
         model: where all of them start; it is not changed.
         places: the entrants: contenders that are kin, each with a learning rate.
-        feed: batches of the folds, or a loader.
-        view: the validation data.
-        judge: the metric.
+        ground: data and metric.
         epochs: of a training.
         settings: what all heats share.
     """
@@ -97,24 +88,22 @@ class Heat:
         self,
         model: nn.Module,
         places: list[Place],
-        feed: Drawing | Loader,
-        view: View,
-        judge: Judge,
+        ground: Ground,
         epochs: int,
         settings: Settings,
     ) -> None:
         self.places, self.epochs, self.settings = places, epochs, settings
-        self._feed, self._view, self._judge = feed, view, judge
-        self._folds = len(judge.seen.live)
+        self._feed, self._view, self._judge = ground.feed, ground.view, ground.judge
+        self._folds = len(self._judge.seen.live)
         self._module = copy.deepcopy(model)
         number, first = len(places) * self._folds, places[0][0]
         each = torch.tensor([rate for _, rate in places]).repeat_interleave(self._folds).unsqueeze(-1)
-        scales = torch.tensor([contender.scale(judge.metric) for contender, _ in places])
+        scales = torch.tensor([contender.scale(self._judge.metric) for contender, _ in places])
         self._scales = None if (scales == 1).all() else scales.repeat_interleave(self._folds)
         self._modules = [self._module, *(copy.deepcopy(model) for _ in range(number - 1))]
         self._crew = Stack(self._modules, each, settings.clip, together=number > 1)
         self._crew.decay = settings.decay
-        loss = first.loss(judge.metric, settings.seed)
+        loss = first.loss(self._judge.metric, settings.seed)
         self._losses = (
             [with_memory(copy.deepcopy(loss), settings.memory) for _ in self._modules] if settings.memory else [loss]
         )

@@ -10,9 +10,9 @@ from torch import Tensor, nn
 
 from metricgrad.surrogates import BilevelLoss
 from metricgrad.training.feeding import Drawing, Fold, Loader
-from metricgrad.training.heat import Heat, Place, Settings, View
+from metricgrad.training.ground import Ground
+from metricgrad.training.heat import Heat, Place, Settings
 from metricgrad.training.joint import JointTraining
-from metricgrad.training.judging import Judge
 
 _MODEL_STEPS = 3
 _UNIVERSAL_STEPS = 2000
@@ -21,19 +21,11 @@ _UNIVERSAL_STEPS = 2000
 class JointHeat(Heat):
     """Entrants that train a `BilevelLoss` along; the arguments are those of `Heat`."""
 
-    def __init__(
-        self,
-        model: nn.Module,
-        places: list[Place],
-        feed: Drawing | Loader,
-        view: View,
-        judge: Judge,
-        epochs: int,
-        settings: Settings,
-    ) -> None:
+    def __init__(self, model: nn.Module, places: list[Place], ground: Ground, epochs: int, settings: Settings) -> None:
+        feed = ground.feed
         if isinstance(feed, Loader) or settings.memory:
             raise ValueError("method='bilevel' draws its own batches: pass train=(x, y) in memory, and memory=0")
-        super().__init__(model, places, feed, view, judge, epochs, settings)
+        super().__init__(model, places, ground, epochs, settings)
         (loss,) = self._losses
         assert isinstance(loss, BilevelLoss)
         self._iterations = -(-feed.steps // _MODEL_STEPS)

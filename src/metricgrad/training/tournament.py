@@ -21,23 +21,13 @@ import torch
 from torch import nn
 
 from metricgrad.training.entrants import Contender
-from metricgrad.training.feeding import Drawing, Loader
-from metricgrad.training.heat import Entry, Heat, Place, Settings, Tell, View
+from metricgrad.training.ground import Ground
+from metricgrad.training.heat import Entry, Heat, Place, Settings, Tell
 from metricgrad.training.joint_heat import JointHeat
-from metricgrad.training.judging import Judge
 
 _SHARES = (0.25, 0.5, 1.0)  # of the epochs, in each round
 _FEWEST = 4  # epochs
 _TOGETHER = 128  # models of a heat, at most
-
-
-@dataclass(frozen=True)
-class Ground:
-    """Training data, validation data and the metric on it."""
-
-    feed: Drawing | Loader
-    view: View
-    judge: Judge
 
 
 @dataclass
@@ -79,8 +69,7 @@ class Arena:
     def prepare(self, places: list[Place], epochs: int) -> Heat:
         """A heat that has not begun."""
         kind = JointHeat if places[0][0].method == "bilevel" else Heat
-        feed, view, judge = self.ground.feed, self.ground.view, self.ground.judge
-        return kind(self.model, places, feed, view, judge, epochs, self.settings)
+        return kind(self.model, places, self.ground, epochs, self.settings)
 
     def late(self, share: float) -> bool:
         """Whether a share of the time is over."""

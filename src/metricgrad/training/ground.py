@@ -1,0 +1,101 @@
+"""Where entrants are trained and judged: training data in batches, validation data, the metric on it.
+
+With few items of the rarest class one cut misleads, so validation is by five folds then.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from metricgrad.metrics import Metric
+from metricgrad.training.feeding import Drawing, Fold, Items, Loader, cut, to_feed
+from metricgrad.training.judging import Judge, Seen
+
+_ENOUGH = 1000  # items of the rarest class, above which one cut will do
+_FOLDS = 5
+_LOOKED_AT = 50_000  # validation items, at most
+
+
+@dataclass(frozen=True)
+class View:
+    """Validation data: items in memory with an index `[K, V]`, or a loader."""
+
+    data: Items | Loader
+    index: Tensor | None = None
+
+
+@dataclass(frozen=True)
+class Ground:
+    """Training data, validation data and the metric on it."""
+
+    feed: Drawing | Loader
+    view: View
+    judge: Judge
+
+
+def to_ground(
+    trained: Items | Loader,
+    valid: Any,
+    metric: Metric,
+    tune: bool,
+    batch: int,
+    folds: int | None,
+    share: float,
+    balanced: bool,
+    seed: int,
+) -> tuple[list[Fold], Ground]:
+    """The cuts between training and validation data, and both.
+
+    Args:
+        trained: training data.
+        valid: validation data; None cuts it off the training data.
+        metric: what decides.
+        tune: whether a threshold is chosen.
+        batch: items of a batch.
+        folds: of cross-validation; None decides by the number of items of the rarest class.
+        share: of validation in one cut.
+        balanced: gives every class an equal share of a batch.
+        seed: of the cuts and the batches.
+
+    Returns:
+        The cuts, and the ground.
+    """
+    if isinstance(trained, Loader) and valid is None:
+        raise ValueError("a loader cannot be cut into training and validation; pass valid=")
+    if valid is not None:
+        whole = everything(trained)
+        feed = trained if isinstance(trained, Loader) else Drawing(trained, whole, batch, balanced, seed)
+        view, seen = _viewed(to_feed("valid", valid, batch))
+        return whole, Ground(feed, view, Judge(metric, seen, tune))
+    assert isinstance(trained, Items)
+    counts = trained.classes()
+    if counts is not None and len(counts) < 2:
+        raise ValueError(f"all {len(trained)} targets are {trained.y[0].item()}: there is nothing to tell apart")
+    number = folds or (1 if (counts.min() if counts is not None else len(trained) // 5) >= _ENOUGH else _FOLDS)
+    if counts is not None and counts.min() < max(2, number):
+        raise ValueError(f"the rarest class has {int(counts.min())} items, too few for {number} folds; pass folds=1")
+    cuts = cut(trained, number, share, seed)
+    longest = max(len(fold.valid) for fold in cuts)
+    index = torch.stack([torch.nn.functional.pad(fold.valid, (0, longest - len(fold.valid))) for fold in cuts])
+    live = torch.stack([torch.arange(longest) < len(fold.valid) for fold in cuts])
+    taken = trained.take(index)
+    judge = Judge(metric, Seen(taken.y, live, taken.where), tune)
+    return cuts, Ground(Drawing(trained, cuts, batch, balanced, seed), View(trained, index), judge)
+
+
+def everything(trained: Items | Loader) -> list[Fold]:
+    """One fold that trains on all items."""
+    items = torch.arange(len(trained) if isinstance(trained, Items) else 0)
+    return [Fold(items, torch.zeros(0, dtype=torch.int64))]
+
+
+def _viewed(looked: Items | Loader) -> tuple[View, Seen]:
+    """Validation data that the user passed."""
+    if isinstance(looked, Items):
+        index = torch.arange(len(looked))[:_LOOKED_AT].unsqueeze(0)
+        taken = looked.take(index)
+        return View(looked, index), Seen(taken.y, torch.ones_like(index, dtype=torch.bool), taken.where)
+    target = torch.cat([batch.y for batch in looked.epoch(0, 0, 1)], 1)
+    return View(looked), Seen(target, torch.ones(target.shape[:2], dtype=torch.bool))

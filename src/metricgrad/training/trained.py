@@ -1,0 +1,126 @@
+"""What a training leaves behind: a model that decides where the metric wants it to, and how it came about."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from metricgrad.metrics import Metric
+from metricgrad.surrogates.elements import is_multilabel
+from metricgrad.surrogates.score_sets import ScoreSets
+from metricgrad.training.algorithm import modes_kept
+from metricgrad.training.entrants import ORDINARY
+from metricgrad.training.heat import Entry
+from metricgrad.training.judging import Seen, at_threshold, binary_scores
+from metricgrad.training.tournament import Decision
+
+_CHUNK = 16384
+
+
+@dataclass(kw_only=True)
+class Trained:
+    """A model and where it decides.
+
+    Attributes:
+        model: in `eval()` mode.
+        metric: what it was trained for.
+        threshold: a score above it is a positive decision; None where the metric has none.
+    """
+
+    model: nn.Module
+    metric: Metric
+    threshold: Tensor | None
+
+    @torch.no_grad()
+    def scores(self, x: Any) -> Tensor:
+        """Raw scores of items.
+
+        Args:
+            x: `[items, ...]`, an array or a tensor.
+
+        Returns:
+            `[items]` for binary scores, `[items, C]` otherwise.
+        """
+        x = x if isinstance(x, Tensor) else torch.as_tensor(np.asarray(x))
+        x = x.float() if x.is_floating_point() else x
+        with modes_kept(self.model):
+            self.model.eval()
+            found = torch.cat([self.model(part) for part in x.split(_CHUNK)])
+        return found if found.dim() == 1 or is_multilabel(self.metric) else binary_scores(self.metric, found)
+
+    def predict(self, x: Any) -> Tensor:
+        """Decisions: 0 or 1 by the threshold, for binary scores and labels; the class of the highest score otherwise.
+
+        Args:
+            x: `[items, ...]`, an array or a tensor.
+
+        Returns:
+            `[items]`, or `[items, C]` for labels.
+        """
+        scores = self.scores(x)
+        if scores.dim() == 1 or is_multilabel(self.metric):
+            return (scores > (0.0 if self.threshold is None else self.threshold)).long()
+        return scores.argmax(-1)
+
+    def measure(self, x: Any, y: Any) -> float:
+        """The metric of items, at the threshold.
+
+        Args:
+            x: `[items, ...]`.
+            y: their targets.
+
+        Returns:
+            The metric.
+        """
+        metric, scores = at_threshold(self.metric, self.threshold, self.scores(x))
+        return float(metric(scores, y if isinstance(y, Tensor) else torch.as_tensor(np.asarray(y))))
+
+
+@dataclass(kw_only=True)
+class Fit(Trained):
+    """What `mg.fit` leaves behind: the model, and how it came about.
+
+    Attributes:
+        value: the metric on validation data.
+        decision: who won, against whom, by how much.
+        finalists: the models of `cross_entropy` and of the best `challenger`, as far as they took part; the model is
+            one of them.
+        entries: everything that was tried.
+        seen: the validation items, of which the entrants' scores are.
+        score_sets: sets of validation items as the entrants scored them, good and bad, to check losses on.
+        folds: of validation; 1 is one cut.
+        seconds: it took.
+        stopped: whether Ctrl-C ended it: this is the best so far.
+    """
+
+    value: float
+    decision: Decision
+    finalists: dict[str, Trained]
+    entries: list[Entry]
+    seen: Seen
+    score_sets: list[ScoreSets]
+    folds: int
+    seconds: float
+    stopped: bool = False
+
+    @property
+    def method(self) -> str:
+        """The loss that it was trained on, with its settings."""
+        return str(self.decision.winner.contender)
+
+    def verdict(self) -> str:
+        """Who won and by how much, in a sentence."""
+        name, found = self.metric.name, self.decision
+        how = f"by {self.folds}-fold cross-validation" if self.folds > 1 else "on validation data"
+        if found.ordinary is None or found.challenger is None:
+            return f"{self.method}: {name} {self.value:.4f} {how}"
+        plain = found.ordinary.contender.method
+        usual = "cross-entropy" if plain == ORDINARY else plain
+        told = f"{name} {found.challenger.value:.4f} against {usual}'s {found.ordinary.value:.4f} {how}"
+        told += f"; on other cuts the gain is {found.gain:.4f}" if found.again else ""
+        told += f"; {found.luck:.4f} would be luck"
+        if found.winner is found.challenger:
+            return f"{self.method} is better: {told}"
+        return f"{usual} is as good here: the best challenger, {found.challenger.contender}, has {told}"
