@@ -33,10 +33,12 @@ class Data(NamedTuple):
 
 TABULAR = {
     "a9a": "a9a/a9a.npz",
+    "cc_fraud": "cc_fraud/cc_fraud_subset.npz",
     "cod_rna": "cod_rna/cod_rna.npz",
     "covtype": "covtype/covtype.npz",
     "ijcnn1": "ijcnn1/ijcnn1.npz",
     "skin": "skin/skin.npz",
+    "susy": "susy/susy_10k.npz",
 }
 BUNDLED = ("digits",)
 VALIDATION = 0.2
@@ -89,6 +91,24 @@ def load(name: str, folder: Path | None, seed: int) -> Data:
     parts = [Part(*_tensors((part - mean) / np.maximum(spread, 1e-8), target)) for part, target in
              ((x, y), (x_valid, y_valid), (x_test, y_test))]  # fmt: skip
     return Data(*parts)
+
+
+def whole_table(name: str, folder: Path | None) -> tuple[np.ndarray, np.ndarray]:
+    """All rows of a table, official test part and all: features as they are in the file, and target.
+
+    Args:
+        name: of a table.
+        folder: where the data sets are.
+
+    Returns:
+        `[rows, columns]` and `[rows]`.
+    """
+    with np.load(data_folder(folder) / TABULAR[name]) as file:
+        if "X_test" in file:
+            x, y = (np.concatenate([file[f"{each}_{part}"] for part in ("train", "test")]) for each in ("X", "y"))
+        else:
+            x, y = file["X"], file["y"]
+    return x, y.astype(np.int64)
 
 
 def _cut(x: np.ndarray, y: np.ndarray, seed: int) -> list[Any]:

@@ -4,10 +4,9 @@ Nothing in the page is written by hand: text comes from the tables' TOML, number
 """
 
 import json
-import statistics
 from pathlib import Path
-from typing import Any, NamedTuple
 
+from benchmarks.claims import Cell, Cells, verdict
 from benchmarks.runner import finished
 from benchmarks.table import RESULTS, Run, Table, table, table_names
 
@@ -30,30 +29,6 @@ SPEED = """
 within one run, best of several rounds, one thread. The command exits with 1 if a claim does not hold. Memory is what a
 call adds to a fresh process at its peak; "ties" are scores rounded to quarters.
 """
-
-
-class Cell(NamedTuple):
-    """Values of the seeds of one row and column."""
-
-    values: list[float]
-
-    @property
-    def mean(self) -> float:
-        """Over seeds."""
-        return statistics.fmean(self.values)
-
-    @property
-    def spread(self) -> float:
-        """Standard deviation over seeds, 0 for one seed."""
-        return statistics.stdev(self.values) if len(self.values) > 1 else 0.0
-
-    @property
-    def error(self) -> float:
-        """Standard error of the mean."""
-        return self.spread / len(self.values) ** 0.5
-
-
-Cells = dict[tuple[str, str], Cell]
 
 
 def write(page: Path = PAGE) -> Path:
@@ -142,36 +117,6 @@ def grid(content: Table, cells: Cells, digits: int) -> list[str]:
     return lines
 
 
-def verdict(claim: dict[str, Any], cells: Cells, content: Table, digits: int) -> str:
-    """What a claim asks, what was measured, and whether it holds."""
-    column, row = claim["column"], claim["row"]
-    place = claim.get("label") or content.columns[column]
-    if (row, column) not in cells:
-        return f"{place}: not measured yet"
-    ours, name = cells[row, column], content.rows[row]["label"]
-    for bound, sign in (("at_least", 1), ("at_most", -1)):
-        if bound in claim:
-            holds, asked = (
-                sign * (ours.mean - claim[bound]) >= 0,
-                f"{bound.replace('_', ' ')} {claim[bound]:.{digits}f}",
-            )
-            return f"{place}: {name} {asked}: {ours.mean:.{digits}f}, {_word(holds)}"
-    others = [other for other in claim["above"] if (other, column) in cells]
-    if not others:
-        return f"{place}: not measured yet"
-    if "times" in claim:
-        rival = min(others, key=lambda other: cells[other, column].mean)
-        times, label = ours.mean / cells[rival, column].mean, content.rows[rival]["label"]
-        asked = f"at most {claim['times']:g} times {label}"
-        return f"{place}: {name} {asked}: {times:.2f} times, {_word(times <= claim['times'])}"
-    rival = max(others, key=lambda other: cells[other, column].mean)
-    margin = ours.mean - cells[rival, column].mean
-    asked = f"at least {claim['by']} above" if "by" in claim else "not more than one standard error below"
-    allowed = claim["by"] if "by" in claim else -((ours.error**2 + cells[rival, column].error ** 2) ** 0.5)
-    label = content.rows[rival]["label"]
-    return f"{place}: {name} {asked} {label}: {margin:+.{digits}f}, {_word(margin >= allowed)}"
-
-
 def speed(path: Path) -> str:
     """The section on speed, from the report of `python -m benchmarks.speed`."""
     if not path.exists():
@@ -224,7 +169,3 @@ def _best(content: Table, cells: Cells, column: str) -> Cell | None:
 
 def _duration(seconds: float) -> str:
     return f"{seconds / 3600:.1f} hours" if seconds > 3600 else f"{max(1, round(seconds / 60))} minutes"
-
-
-def _word(holds: bool) -> str:
-    return "holds" if holds else "**does not hold**"

@@ -67,6 +67,27 @@ def test_code_in_documents_runs(path: Path) -> None:
             exec(compile(code, str(path), "exec"), namespace)
 
 
+def test_files_and_tables_of_the_paper_index_exist() -> None:
+    page = (ROOT / "docs" / "papers.md").read_text()
+    folders = {folder.name for folder in SOURCE.iterdir() if folder.is_dir()}
+    files = [name for name in re.findall(r"`([\w/]+\.py)`", page) if name.split("/")[0] in folders | {"docs"}]
+    assert len(files) > 10
+    assert not [name for name in files if not ((SOURCE / name).exists() or (ROOT / name).exists())]
+    assert named_tables(page) <= {path.stem for path in (ROOT / "benchmarks" / "tables").glob("*.toml")}
+
+
+def test_the_evidence_of_how_to_choose_exists() -> None:
+    found = named_tables((ROOT / "docs" / "choosing.md").read_text().split("\n## ")[0])
+    assert len(found) > 5
+    assert found <= {path.stem for path in (ROOT / "benchmarks" / "tables").glob("*.toml")}
+
+
+def named_tables(page: str) -> set[str]:
+    """Names in the last column of a page's tables."""
+    cells = [row.split("|")[-2] for row in page.splitlines() if row.startswith("| ")]
+    return {name for cell in cells for name in re.findall(r"`(\w+)`", cell)}
+
+
 def test_the_metric_table_in_the_docs_is_current() -> None:
     page = (ROOT / "docs" / "metrics.md").read_text()
     for name in mg.metric_names():

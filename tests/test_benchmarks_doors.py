@@ -1,0 +1,63 @@
+"""The benchmark of the front doors, on a table that is made here; and claims about all cells of a table."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from benchmarks import front_door
+from benchmarks.claims import Cell, verdict
+from benchmarks.data import whole_table
+from benchmarks.table import Table
+
+SETTINGS = {"dataset": "skin", "metric": "f1", "hidden": [], "epochs": 2}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    generator = np.random.default_rng(0)
+    x = generator.normal(size=(900, 4)).astype(np.float32)
+    y = (x[:, 0] + 0.5 * generator.normal(size=900) > 1.2).astype(np.uint8)
+    (tmp_path / "skin").mkdir()
+    np.savez(tmp_path / "skin" / "skin.npz", X=x, y=y)
+    return tmp_path
+
+
+@pytest.mark.parametrize("more", [{}, {"rows": 200, "positives": 30}], ids=["file", "small table"])
+def test_both_methods_are_measured_on_the_same_rows(folder: Path, more: dict[str, int]) -> None:
+    values = front_door.run({**SETTINGS, **more}, 1, folder, [])["values"]
+    assert 0.5 < values["cross_entropy"] < 1
+    assert values["gain"] == values["auto"] - values["cross_entropy"]
+
+
+def test_a_file_has_all_rows(folder: Path) -> None:
+    _, y = whole_table("skin", folder)
+    lines = front_door.exported("skin", folder).read_text().splitlines()
+    assert len(lines) == 1 + len(y)
+    assert lines[0] == "x1,x2,x3,x4,target"
+    assert lines[1].split(",")[-1] == str(y[0])
+
+
+GOOD, BAD, EVEN = [0.1, 0.11, 0.12, 0.1, 0.11], [-0.1, -0.11, -0.12, -0.1, -0.11], [0.0, 0.02, -0.02, 0.01, -0.01]
+
+
+@pytest.mark.parametrize(
+    ("claim", "cells", "words"),
+    [
+        ({"never_worse": True}, (GOOD, EVEN), ["none worse, 1 better (A on first), holds"]),
+        ({"never_worse": True}, (GOOD, BAD), ["A on second worse, 1 better", "**does not hold**"]),
+        ({"never_worse": True}, ([0.1], [0.1]), ["not measured yet"]),
+        ({"mean_above": 0.0}, (GOOD, EVEN), ["+0.0540, holds"]),
+        ({"mean_above": 0.0}, (BAD, EVEN), ["-0.0540, **does not hold**"]),
+        ({"no_mean_below": -0.01}, (GOOD, EVEN), ["+0.0000 (A on second) is the lowest, holds"]),
+        ({"no_mean_below": -0.01}, (GOOD, BAD), ["-0.1080 (A on second) is the lowest, **does not hold**"]),
+    ],
+)
+def test_claims_about_all_cells(claim: dict[str, Any], cells: tuple[list[float], ...], words: list[str]) -> None:
+    content = Table(
+        "made", {"rows": {"a": {"label": "A"}}, "columns": {name: {"label": name} for name in ("first", "second")}}
+    )
+    found = {("a", f"{name}_gain"): Cell(values) for name, values in zip(("first", "second"), cells, strict=True)}
+    told = verdict({"value": "gain", **claim}, {**found, ("a", "first_auto"): Cell([9.0])}, content, 4)
+    assert all(word in told for word in words), told
