@@ -137,6 +137,33 @@ def reloss_mnist(cells: dict[tuple[str, str], Any], rows: dict[str, dict[str, An
     _save(figure, path)
 
 
+def gains(lines: list[tuple[str, Any, Any]], path: Path) -> None:
+    """Cross-entropy and training on the metric, a line for each task: where it pays, and where it does not.
+
+    Args:
+        lines: label of the task, test values of cross-entropy and of UniLoss, over seeds.
+        path: where the picture goes.
+    """
+    figure, axis = plt.subplots(figsize=(8.4, 0.42 * len(lines) + 1.1), layout="constrained")
+    lines = sorted(lines, key=lambda line: line[2].mean - line[1].mean)
+    for place, (_, usual, ours) in enumerate(lines):
+        axis.plot([usual.mean, ours.mean], [place, place], color="#9dbfd3", lw=3, zorder=1)
+        for cell, color in ((usual, "#777777"), (ours, "#2a6f97")):
+            axis.errorbar(cell.mean, place, xerr=cell.spread, fmt="o", color=color, ms=7, capsize=2, lw=1)
+        end = max(usual.mean + usual.spread, ours.mean + ours.spread)
+        gain = round(ours.mean - usual.mean, 3) + 0.0  # no -0.000
+        axis.annotate(f"{gain:+.3f}", (end, place), (8, -3), textcoords="offset points", fontsize=9)
+    axis.set_yticks(range(len(lines)), [label for label, _, _ in lines])
+    axis.plot([], [], "o", color="#777777", label="trained on cross-entropy, threshold tuned")
+    axis.plot([], [], "o", color="#2a6f97", label="trained on the metric, mg.UniLoss")
+    axis.set_xlabel("the metric on test data (spread over seeds)")
+    axis.grid(axis="x", color="#eeeeee")
+    axis.set_axisbelow(True)
+    axis.margins(x=0.16)
+    figure.legend(loc="outside upper center", ncols=2, frameon=False, fontsize=10)
+    _save(figure, path)
+
+
 def _band(axis: Any, places: list[int], found: list[Any], **style: Any) -> None:
     """A line of means in a band of their spread."""
     axis.plot(places, [cell.mean for cell in found], **style)

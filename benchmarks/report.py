@@ -60,6 +60,19 @@ def draw() -> None:
             picture = getattr(figures, content.name)
             path = PAGE.parent / "figures" / f"{content.name}.png"
             picture(collect(content, runs), content.rows, content.content.get("paper"), path)
+    figures.gains(_gains(), PAGE.parent / "figures" / "gains.png")
+
+
+def _gains() -> list[tuple[str, Cell, Cell]]:
+    """Cross-entropy and UniLoss on every task of the tables that compare them on metrics of tables."""
+    found = []
+    for content in map(table, ("tabular", "own_metrics")):
+        cells = collect(content, [run for run in content.runs("small") if finished(run)])
+        found += [
+            (label, cells["cross_entropy", column], cells["uniloss", column])
+            for column, label in content.columns.items()
+        ]
+    return found
 
 
 def section(content: Table, scale: str) -> str:
