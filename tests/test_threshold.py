@@ -10,6 +10,7 @@ import torch
 
 import metricgrad as mg
 from metricgrad.metrics.confusion import ConfusionMetric
+from metricgrad.metrics.threshold import bagged_threshold
 
 DECIDED = [name for name in mg.metric_names() if isinstance(mg.metric(name), ConfusionMetric) and name != "hamming"]
 
@@ -148,3 +149,33 @@ def test_metrics_without_a_threshold_say_so() -> None:
         mg.best_threshold(torch.randn(5, 3), target, "f1")
     with pytest.raises(ValueError, match=r"a threshold belongs to binary scores \[..., N\]; got scores \[5, 3\]"):
         mg.best_threshold(torch.randn(5, 3), target, lambda s, y: 0.0)
+
+
+@pytest.mark.parametrize("name", ["f1", "mcc", "error_rate"])
+def test_a_bagged_threshold_is_the_best_of_what_was_drawn(name: str) -> None:
+    """With one draw it is that draw's best; an item's place in the draw is its place among the sorted scores."""
+    generator = torch.Generator().manual_seed(1)
+    scores = torch.randn(60, generator=generator).mul(4).round().div(4)  # with ties
+    target = (scores + torch.randn(60, generator=generator) > 0.5).long()
+    metric = mg.metric(name)
+    assert isinstance(metric, ConfusionMetric)
+    for seed in range(20):
+        found = bagged_threshold(scores, target, metric, 1, torch.Generator().manual_seed(seed))
+        drawn = torch.randint(60, (1, 60), generator=torch.Generator().manual_seed(seed))[0]
+        order = scores.sort(-1, descending=True).indices[drawn]
+        best = mg.best_threshold(scores[order], target[order], metric)
+        values = [mg.metric(name, threshold=each)(scores[order], target[order]) for each in (found, best)]
+        assert values[0] == pytest.approx(values[1].item(), abs=1e-6)
+
+
+def test_a_bagged_threshold_is_steadier_than_the_best() -> None:
+    generator = torch.Generator().manual_seed(0)
+    metric = mg.metric("f1")
+    assert isinstance(metric, ConfusionMetric)
+    plain, bagged = [], []
+    for _ in range(200):
+        target = (torch.rand(120, generator=generator) < 0.2).long()
+        scores = torch.randn(120, generator=generator) + target
+        plain.append(mg.best_threshold(scores, target, metric))
+        bagged.append(bagged_threshold(scores, target, metric, 64, generator))
+    assert torch.stack(bagged).std() < 0.95 * torch.stack(plain).std()

@@ -130,15 +130,16 @@ def parts(data: Path | None, target: str, test: Path | None, test_share: float, 
         x_test, y_test, more = split_target(read_table(test), target)
         return (x, y), (x_test, y_test), left_out + more
     try:
-        split: Any = train_test_split(x, y, test_size=test_share, stratify=y, random_state=seed)
-        x, x_test, y, y_test = split
+        split: Any = train_test_split(np.arange(len(y)), test_size=test_share, stratify=y, random_state=seed)
     except ValueError:
         rarest = y.value_counts()
         raise ValueError(
             f"class {rarest.index[-1]!r} of column {target!r} is in {int(rarest.iloc[-1])} rows only, too few to train "
             "and to test on; leave it out, or pass --test"
         ) from None
-    return (x, y), (x_test, y_test), left_out
+    # In the order of the file: rows are copied one after the other, which is many times faster.
+    train, held = (np.sort(rows) for rows in split)
+    return (x.iloc[train], y.iloc[train]), (x.iloc[held], y.iloc[held]), left_out
 
 
 def classifier(asked: dict[str, Any], y: Any, method: str, *, progress: bool) -> MetricClassifier:

@@ -16,6 +16,7 @@ import numpy as np
 from sklearn.exceptions import NotFittedError
 
 _MISSING = "(missing)"
+_BLOCK = 8192  # rows that are written together: a block of the result stays in the processor's cache
 
 
 @dataclass(frozen=True)
@@ -31,6 +32,12 @@ class Number:
     def width(self) -> int:
         """Columns that come out."""
         return 1 + self.marks
+
+    def read(self, name: str, values: Any) -> np.ndarray:
+        """The column's values, `[n]`."""
+        if not isinstance(values, np.ndarray):
+            raise ValueError(_text_in_numbers(name, values))
+        return values
 
     def write(self, values: np.ndarray, out: np.ndarray) -> None:
         """Writes `[n]` values to `[n, width]`."""
@@ -54,9 +61,15 @@ class Category:
         """Columns that come out."""
         return len(self.frequent) + self.rare
 
-    def write(self, values: Any, out: np.ndarray) -> None:
-        """Writes `[n]` categories to `[n, width]`."""
-        codes = _known(values, self.frequent)
+    def read(self, name: str, values: Any) -> np.ndarray:
+        """The place of every value among the frequent ones, `[n]`; -1 for others."""
+        import pandas as pd
+
+        values = pd.Series(values, name=name) if isinstance(values, np.ndarray) else values
+        return pd.Index(self.frequent).get_indexer(_filled(values))
+
+    def write(self, codes: np.ndarray, out: np.ndarray) -> None:
+        """Writes `[n]` places to `[n, width]`."""
         out[:] = 0
         known = codes >= 0
         out[np.flatnonzero(known), codes[known]] = 1
@@ -116,15 +129,12 @@ class Preparation:
         if not self.columns:
             raise NotFittedError("this preparation has seen no table yet; call fit first")
         out = np.empty((len(table), sum(column.width for column in self.columns)), dtype=np.float32)
-        place = 0
-        for column, (name, values) in zip(self.columns, _each(table), strict=True):
-            part = out[:, place : place + column.width]
-            if isinstance(column, Number) and not isinstance(values, np.ndarray):
-                raise ValueError(_text_in_numbers(name, values))
-            if isinstance(column, Category) and isinstance(values, np.ndarray):
-                values = _as_text(values)
-            column.write(values, part)
-            place += column.width
+        ends = np.cumsum([column.width for column in self.columns])
+        read = [column.read(*each) for column, each in zip(self.columns, _each(table), strict=True)]
+        for start in range(0, len(out), _BLOCK):
+            rows = slice(start, start + _BLOCK)
+            for column, values, end in zip(self.columns, read, ends, strict=True):
+                column.write(values[rows], out[rows, end - column.width : end])
         return out
 
     def _category(self, name: str, values: Any) -> Category:
@@ -175,19 +185,6 @@ def _number(values: np.ndarray) -> Number:
 def _filled(values: Any) -> Any:
     """Categories as text, missing ones by a name of their own."""
     return values.astype(object).where(values.notna(), _MISSING).astype(str)
-
-
-def _known(values: Any, frequent: tuple[Any, ...]) -> np.ndarray:
-    """The place of every value among the frequent ones; -1 for others."""
-    import pandas as pd
-
-    return pd.Index(frequent).get_indexer(_filled(values))
-
-
-def _as_text(values: np.ndarray) -> Any:
-    import pandas as pd
-
-    return pd.Series(values)
 
 
 def _text_in_numbers(name: str, values: Any) -> str:

@@ -81,6 +81,36 @@ def _exact(metric: ConfusionMetric, scores: Tensor, target: Tensor, where: Tenso
     return _best(cuts(curve), values if metric.higher_is_better else -values, allowed, _own(metric, scores))
 
 
+@torch.no_grad()
+def bagged_threshold(
+    scores: Tensor, target: Tensor, metric: ConfusionMetric, draws: int, generator: torch.Generator
+) -> Tensor:
+    """The median of the best thresholds of bootstrap draws: of few items it is less a matter of luck than the best one.
+
+    The scores are sorted once; a draw is how often each item is in it, and its counts are cumulative sums of that.
+
+    Args:
+        scores: `[N]`.
+        target: `[N]`, 0 and 1.
+        metric: of binary scores.
+        draws: how many.
+        generator: of the draws.
+
+    Returns:
+        0-dim.
+    """
+    curve = walk_down(scores, target > 0, None)
+    hits = curve.tp.diff(prepend=curve.tp.new_zeros(1)).to(scores.dtype)
+    drawn = torch.randint(len(scores), (draws, len(scores)), generator=generator)
+    times = scores.new_zeros(draws, len(scores)).scatter_add_(1, drawn, scores.new_ones(()).expand_as(drawn))
+    tp, fp = (F.pad((times * kind).cumsum(-1), (1, 0)) for kind in (hits, 1 - hits))
+    values = metric.of_counts(Counts(tp, fp, tp[:, -1:] - tp, fp[:, -1:] - fp))
+    allowed = F.pad(curve.vertex, (1, 0), value=True).expand_as(values)
+    thresholds = cuts(curve).expand_as(values)
+    found = _best(thresholds, values if metric.higher_is_better else -values, allowed, _own(metric, scores))
+    return found.quantile(0.5)
+
+
 def _own(metric: ConfusionMetric, scores: Tensor) -> Tensor:
     """The metric's own threshold, shaped to stand beside `cuts`; 0 where one threshold is to replace several."""
     own = torch.as_tensor(metric.threshold, dtype=scores.dtype, device=scores.device)

@@ -20,10 +20,11 @@ from metricgrad.metrics.confusion import ConfusionMetric
 from metricgrad.metrics.curves import CurveMetric
 from metricgrad.metrics.function import FunctionMetric
 from metricgrad.metrics.multiclass import ClassificationMetric
+from metricgrad.metrics.threshold import bagged_threshold
 
 _CUTS, _CUT_ELEMENTS = (8, 64), 250_000  # draws that a threshold is the median of, and their items in all
 _DRAWS = 200
-_ELEMENTS = 20_000_000  # scores that are resampled at once
+_ELEMENTS = 4_000_000  # scores that are resampled at once
 _ONE_SIGMA = 0.8413
 
 
@@ -83,8 +84,13 @@ class Judge:
         draws = min(_CUTS[1], _CUT_ELEMENTS // len(scores))
         if draws < _CUTS[0] or not isinstance(self.metric, ConfusionMetric):
             return best_threshold(scores, target, self.metric, candidates=200)
-        drawn = torch.randint(len(scores), (draws, len(scores)), generator=torch.Generator().manual_seed(0))
-        return best_threshold(scores[drawn], target[drawn], self.metric).quantile(0.5, dim=0)
+        if scores.dim() > 1 and self.metric.average == "micro":  # one threshold for all labels
+            scores, target = scores.flatten(), target.flatten()
+        generator = torch.Generator().manual_seed(0)
+        if scores.dim() == 1:
+            return bagged_threshold(scores, target, self.metric, draws, generator)
+        labels = zip(scores.unbind(-1), target.unbind(-1), strict=True)
+        return torch.stack([bagged_threshold(one, truth, self.metric, draws, generator) for one, truth in labels])
 
     def luck(self, scores: list[Tensor], thresholds: list[Tensor | None], generator: torch.Generator) -> float:
         """The gain over the first that the best of the others reaches by luck alone.
@@ -172,7 +178,7 @@ def bootstrap(
     """
     metric, scores = at_threshold(metric, threshold, scores)
     size, found = max(1, min(_DRAWS, _ELEMENTS // max(1, scores.numel()))), []
-    for _ in range(-(-_DRAWS // size) if scores.numel() < _ELEMENTS // 20 else 5):
+    for _ in range(-(-_DRAWS // size)):
         drawn = torch.randint(len(scores), (size, len(scores)), generator=generator)
         found.append(metric(scores[drawn], target[drawn]))
     return torch.cat(found)

@@ -1,0 +1,118 @@
+"""Speed of the front doors: a training by `mg.fit` against a loop by hand, a large file against pandas reading it."""
+
+import math
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import torch
+from pyarrow import csv
+from torch import Tensor, nn
+
+import metricgrad as mg
+from benchmarks.timing import Row, best_of
+from metricgrad.cli.training import parts
+from metricgrad.estimators.networks import perceptron
+from metricgrad.estimators.preparing import Preparation
+
+SEED = 0
+ITEMS, WIDTH, BATCH, STEPS, EPOCHS, RATE = 48_000, 22, 256, 150, 5, 0.003
+ROWS, COLUMNS = 1_000_000, 30
+_MEMORY = """
+import re, sys
+from metricgrad.cli import app
+from metricgrad import MetricClassifier
+def memory(name):  # KiB, of this process alone
+    return int(re.search(name + r":\\s+(\\d+)", open("/proc/self/status").read())[1])
+before = memory("VmRSS")
+app(["train", sys.argv[1], "--method", "cross_entropy", "--hidden", "none", "--epochs", "1", "--out", sys.argv[2],
+     "--json"], standalone_mode=False)
+print(memory("VmHWM") - before)
+"""
+
+
+def fitting() -> Iterator[Row]:
+    """The same trainings, by `mg.fit` and by hand: loss, steps, schedule, and a look at validation data per epoch."""
+    generator = torch.Generator().manual_seed(SEED)
+    x = torch.randn(ITEMS, WIDTH, generator=generator)
+    y = (x[:, 0] + x[:, 1] * x[:, 2] > 2).long()
+    train, valid = (x[: -ITEMS // 5], y[: -ITEMS // 5]), (x[-ITEMS // 5 :], y[-ITEMS // 5 :])
+    for method, loss in (("cross_entropy", mg.baselines.CrossEntropy()), ("soft_f_beta", mg.baselines.SoftFBeta())):
+        starts = [0] if method == "cross_entropy" else [0, EPOCHS // 2]  # other losses start cold and warm
+
+        def ours(method: str = method) -> mg.Fit:
+            model = perceptron(WIDTH, (100, 30, 10), 1, SEED)
+            settings: dict[str, Any] = {"rate": RATE, "epochs": EPOCHS, "batch": BATCH, "progress": False}
+            return mg.fit(model, train, valid, metric="f1", method=method, **settings)
+
+        def yardstick(loss: Callable[..., Tensor] = loss, starts: list[int] = starts) -> None:
+            for warm in starts:
+                by_hand(perceptron(WIDTH, (100, 30, 10), 1, SEED), loss, train, valid, warm)
+
+        spent, base = best_of(3, ours, yardstick)
+        claim = f"mg.fit on {method}, MLP, {EPOCHS} epochs, against a loop by hand"
+        yield Row(claim, spent, base, "s", spent / base, "at most 1.1", spent / base <= 1.1)
+
+
+def by_hand(
+    model: nn.Module, loss: Callable[..., Tensor], train: tuple[Tensor, ...], valid: tuple[Tensor, ...], warm: int
+) -> float:
+    """A training as one writes it: the best F1 on validation data, at its best threshold, over the epochs."""
+    optimizer, best = torch.optim.Adam(model.parameters(), RATE), 0.0
+    usual = nn.functional.binary_cross_entropy_with_logits
+    for epoch in range(EPOCHS):
+        model.train()
+        first, last = (0, warm) if epoch < warm else (warm, EPOCHS)
+        for step, batch in enumerate(torch.randperm(len(train[1]))[: STEPS * BATCH].split(BATCH)):
+            for group in optimizer.param_groups:
+                group["lr"] = RATE * (0.5 + 0.5 * math.cos(math.pi * (epoch - first + step / STEPS) / (last - first)))
+            scores, target = model(train[0][batch]).squeeze(-1), train[1][batch]
+            value = usual(scores, target.float()) if epoch < warm else loss(scores, target)
+            optimizer.zero_grad()
+            value.backward()
+            nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+        model.eval()
+        with torch.no_grad():
+            scores = model(valid[0]).squeeze(-1)
+        threshold = mg.best_threshold(scores, valid[1], "f1")
+        best = max(best, float(mg.metric("f1", threshold=threshold)(scores, valid[1])))
+    return best
+
+
+def reading() -> Iterator[Row]:
+    """A CSV file of a million rows: everything before the training, and the memory of a whole `metricgrad train`."""
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "million.csv"
+        size = _write(path)
+
+        def ours() -> None:
+            (x, _), (x_test, _), _ = parts(path, "target", None, 0.25, SEED)
+            preparation = Preparation().fit(x)
+            preparation.transform(x)
+            preparation.transform(x_test)
+
+        spent, base = best_of(2, ours, lambda: pd.read_csv(path))
+        claim = f"reading and preparing {ROWS:,} x {COLUMNS} of CSV, against pandas.read_csv"
+        yield Row(claim, spent, base, "s", spent / base, "at most 2", spent / base <= 2)
+        command = [sys.executable, "-c", _MEMORY, str(path), str(Path(folder) / "run")]
+        printed = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+        most = int(printed.splitlines()[-1]) / 1024
+        claim = f"metricgrad train on it, memory, against the table's {size:.0f} MiB"
+        yield Row(claim, most, size, "MiB", most / size, "at most 4", most <= 4 * size)
+
+
+def _write(path: Path) -> float:
+    """Writes the file; MiB of the table that pandas reads from it."""
+    generator = np.random.default_rng(SEED)
+    x = generator.standard_normal((ROWS, COLUMNS)).round(4)
+    columns: dict[str, Any] = {f"x{number + 1}": x[:, number] for number in range(COLUMNS)}
+    columns["target"] = (x[:, 0] + x[:, 1] * x[:, 2] > 2).astype(np.int64)
+    csv.write_csv(pa.table(columns), path)
+    return ROWS * (COLUMNS + 1) * 8 / 2**20
