@@ -6,6 +6,7 @@ everything. Test data has no place here; judge the result on data that `fit` nev
 """
 
 import copy
+import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -22,7 +23,7 @@ from metricgrad.surrogates import Surrogate
 from metricgrad.surrogates.score_sets import ScoreSets
 from metricgrad.training.entrants import ORDINARY, RATES, challengers, contenders, ordinary
 from metricgrad.training.feeding import Drawing, Fold, Items, Loader, to_feed
-from metricgrad.training.ground import Ground, everything, to_ground
+from metricgrad.training.ground import Ground, View, everything, to_ground
 from metricgrad.training.heat import Entry, Settings
 from metricgrad.training.judging import Seen
 from metricgrad.training.tournament import Arena, bracket, decide, heat_epochs, remembered
@@ -30,6 +31,7 @@ from metricgrad.training.trained import Fit, Trained
 
 _SETS, _SET = 512, 128  # score sets that are kept, and their items
 _SHORTEST = 4  # epochs
+_ATTEMPTS = 3  # trainings on everything, until one is as good as its folds
 
 
 def fit(
@@ -164,17 +166,31 @@ def _score_sets(entries: list[Entry], seen: Seen, seed: int) -> list[ScoreSets]:
 def _state(
     arena: Arena, items: Items | Loader, winner: Entry, cuts: list[Fold], batch: int, balanced: bool
 ) -> dict[str, Tensor]:
-    """The state of an entrant's model: of several folds, that of a training on all items up to its best epoch."""
+    """The state of an entrant's model: of several folds, that of a training on all items up to its best epoch.
+
+    A short training of few items may fail by an unlucky order of batches. A model that does worse on what it was
+    trained on than others of its kind did on what they never saw has failed, and is trained again with another order.
+    """
     if len(cuts) == 1:
         return winner.state
     assert isinstance(items, Items)
-    judge = arena.ground.judge
-    seen = Seen(judge.seen.target[:1], judge.seen.live[:1], judge.seen.where)
-    feed = Drawing(items, everything(items), batch, balanced, arena.settings.seed)
-    ground = Ground(feed, arena.ground.view, replace(judge, seen=seen))
-    return (
-        replace(arena, ground=ground).prepare([(winner.contender, winner.rate)], winner.epochs).train_only(winner.epoch)
-    )
+    assert winner.value is not None
+    index = torch.arange(len(items)).unsqueeze(0)
+    taken = items.take(index)
+    judge = replace(arena.ground.judge, seen=Seen(taken.y, torch.ones_like(index, dtype=torch.bool), taken.where))
+    found: list[tuple[float, dict[str, Tensor]]] = []
+    for attempt in range(_ATTEMPTS):
+        seed = arena.settings.seed + attempt
+        feed = Drawing(items, everything(items), batch, balanced, seed)
+        again = replace(
+            arena, ground=Ground(feed, View(items, index), judge), settings=replace(arena.settings, seed=seed)
+        )
+        state, scores = again.prepare([(winner.contender, winner.rate)], winner.epochs).train_only(winner.epoch)
+        value = judge.value(scores, winner.threshold) if scores.isfinite().all() else math.nan
+        if not math.isnan(value) and not judge.better(winner.value, value):
+            return state
+        found.append((-math.inf if math.isnan(value) else value * (1 if judge.metric.higher_is_better else -1), state))
+    return max(found, key=lambda each: each[0])[1]
 
 
 def _affordable(arena: Arena, work: Callable[[int], int], rates: int, budget: float) -> int:

@@ -2,8 +2,8 @@
 
 The models of a heat are stacked into one (`flat.py`) where they can be, so that five folds and four rates cost little
 more than one. After every epoch the true metric is taken on validation data, at its best threshold; each entrant is
-remembered at its best epoch. Whatever the heat depends on is a tensor, so that a file after every epoch is enough to
-go on exactly.
+remembered at the epoch where the mean of the last three was best. Whatever the heat depends on is a tensor, so that a
+file after every epoch is enough to go on exactly.
 """
 
 import copy
@@ -29,6 +29,7 @@ from metricgrad.training.judging import binary_scores
 Tell = Callable[..., None]
 Place = tuple[Contender, float]
 _CHUNK = 16384
+_RECENT = 3  # epochs whose mean decides which is best
 
 
 @dataclass(frozen=True)
@@ -153,21 +154,22 @@ class Heat:
             **asdict(self.settings),
         }
 
-    def train_only(self, epochs: int) -> dict[str, Tensor]:
-        """The first epochs of the training, without a look at validation data: the model's state after them.
+    def train_only(self, epochs: int) -> tuple[dict[str, Tensor], Tensor]:
+        """The first epochs of the training of one model, without a look at validation data.
 
         Args:
             epochs: how many; the learning rate falls as it would on the way to the end.
 
         Returns:
-            Parameters and buffers by name.
+            Parameters and buffers by name, and scores `[K, V, ...]` of the validation data.
         """
         with torch.random.fork_rng(devices=[]), modes_kept(self._module):
             while self._epoch < epochs:
                 self._train()
                 self._epoch += 1
+            scores = self._scores()[0]
         self._crew.part()
-        return {name: value.clone() for name, value in self._module.state_dict().items()}
+        return {name: value.clone() for name, value in self._module.state_dict().items()}, scores
 
     def _begin(self) -> None:
         """Finds out whether the models can run together, and what their scores look like."""
@@ -182,6 +184,7 @@ class Heat:
         entrants = len(self.places)
         self._best = {
             "value": torch.full((entrants,), torch.nan, dtype=torch.float64),
+            "recent": torch.full((entrants,), torch.nan, dtype=torch.float64),
             "epoch": torch.zeros(entrants, dtype=torch.int64),
             "threshold": torch.full((entrants, *(threshold.shape if threshold is not None else ())), torch.nan),
             "scores": torch.zeros_like(scores),
@@ -254,16 +257,22 @@ class Heat:
                 continue  # diverged: what it was before still counts
             value, threshold = self._judge.look(scores[number])
             self._curve[self._epoch - 1, number] = torch.tensor([mean[number], value], dtype=torch.float64)
-            best = self._best["value"][number].item()
-            if self._epoch > self._warm and self._judge.better(value, None if math.isnan(best) else best):
+            best, recent = self._best["recent"][number].item(), self._recent(number)
+            if self._epoch > self._warm and self._judge.better(recent, None if math.isnan(best) else best):
                 rows = slice(number * self._folds, (number + 1) * self._folds)
                 self._best["value"][number], self._best["epoch"][number] = value, self._epoch
+                self._best["recent"][number] = recent
                 self._best["scores"][number] = scores[number]
                 self._best["vector"][rows] = self._crew.vector.detach()[rows]
                 for name, buffer in self._crew.buffers.items():
                     self._best[f"buffer.{name}"][rows] = buffer[rows]
                 if threshold is not None:
                     self._best["threshold"][number] = threshold
+
+    def _recent(self, number: int) -> float:
+        """The mean metric of the last epochs: one epoch that stands out is luck, and its model a fragile one."""
+        known = self._curve[max(self._warm, self._epoch - _RECENT) : self._epoch, number, 1]
+        return float(known.nanmean())
 
     def _gave_up(self) -> bool:
         """Whether no entrant has become better for as many epochs as patience allows."""

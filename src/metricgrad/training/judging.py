@@ -76,7 +76,11 @@ class Judge:
     def look(self, scores: Tensor) -> Look:
         """The metric of scores `[K, V, ...]`, at its best threshold."""
         threshold = self._threshold(scores) if self.tune and self._decides(scores) else None
-        return Look(float(self._values(scores, threshold)), threshold)
+        return Look(self.value(scores, threshold), threshold)
+
+    def value(self, scores: Tensor, threshold: Tensor | None) -> float:
+        """The metric of scores `[K, V, ...]` at a given threshold."""
+        return float(self._values(scores, threshold))
 
     def _threshold(self, scores: Tensor) -> Tensor:
         """The best threshold; of few items the median of those of bootstrap draws, which is less a matter of luck."""

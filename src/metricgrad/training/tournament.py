@@ -28,6 +28,7 @@ from metricgrad.training.joint_heat import JointHeat
 _SHARES = (0.25, 0.5, 1.0)  # of the epochs, in each round
 _FEWEST = 4  # epochs
 _TOGETHER = 128  # models of a heat, at most
+_RIVALS = 2  # the best of so many challengers are those that could have been lucky
 
 
 @dataclass
@@ -100,25 +101,29 @@ def bracket(arena: Arena, name: str, contenders: list[Contender], rates: list[fl
         rates: the learning rates that each enters with.
 
     Returns:
-        Those that were trained to the end, the best first; none if time ran out before.
+        All entrants of all rounds, the best first: a short training can be the best on few items. None if time ran out
+        before the last round.
     """
-    places, before = [(contender, rate) for contender in contenders for rate in rates], []
-    found: list[Entry] = []
+    places = [(contender, rate) for contender in contenders for rate in rates]
+    everyone: list[Entry] = []
     for number, share in enumerate(_SHARES):
         last = number == len(_SHARES) - 1
         if not last and len(places) <= 2:
             continue  # nothing to decide
         epochs = arena.epochs if last else _short(arena.epochs, share)
-        found = []
+        found: list[Entry] = []
         for order, group in enumerate(arena.heats(places)):
             if arena.stopped or (name != "ordinary" and arena.late(0.85 if last else share + 0.1)):
                 break
             found += arena.heat(f"{name}-{number}-{order}", group, epochs)
         found = sorted((entry for entry in found if entry.value is not None), key=arena.key, reverse=True)
-        if last or arena.stopped or not found:
+        everyone += found
+        if not found and not arena.stopped:
+            return []
+        if last or arena.stopped:
             break
-        places, before = _promoted(found, len(contenders), number), found
-    return found or (before if arena.stopped else [])
+        places = _promoted(found, len(contenders), number)
+    return sorted(everyone, key=arena.key, reverse=True)
 
 
 def _promoted(found: list[Entry], contenders: int, round_: int) -> list[Place]:
@@ -178,7 +183,7 @@ def decide(arena: Arena, ordinary: list[Entry], challengers: list[Entry], others
         best = (ordinary or challengers)[0]
         return Decision(best, ordinary[0] if ordinary else None, challengers[0] if challengers else None)
     usual, best = ordinary[0], challengers[0]
-    gain, luck = _gain(arena, usual, challengers)
+    gain, luck = _gain(arena, usual, challengers[:_RIVALS])
     decision = Decision(best if gain > luck else usual, usual, best, gain, luck)
     if decision.winner is usual or others is None or arena.stopped:
         return decision
