@@ -97,6 +97,11 @@ def test_a_second_start_shows_the_result_and_another_is_refused(data: Path, tmp_
     other = train(data, "--out", out, "--method", "cross_entropy", "--metric", "mcc")
     assert other.exit_code == 2
     assert "has a run with metric = 'f1', and this one has 'mcc'" in other.output
+    changed = data.read_bytes()
+    data.write_bytes(changed + changed.splitlines(keepends=True)[-1])
+    another = train(data, "--out", out, "--method", "cross_entropy")
+    assert another.exit_code == 2
+    assert "a file has changed since" in another.output
     assert {path.name: path.read_bytes() for path in out.rglob("*.*")} == before
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.txt").write_text("years of work")
@@ -406,3 +411,25 @@ def test_a_browser_shows_the_report(finished: Path) -> None:
     assert min(widths) > 300
     assert overflow <= 0
     assert title.startswith("f1 on ")
+
+
+FULL_DISK = """
+import resource, sys
+resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[1]),) * 2)  # a longer file fails as on a full disk
+from metricgrad.cli import app
+app(["train", "--epochs", "2", "--method", "cross_entropy", "--hidden", "none", "--out", sys.argv[2]])
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="limits the length of files by the operating system")
+def test_a_full_disk_is_told_in_a_sentence_and_the_run_goes_on_later(tmp_path: Path) -> None:
+    def start(length: int) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-c", FULL_DISK, str(length), str(tmp_path / "run")]
+        return subprocess.run(command, capture_output=True, text=True, check=False)
+
+    found = start(4000)
+    assert found.returncode == 2
+    assert "could not be written" in found.stderr
+    assert "Traceback" not in found.stderr
+    assert start(10_000_000).returncode == 0
+    assert (tmp_path / "run" / "report.html").exists()

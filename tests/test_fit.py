@@ -11,7 +11,8 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 import metricgrad as mg
-from metricgrad.training import checkpoint, fit, heat
+from metricgrad import storage
+from metricgrad.training import fit, heat
 from metricgrad.training.entrants import BASELINES, contenders, method_names
 from metricgrad.training.feeding import Drawing, Items, cut
 from metricgrad.training.judging import Judge, Seen
@@ -402,7 +403,7 @@ def test_ctrl_c_keeps_the_best_so_far(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_full_disk_leaves_the_last_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = quick(linear(), made(), method="cross_entropy", folds=1)
-    saved = checkpoint.save_file
+    saved = storage.save_file
     calls = 0
 
     def full(tensors: Any, path: Path, metadata: Any) -> None:
@@ -414,7 +415,7 @@ def test_a_full_disk_leaves_the_last_checkpoint(tmp_path: Path, monkeypatch: pyt
         saved(tensors, path, metadata)
 
     with monkeypatch.context() as patch:
-        patch.setattr(checkpoint, "save_file", full)
+        patch.setattr(storage, "save_file", full)
         with pytest.raises(OSError, match="No space left"):
             quick(linear(), made(), method="cross_entropy", folds=1, folder=tmp_path)
     assert same(whole, quick(linear(), made(), method="cross_entropy", folds=1, folder=tmp_path))

@@ -15,7 +15,7 @@ import metricgrad as mg
 
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "metricgrad"
-LAYERS = ["ops", "progress", "metrics", "surrogates", "training", "estimators", "report", "cli", "__main__"]
+LAYERS = ["ops", "progress", "storage", "metrics", "surrogates", "training", "estimators", "report", "cli", "__main__"]
 
 
 def run(*command: str, **environment: str) -> subprocess.CompletedProcess[str]:

@@ -124,7 +124,7 @@ def test_other_checkpoints_are_refused(tmp_path: Path) -> None:
     joint(deeper).save(tmp_path / "deeper")
     for run, name, message in [
         (joint(), "text", "is not a whole safetensors file"),
-        (joint(), "tensors", "holds tensors but no training"),
+        (joint(), "tensors", "holds tensors but no checkpoint of a training"),
         (joint(batch=50), path, "is of a training with batch=40; this one has batch=50"),
         (joint(decay=9), path, "with decay=None; this one has decay=9"),
         (joint(loss=fresh("mcc")), path, "is of a training with loss="),
@@ -136,7 +136,7 @@ def test_other_checkpoints_are_refused(tmp_path: Path) -> None:
         with pytest.raises(ValueError, match=message):
             run.resume(tmp_path / name)
         assert same(run.state(), before)
-    with pytest.raises(FileNotFoundError, match=r"there is no checkpoint .*nowhere"):
+    with pytest.raises(FileNotFoundError, match=r"there is no checkpoint of a training .*nowhere"):
         joint().resume(tmp_path / "nowhere")
 
 

@@ -18,7 +18,7 @@ from rich.table import Table
 from scipy.stats import t as student
 
 from metricgrad.cli.app import app, refuse
-from metricgrad.cli.folder import RunFolder
+from metricgrad.cli.folder import RunFolder, digests
 from metricgrad.cli.reading import TARGET
 from metricgrad.cli.training import (
     BudgetOption,
@@ -70,7 +70,7 @@ def compare(
         asked = {
             "command": "compare", "data": None if data is None else str(data), "target": target, "metric": metric,
             "methods": names, "splits": splits, "hidden": widths(hidden), "test_share": test_share,
-            "positive": positive, "epochs": epochs, "budget": seconds(budget), "seed": seed,
+            "positive": positive, "epochs": epochs, "budget": seconds(budget), "seed": seed, "sha256": digests(data),
         }  # fmt: skip
         stem = "digits" if data is None else data.name.split(".")[0]
         folder = RunFolder(out or Path("runs") / f"{stem}-{metric}-compared", asked)

@@ -6,6 +6,7 @@ model.safetensors    the classifier
 result.json          values, what was tried, what was decided; there once the run is finished
 """
 
+import hashlib
 import json
 import platform
 import shutil
@@ -31,11 +32,14 @@ class RunFolder:
             before = json.loads(stored.read_text())["asked"]
             here = json.loads(json.dumps(config))
             for name in sorted(before.keys() | here.keys()):
-                if before.get(name) != here.get(name):
-                    raise ValueError(
-                        f"{path} has a run with {name} = {before.get(name)!r}, and this one has {here.get(name)!r}; "
-                        "choose another --out"
-                    )
+                if before.get(name) == here.get(name):
+                    continue
+                if name == "sha256":
+                    raise ValueError(f"{path} has a run on other data: a file has changed since; choose another --out")
+                raise ValueError(
+                    f"{path} has a run with {name} = {before.get(name)!r}, and this one has {here.get(name)!r}; "
+                    "choose another --out"
+                )
             return
         if path.exists() and any(path.iterdir()):
             raise ValueError(f"{path} has files in it that are no run of metricgrad; choose another --out")
@@ -63,6 +67,18 @@ class RunFolder:
         """Writes the result and removes the checkpoints."""
         self.write("result.json", result)
         shutil.rmtree(self.checkpoints, ignore_errors=True)
+
+
+def digests(*paths: Path | None) -> list[str | None]:
+    """What tells the contents of files apart; None for no file, or one that is not there."""
+    found: list[str | None] = []
+    for path in paths:
+        if path is None or not path.is_file():
+            found.append(None)
+            continue
+        with path.open("rb") as file:
+            found.append(hashlib.file_digest(file, "sha256").hexdigest())
+    return found
 
 
 def versions() -> dict[str, str]:

@@ -17,7 +17,7 @@ from sklearn.model_selection import train_test_split
 
 from metricgrad.cli.app import app, refuse
 from metricgrad.cli.evidence import gather, intervals
-from metricgrad.cli.folder import RunFolder
+from metricgrad.cli.folder import RunFolder, digests
 from metricgrad.cli.reading import TARGET, bundled, numbers, read_table, split_target
 from metricgrad.estimators import MetricClassifier
 from metricgrad.metrics import Metric
@@ -67,6 +67,7 @@ def train(
             "command": "train", "data": None if data is None else str(data), "target": target, "metric": metric,
             "method": method, "hidden": widths(hidden), "test": None if test is None else str(test),
             "test_share": test_share, "positive": positive, "epochs": epochs, "budget": seconds(budget), "seed": seed,
+            "sha256": digests(data, test),
         }  # fmt: skip
         chosen = to_metric(metric)
         (x, y), (x_test, y_test), left_out = parts(data, target, test, test_share, seed)

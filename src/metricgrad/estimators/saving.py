@@ -1,17 +1,15 @@
 """Classifiers in one safetensors file: the network's tensors, and all else as JSON in the header; never pickle."""
 
-import json
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import load_file, save_file
 
 from metricgrad.estimators.networks import perceptron
 from metricgrad.estimators.preparing import Category, Number, Preparation
+from metricgrad.storage import read_tensors, write_tensors
 from metricgrad.surrogates.base import metric_config, metric_from_config
 from metricgrad.training import Trained
 
@@ -46,10 +44,7 @@ def save_classifier(model: "MetricClassifier", path: str | Path) -> None:
         "columns": [{"kind": type(column).__name__, **asdict(column)} for column in model._preparation.columns],
         "epoch": model.n_iter_,
     }
-    partial = Path(path).with_name(Path(path).name + ".partial")
-    tensors = {name: tensor.contiguous() for name, tensor in trained.model.state_dict().items()}
-    save_file(tensors, partial, {_HEADER: json.dumps(header)})
-    partial.replace(path)
+    write_tensors(path, trained.model.state_dict(), _HEADER, header)
 
 
 def load_classifier(cls: type["MetricClassifier"], path: str | Path) -> "MetricClassifier":
@@ -62,16 +57,7 @@ def load_classifier(cls: type["MetricClassifier"], path: str | Path) -> "MetricC
     Returns:
         The classifier, ready to predict.
     """
-    if not Path(path).is_file():
-        raise FileNotFoundError(f"there is no model {path}")
-    try:
-        with safe_open(path, "pt") as file:
-            stored = (file.metadata() or {}).get(_HEADER)
-    except SafetensorError as error:
-        raise ValueError(f"{path} is not a whole safetensors file: {error}") from None
-    if stored is None:
-        raise ValueError(f"{path} holds tensors but no classifier; save(path) of a MetricClassifier writes one")
-    header: dict[str, Any] = json.loads(stored)
+    tensors, header = read_tensors(path, _HEADER, "model")
     metric = metric_from_config(header["metric"])
     model = cls(metric, hidden=tuple(header["hidden"]), **header["settings"])
     model.classes_ = np.asarray(header["classes"]["values"], dtype=header["classes"]["dtype"])
@@ -84,7 +70,7 @@ def load_classifier(cls: type["MetricClassifier"], path: str | Path) -> "MetricC
     model._preparation.columns = [_column(dict(each)) for each in header["columns"]]
     inputs = sum(column.width for column in model._preparation.columns)
     network = perceptron(inputs, tuple(header["hidden"]), 1 if model._kind == "binary" else len(model.classes_), 0)
-    network.load_state_dict(load_file(path))
+    network.load_state_dict(tensors)
     threshold = header["threshold"]
     model.trained_ = Trained(
         model=network.eval(), metric=metric, threshold=None if threshold is None else torch.tensor(threshold)

@@ -5,7 +5,6 @@ of `per_set` over the sets on which the metric is defined. If there are none, it
 attached to the graph, so that a training loop needs no special case.
 """
 
-import json
 import math
 import warnings
 from abc import ABC, abstractmethod
@@ -14,12 +13,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import save as to_bytes
 from torch import Tensor, nn
 
 from metricgrad.metrics import Metric, metric_options
 from metricgrad.metrics import metric as to_metric
 from metricgrad.metrics.function import FunctionMetric
+from metricgrad.storage import write_tensors
 
 _WATCHED = 50  # batches at the start of training that are looked at before a warning
 
@@ -52,11 +51,7 @@ class Surrogate(nn.Module, ABC):
         Args:
             path: where to; an existing file is replaced only once the new one is complete.
         """
-        header = json.dumps(self.description())
-        tensors = {name: tensor.contiguous() for name, tensor in self.state_dict().items()}
-        partial = Path(path).with_name(Path(path).name + ".partial")
-        partial.write_bytes(to_bytes(tensors, metadata={"metricgrad": header}))
-        partial.replace(path)
+        write_tensors(path, self.state_dict(), "metricgrad", self.description())
 
     def per_set(self, scores: Tensor, target: Tensor, where: Tensor | None = None) -> Tensor:
         """The loss of every set.

@@ -1,13 +1,11 @@
 """Surrogates from files: one safetensors file each, tensors and a JSON header, never pickle."""
 
-import json
 from pathlib import Path
 from typing import Any
 
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import load_file
 from torch import nn
 
+from metricgrad.storage import read_tensors
 from metricgrad.surrogates import baselines
 from metricgrad.surrogates.base import Surrogate
 from metricgrad.surrogates.bilevel import BilevelLoss
@@ -39,17 +37,8 @@ def load_surrogate(path: str | Path, *, metric: Any = None, net: nn.Module | Non
         >>> loss.relaxation.slope
         2.0
     """
-    if not Path(path).is_file():
-        raise FileNotFoundError(f"there is no file {path}; loss.save(path) writes one")
-    try:
-        with safe_open(path, "pt") as file:
-            header = (file.metadata() or {}).get("metricgrad")
-    except SafetensorError as error:
-        raise ValueError(f"{path} is not a safetensors file: {error}") from None
-    if header is None:
-        raise ValueError(f"{path} holds tensors but no surrogate; loss.save(path) writes one")
-    stored = json.loads(header)
-    surrogate, tensors = _rebuild(stored, metric, net), load_file(path)
+    tensors, stored = read_tensors(path, "metricgrad", "surrogate")
+    surrogate = _rebuild(stored, metric, net)
     own = next((tensors[name] for name, _ in surrogate.named_parameters()), None)
     if own is not None:
         surrogate.to(own.dtype)

@@ -1,12 +1,12 @@
-"""Checkpoints: one safetensors file each, tensors and a JSON header of settings, never pickle."""
+"""Checkpoints of trainings: their tensors, and the settings that a training which goes on must agree in."""
 
 import json
 from pathlib import Path
 from typing import Any
 
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import load_file, save_file
 from torch import Tensor
+
+from metricgrad.storage import read_tensors, write_tensors
 
 _HEADER = "metricgrad_training"
 
@@ -19,9 +19,7 @@ def write_checkpoint(path: str | Path, state: dict[str, Tensor], settings: dict[
         state: tensors by name.
         settings: what a training that reads it must agree in.
     """
-    partial = Path(path).with_name(Path(path).name + ".partial")
-    save_file({name: tensor.contiguous() for name, tensor in state.items()}, partial, {_HEADER: json.dumps(settings)})
-    partial.replace(path)
+    write_tensors(path, state, _HEADER, settings)
 
 
 def read_checkpoint(
@@ -38,17 +36,7 @@ def read_checkpoint(
     Returns:
         The tensors by name.
     """
-    if not Path(path).is_file():
-        raise FileNotFoundError(f"there is no checkpoint {path}; save(path) writes one")
-    try:
-        with safe_open(path, "pt") as file:
-            header = (file.metadata() or {}).get(_HEADER)
-        state = load_file(path)
-    except SafetensorError as error:
-        raise ValueError(f"{path} is not a whole safetensors file: {error}") from None
-    if header is None:
-        raise ValueError(f"{path} holds tensors but no training; save(path) of a training writes one")
-    stored = json.loads(header)
+    state, stored = read_tensors(path, _HEADER, "checkpoint of a training")
     here = json.loads(json.dumps(settings))
     for name, value in here.items():
         if stored.get(name) != value:
