@@ -183,7 +183,7 @@ def outcome(model: MetricClassifier, metric: Metric, test: Data, rows: int, left
         "higher_is_better": metric.higher_is_better,
         "rows": {"train": rows, "test": len(y), "without_target": left_out},
         "metric_config": metric_config(found.metric),
-        "classes": [str(each) for each in model.ordered_classes()],
+        "classes": [str(each) for each in model.target_.ordered],
         "finalists": finalists,
         "chosen": winner,
         "gain": decision.gain,

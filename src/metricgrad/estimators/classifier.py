@@ -9,13 +9,13 @@ import torch
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.linear_model import LogisticRegression
 from sklearn.utils import check_random_state
-from sklearn.utils.multiclass import check_classification_targets, type_of_target
-from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
+from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
 
 from metricgrad.estimators.networks import perceptron
 from metricgrad.estimators.preparing import Preparation
 from metricgrad.estimators.saving import load_classifier, save_classifier
+from metricgrad.estimators.target import Target
 from metricgrad.metrics import Metric, metric_options
 from metricgrad.metrics import metric as to_metric
 from metricgrad.metrics.function import FunctionMetric
@@ -48,7 +48,7 @@ class MetricClassifier(ClassifierMixin, BaseEstimator):
         classes_: the classes in order; for labels their numbers.
         trained_: the network and its threshold.
         fit_: what `mg.fit` gave: the same, with what was tried; a classifier that was loaded has none.
-        order_: of two classes, the negative one and the positive one, by their places in `classes_`.
+        target_: what the targets are: two classes, more, or labels.
         n_iter_: the epoch that was best.
         n_features_in_: columns of the training data.
         feature_names_in_: their names, where they have some.
@@ -110,13 +110,13 @@ class MetricClassifier(ClassifierMixin, BaseEstimator):
             Itself.
         """
         table, y = self._table(X, reset=True, y=y)
-        target = self._target(y)
+        self.target_ = Target.of(y, to_metric(self.metric), self.positive)
+        self.classes_, target = self.target_.classes, self.target_.encode(y)
         self._preparation = Preparation().fit(table)
         x = torch.from_numpy(self._preparation.transform(table))
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
-        outputs = 1 if self._kind == "binary" else len(self.classes_)
         self.fit_: Fit = fit(
-            perceptron(x.shape[1], tuple(self.hidden), outputs, seed),
+            perceptron(x.shape[1], tuple(self.hidden), self.target_.outputs, seed),
             (x, target),
             metric=self._chosen(),
             method=self.method,
@@ -148,7 +148,7 @@ class MetricClassifier(ClassifierMixin, BaseEstimator):
         """
         x = self.prepared(X)
         scores = self.trained_.scores(x)
-        return (scores - self._cut).numpy() if self._kind != "classes" else scores.numpy()
+        return (scores - self._cut).numpy() if self.target_.kind != "classes" else scores.numpy()
 
     def predict(self, X: Any) -> np.ndarray:  # noqa: N803
         """Classes, decided at the threshold that was tuned with the model.
@@ -160,10 +160,10 @@ class MetricClassifier(ClassifierMixin, BaseEstimator):
             `[items]`, or `[items, labels]` of 0 and 1.
         """
         found = self.decision_function(X)
-        if self._kind == "labels":
+        if self.target_.kind == "labels":
             return (found > 0).astype(int)
-        if self._kind == "binary":
-            return self.ordered_classes()[(found > 0).astype(int)]
+        if self.target_.kind == "binary":
+            return self.target_.ordered[(found > 0).astype(int)]
         return self.classes_[found.argmax(-1)]
 
     def predict_proba(self, X: Any) -> np.ndarray:  # noqa: N803
@@ -176,13 +176,13 @@ class MetricClassifier(ClassifierMixin, BaseEstimator):
             `[items, classes]`, or `[items, labels]`.
         """
         found = torch.from_numpy(self.decision_function(X)).double()
-        if self._kind == "labels":
+        if self.target_.kind == "labels":
             return found.sigmoid().numpy()
-        if self._kind == "classes":
+        if self.target_.kind == "classes":
             return found.softmax(-1).numpy()
         chance = (self._steepness * found).sigmoid()
         both = torch.stack([1 - chance, chance], -1).numpy()
-        return both[:, self.order_]
+        return both[:, list(self.target_.order)]
 
     def score(self, X: Any, y: Any, sample_weight: None = None) -> float:  # noqa: N803
         """The metric, greater is better: negative where a lower value is better.
@@ -238,35 +238,6 @@ class MetricClassifier(ClassifierMixin, BaseEstimator):
         table, y = validate_data(self, x, reset=True, multi_output=True, **checked)
         return table, y
 
-    def _target(self, y: Any) -> Tensor:
-        """The target as numbers; learns the classes."""
-        check_classification_targets(y)
-        kind = type_of_target(y, input_name="y")
-        if kind == "multilabel-indicator":
-            self._kind, self.classes_ = "labels", np.arange(np.asarray(y).shape[1])
-            return self.encoded(y)
-        y = column_or_1d(y, warn=True)
-        self.classes_ = np.unique(y)
-        if len(self.classes_) < 2:
-            raise ValueError(f"the target has one class only, {self.classes_[0]!r}; there is nothing to tell apart")
-        self._kind = "binary" if len(self.classes_) == 2 else "classes"
-        self.order_ = [0, 1]
-        if self._kind == "binary" and self.positive is not None:
-            if self.positive not in self.classes_:
-                raise ValueError(f"positive must be one of {self.classes_.tolist()}; got {self.positive!r}")
-            self.order_ = [0, 1] if self.classes_[1] == self.positive else [1, 0]
-        metric = to_metric(self.metric)
-        if self._kind == "classes" and not isinstance(metric, FunctionMetric) and "multi-class" not in metric.families:
-            raise ValueError(
-                f"{metric.name} is for two classes, and the target has {len(self.classes_)}: "
-                f"{', '.join(map(str, self.classes_[:5]))}; pass a metric of classes, such as 'accuracy' or 'f1'"
-            )
-        return self.encoded(y)
-
-    def ordered_classes(self) -> np.ndarray:
-        """The classes as `encoded` numbers them: of two, the negative one first."""
-        return self.classes_[self.order_] if self._kind == "binary" else self.classes_
-
     def prepared(self, X: Any) -> Tensor:  # noqa: N803
         """Features as the network takes them.
 
@@ -289,21 +260,12 @@ class MetricClassifier(ClassifierMixin, BaseEstimator):
         Returns:
             Class numbers (of two classes 1 is the positive one), or labels.
         """
-        if self._kind == "labels":
-            return torch.from_numpy(np.asarray(y).astype(np.int64))
-        y = np.ravel(np.asarray(y))
-        unseen = sorted(set(np.unique(y).tolist()) - set(self.classes_.tolist()), key=str)
-        if unseen:
-            known = ", ".join(map(repr, self.classes_.tolist()))
-            raise ValueError(
-                f"the target has classes that training did not: {', '.join(map(repr, unseen))}; it had {known}"
-            )
-        found = np.searchsorted(self.classes_, y)
-        return torch.from_numpy(found if self._kind == "classes" else np.asarray(self.order_)[found])
+        check_is_fitted(self)
+        return self.target_.encode(y)
 
     def _chosen(self) -> Metric:
         metric = to_metric(self.metric)
-        if self._kind != "labels" or isinstance(metric, FunctionMetric) or getattr(metric, "multilabel", False):
+        if self.target_.kind != "labels" or isinstance(metric, FunctionMetric) or getattr(metric, "multilabel", False):
             return metric
         options = {name: getattr(metric, name) for name in metric_options(type(metric))}
         if "multilabel" not in options:
@@ -322,7 +284,7 @@ class MetricClassifier(ClassifierMixin, BaseEstimator):
     def _calibrated(self) -> tuple[float, Tensor]:
         """How steep probabilities are, and the threshold; for metrics of order, that of a probability of one half."""
         threshold = self.fit_.threshold
-        if self._kind != "binary":
+        if self.target_.kind != "binary":
             return 1.0, torch.zeros(()) if threshold is None else threshold
         seen, scores = self.fit_.seen, self.fit_.decision.winner.scores
         known, truth = scores[seen.live].double().numpy(), seen.target[seen.live].numpy()

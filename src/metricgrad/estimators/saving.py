@@ -9,6 +9,7 @@ import torch
 
 from metricgrad.estimators.networks import perceptron
 from metricgrad.estimators.preparing import Category, Number, Preparation
+from metricgrad.estimators.target import Target
 from metricgrad.storage import read_tensors, write_tensors
 from metricgrad.surrogates.base import metric_config, metric_from_config
 from metricgrad.training import Trained
@@ -34,8 +35,8 @@ def save_classifier(model: "MetricClassifier", path: str | Path) -> None:
         "hidden": list(model.hidden),
         "settings": {name: _plain(getattr(model, name)) for name in _KEPT},
         "classes": {"values": classes.tolist(), "dtype": "object" if classes.dtype == object else classes.dtype.str},
-        "kind": model._kind,
-        "order": model.order_ if model._kind == "binary" else None,
+        "kind": model.target_.kind,
+        "order": list(model.target_.order),
         "threshold": None if threshold is None else threshold.tolist(),
         "cut": model._cut.tolist(),
         "steepness": model._steepness,
@@ -61,7 +62,7 @@ def load_classifier(cls: type["MetricClassifier"], path: str | Path) -> "MetricC
     metric = metric_from_config(header["metric"])
     model = cls(metric, hidden=tuple(header["hidden"]), **header["settings"])
     model.classes_ = np.asarray(header["classes"]["values"], dtype=header["classes"]["dtype"])
-    model._kind, model.order_ = header["kind"], header["order"]
+    model.target_ = Target(header["kind"], model.classes_, tuple(header["order"]))
     model._cut, model._steepness = torch.tensor(header["cut"]), header["steepness"]
     model.n_features_in_, model.n_iter_ = header["features"], header["epoch"]
     if header["names"]:
@@ -69,7 +70,7 @@ def load_classifier(cls: type["MetricClassifier"], path: str | Path) -> "MetricC
     model._preparation = Preparation()
     model._preparation.columns = [_column(dict(each)) for each in header["columns"]]
     inputs = sum(column.width for column in model._preparation.columns)
-    network = perceptron(inputs, tuple(header["hidden"]), 1 if model._kind == "binary" else len(model.classes_), 0)
+    network = perceptron(inputs, tuple(header["hidden"]), model.target_.outputs, 0)
     network.load_state_dict(tensors)
     threshold = header["threshold"]
     model.trained_ = Trained(
