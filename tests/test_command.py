@@ -1,5 +1,6 @@
 """The command line: train, predict and compare; what it refuses, what it keeps, what it never looks at."""
 
+import gzip
 import json
 import os
 import shutil
@@ -164,6 +165,7 @@ def test_tables_of_every_kind_are_the_same(tmp_path: Path) -> None:
     expected.to_csv(tmp_path / "c.tsv", index=False, sep="\t")
     expected.to_csv(tmp_path / "d.csv", index=False, sep=";")
     expected.to_parquet(tmp_path / "e.parquet", index=False)
+    (tmp_path / "g.parquet.gz").write_bytes(gzip.compress((tmp_path / "e.parquet").read_bytes()))
     for path in sorted(tmp_path.iterdir()):
         pd.testing.assert_frame_equal(read_table(path), expected, check_dtype=False)
     x = expected[["one", "two", "three"]].to_numpy()

@@ -2,6 +2,7 @@
 
 import difflib
 import gzip
+import io
 from pathlib import Path
 from typing import Any, cast
 
@@ -30,7 +31,7 @@ def read_table(path: Path) -> Any:
     if not path.stat().st_size:
         raise ValueError(f"{path} is empty")
     kind = path.with_suffix("").suffix if path.suffix in _PACKED else path.suffix
-    readers = dict.fromkeys(_TEXT, _read_text) | dict.fromkeys(_SPARSE, _read_svmlight) | {".parquet": pd.read_parquet}
+    readers = dict.fromkeys(_TEXT, _read_text) | dict.fromkeys(_SPARSE, _read_svmlight) | {".parquet": _read_parquet}
     if kind not in readers:
         raise ValueError(f"{path} is of no kind that can be read; pass {_KINDS}")
     try:
@@ -104,6 +105,10 @@ def _read_text(path: Path) -> Any:
     with gzip.open(path, "rt") if path.suffix == ".gz" else path.open() as file:
         first = file.readline()
     return pd.read_csv(path, sep=max(",;\t", key=first.count))
+
+
+def _read_parquet(path: Path) -> Any:
+    return pd.read_parquet(io.BytesIO(gzip.decompress(path.read_bytes())) if path.suffix == ".gz" else path)
 
 
 def _read_svmlight(path: Path) -> Any:
