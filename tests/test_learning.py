@@ -10,6 +10,7 @@ from scipy import stats
 from torch import Tensor, nn
 
 import metricgrad as mg
+from metricgrad.surrogates import learning
 from metricgrad.surrogates.exam import ordinary_loss
 from metricgrad.surrogates.score_sets import Pool, relabelled, to_sets
 from metricgrad.surrogates.sources import broad
@@ -61,6 +62,20 @@ def test_the_value_of_a_learned_loss_can_be_read() -> None:
     assert loss.scale > 0
     assert found.mean().item() == pytest.approx(truth.mean().item(), abs=0.05)
     assert (found - truth).abs().mean() < 0.6 * (truth - truth.median()).abs().mean()
+
+
+def test_a_loss_that_turns_over_later_is_turned_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The paper's penalty holds a loss that is upside down where it is; here it is put there on purpose."""
+    oriented = learning._orient
+
+    def wrongly(loss: mg.ReLoss, groups: Any) -> None:
+        oriented(loss, groups)
+        loss.orientation.neg_()
+
+    monkeypatch.setattr(learning, "_orient", wrongly)
+    loss = mg.ReLoss("accuracy", net=mg.nets.Classification(16, monotone=False), penalty=10.0, smooth="equal")
+    learned = loss.learn(steps=20, sets=32, size=32, classes=4, progress=False, generator=seeded())
+    assert learned.spearman > 0.5
 
 
 def test_learning_is_the_same_for_the_same_generator() -> None:

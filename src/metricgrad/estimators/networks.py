@@ -7,7 +7,10 @@ from torch import nn
 
 
 def perceptron(inputs: int, hidden: tuple[int, ...], outputs: int, seed: int) -> nn.Sequential:
-    """Linear layers with ReLU between them.
+    """Linear layers with ReLU between them; several are started as scikit-learn starts its networks.
+
+    torch's own start has smaller weights; in a narrow last layer most units then begin next to 0, and a few steps
+    towards the majority class can switch all of them off for good.
 
     Args:
         inputs: number of features.
@@ -24,5 +27,9 @@ def perceptron(inputs: int, hidden: tuple[int, ...], outputs: int, seed: int) ->
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         for before, after in itertools.pairwise((inputs, *hidden, outputs)):
-            layers += [nn.Linear(before, after), nn.ReLU()]
+            layer = nn.Linear(before, after)
+            if hidden:
+                nn.init.xavier_uniform_(layer.weight)
+                nn.init.zeros_(layer.bias)
+            layers += [layer, nn.ReLU()]
     return nn.Sequential(*layers[:-1])

@@ -6,7 +6,7 @@ r"""Learning a loss by rank correlation: Algorithm 1 of ReLoss, all sets of a st
 
 Every now and then the correlation with the metric is taken on held-out sets, with exact ranks, and the best moment is
 what remains. A fresh network may start upside down, with a loss that rises where the metric gets better; the penalty
-is blind to that and would hold it there, so its sign is set by the first sets.
+is blind to that and would hold it there, so its sign is set by the first sets, and again should it turn over later.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -30,6 +30,7 @@ _LOOKS = 20
 _CLIP = 1.0
 _DECAY = 1e-4
 _SIZE = 128
+_UPSIDE_DOWN = -0.5  # a correlation that is no accident
 
 
 def learn(
@@ -67,7 +68,7 @@ def learn(
     try:
         if fresh and loss.objective == "correlation":
             _orient(loss, lesson.draw(generator))
-        step, curve = _descend(loss, lesson, exam, steps, rate, progress, generator)
+        step, curve = _descend(loss, lesson, exam, steps, rate, progress, generator, fresh)
     except BaseException:
         loss.load_state_dict(before)
         loss.requires_grad_(fresh)
@@ -85,6 +86,7 @@ def _descend(
     rate: float,
     progress: bool,
     generator: torch.Generator | None,
+    fresh: bool,
 ) -> tuple[int, Curve]:
     """Algorithm 1; leaves the loss as it was at its best moment, and says which that was."""
     optimizer = torch.optim.Adam(loss.parameters(), rate, weight_decay=_DECAY, fused=True)
@@ -107,6 +109,9 @@ def _descend(
             if step % every and step != steps:
                 continue
             found = exam.spearman(loss)
+            if fresh and loss.objective == "correlation" and found < _UPSIDE_DOWN:
+                loss.orientation.neg_()
+                found = -found
             curve.append((step, misfit.item(), found))
             if found > best:
                 best, chosen = found, step
