@@ -13,8 +13,8 @@ from benchmarks.table import RESULTS, Run, Table, table, table_names
 PAGE = Path(__file__).parent / "README.md"
 INTRODUCTION = """# Benchmarks
 
-Numbers that metricgrad claims, each with the command that makes it. Everything here uses only the public names of the
-library and is not installed with it. `python -m benchmarks list` shows the tables, `run NAME --data DIR` runs one,
+Numbers that metricgrad claims, each with the command that makes it. Nothing here is installed with the
+library. `python -m benchmarks list` shows the tables, `run NAME --data DIR` runs one,
 `report` builds this page from the tables in `tables/` and the runs in `results/`; each run is a JSON with its
 configuration, seed, versions, commit, hardware, threads, time and curve.
 
