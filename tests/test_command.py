@@ -355,7 +355,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_a_report_needs_nothing_but_itself(finished: Path) -> None:
     page = (finished / "report.html").read_text()
-    assert "http" not in page.replace("http-equiv", "")
+    assert "://" not in page  # no address: `:` is not among the letters that pictures are written in
     assert page.count("data:image/png;base64,") == 6
     result = json.loads((finished / "result.json").read_text())
     assert result["verdict"].split(":")[0] in page

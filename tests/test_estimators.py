@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 from sklearn.base import clone
 from sklearn.datasets import load_breast_cancer, load_iris, make_multilabel_classification
 from sklearn.metrics import average_precision_score, f1_score, ndcg_score
@@ -152,6 +153,28 @@ def test_how_columns_are_prepared() -> None:
     assert (columns["bit"] == table["bit"]).all()
     new = table.assign(colour="violet")
     assert (preparation.transform(new)[:, preparation.names.index("colour rare")] == 1).all()
+
+
+def test_rows_of_a_table_are_as_good_as_a_table_of_these_rows() -> None:
+    table, y = mixed()
+    table = table.assign(few=pd.array(np.arange(len(table)) % 5, dtype="Int8"), huge=1e150)
+    rows = np.arange(len(y))[::3]
+    some = quick(hidden=(8,)).fit(table, y, rows=rows)
+    same = quick(hidden=(8,)).fit(table.iloc[rows], np.asarray(y)[rows])
+    assert some._preparation.columns == same._preparation.columns
+    assert torch.equal(some.prepared(table, rows), same.prepared(table.iloc[rows]))
+    assert (some.decision_function(table) == same.decision_function(table)).all()
+    x = np.random.default_rng(0).standard_normal((20_000, 3))  # more than a block of rows
+    x[5] = np.nan
+    every, rows = Preparation().fit(x), np.arange(1, 20_000, 2)
+    assert (every.transform(x)[rows] == every.transform(x, rows)).all()
+    assert Preparation().fit(x, rows).columns == Preparation().fit(x[rows]).columns
+
+
+def test_a_column_too_large_to_be_reckoned_with_is_told() -> None:
+    table, y = mixed()
+    with pytest.raises(ValueError, match=r"column 'size' has numbers as large as 1e\+200; divide it"):
+        quick().fit(table.assign(size=np.where(np.arange(len(y)) % 2, 1e200, 1.0)), y)
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,7 @@ from scipy.stats import t as student
 
 from metricgrad.cli.app import app, refuse
 from metricgrad.cli.folder import RunFolder, digests
+from metricgrad.cli.parts import cut, loaded
 from metricgrad.cli.reading import TARGET
 from metricgrad.cli.training import (
     BudgetOption,
@@ -32,7 +33,6 @@ from metricgrad.cli.training import (
     TargetOption,
     TestShareOption,
     classifier,
-    parts,
     seconds,
     widths,
 )
@@ -109,16 +109,19 @@ def measure(folder: RunFolder, asked: dict[str, Any], data: Path | None, *, prog
     stored = folder.path / "values.json"
     values: dict[str, list[float]] = json.loads(stored.read_text()) if stored.exists() else {}
     names, splits = asked["methods"], asked["splits"]
+    table, target, _ = loaded(data, asked["target"])
     with to_progress("comparing", len(names) * splits, progress) as tell:
         for split in range(splits):
-            (x, y), (x_test, y_test), _ = parts(data, asked["target"], None, asked["test_share"], asked["seed"] + split)
+            trained, tested = cut(table, target, asked["test_share"], asked["seed"] + split)
             for name in names:
                 known = values.setdefault(name, [])
                 if len(known) <= split:
-                    model = classifier(asked, y, name, progress=False).fit(x, y)
+                    model = classifier(asked, trained.y, name, progress=False)
+                    model.fit(trained.x, trained.y, rows=trained.rows)
                     if model.fit_.stopped:
                         raise KeyboardInterrupt  # half a training is no value
-                    known.append(model.trained_.measure(model.prepared(x_test), model.encoded(y_test.to_numpy())))
+                    x, y = model.prepared(tested.x, tested.rows), model.encoded(tested.target)
+                    known.append(model.trained_.measure(x, y))
                     folder.write("values.json", values)
                 tell(1, f"{name}: {known[split]:.4f}")
     return values

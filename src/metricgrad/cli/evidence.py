@@ -1,11 +1,9 @@
 """What the report of a run is drawn from: scores of validation and test data, and how losses rank."""
 
-from typing import Any
-
 import numpy as np
 import torch
+from torch import Tensor
 
-from metricgrad.estimators import MetricClassifier
 from metricgrad.surrogates import rank_correlation
 from metricgrad.training import Fit
 from metricgrad.training.entrants import Contender, ordinary
@@ -14,28 +12,26 @@ from metricgrad.training.judging import bootstrap
 _KEPT = 100_000  # items of each kind
 
 
-def intervals(model: MetricClassifier, x: Any, y: Any) -> dict[str, list[float]]:
+def intervals(fit: Fit, x: Tensor, y: Tensor) -> dict[str, list[float]]:
     """95 % intervals of the metric on test data, by resampling its rows."""
-    prepared, target = model.prepared(x), model.encoded(y)
     found = {}
-    for name, trained in model.fit_.finalists.items():
-        scores, generator = trained.scores(prepared), torch.Generator().manual_seed(0)
-        draws = bootstrap(trained.metric, trained.threshold, scores, target, generator)
+    for name, trained in fit.finalists.items():
+        scores, generator = trained.scores(x), torch.Generator().manual_seed(0)
+        draws = bootstrap(trained.metric, trained.threshold, scores, y, generator)
         found[name] = torch.quantile(draws.double(), torch.tensor([0.025, 0.975], dtype=torch.float64)).tolist()
     return found
 
 
-def gather(model: MetricClassifier, x: Any, y: Any) -> dict[str, np.ndarray]:
-    """Scores, decisions and targets as arrays, by name."""
-    fit, prepared = model.fit_, model.prepared(x)[:_KEPT]
-    found = {"test_target": model.encoded(y).numpy()[:_KEPT]}
-    live = fit.seen.live
+def gather(fit: Fit, x: Tensor, y: Tensor) -> dict[str, np.ndarray]:
+    """Scores, decisions and targets, of test and validation data, as arrays by name."""
+    x, live = x[:_KEPT], fit.seen.live
+    found = {"test_target": y[:_KEPT].numpy()}
     found["valid_target"] = fit.seen.target[live].numpy()[:_KEPT]
     for name, trained in fit.finalists.items():
-        scores = trained.scores(prepared)
+        scores = trained.scores(x)
         found[f"test_{name}"] = scores.numpy()
         if scores.dim() == 1 or not getattr(fit.metric, "multilabel", False):
-            found[f"decided_{name}"] = trained.predict(prepared).numpy()
+            found[f"decided_{name}"] = trained.predict(x).numpy()
         entry = fit.decision.ordinary if name == "cross_entropy" else fit.decision.challenger
         assert entry is not None
         found[f"valid_{name}"] = entry.scores[live].numpy()[:_KEPT]

@@ -13,12 +13,13 @@ import typer
 from rich import box
 from rich.console import Console
 from rich.table import Table
-from sklearn.model_selection import train_test_split
+from torch import Tensor
 
 from metricgrad.cli.app import app, refuse
 from metricgrad.cli.evidence import gather, intervals
-from metricgrad.cli.folder import RunFolder, digests
-from metricgrad.cli.reading import TARGET, bundled, numbers, read_table, split_target
+from metricgrad.cli.folder import RunFolder
+from metricgrad.cli.parts import parts
+from metricgrad.cli.reading import TARGET, numbers, read_table, split_target
 from metricgrad.estimators import MetricClassifier
 from metricgrad.metrics import Metric
 from metricgrad.metrics import metric as to_metric
@@ -26,7 +27,6 @@ from metricgrad.report import write_run
 from metricgrad.surrogates.base import metric_config
 from metricgrad.training import Fit
 
-Data = tuple[Any, Any]  # features and target, of pandas
 DataArgument = Annotated[
     Path | None, typer.Argument(help="CSV, Parquet or svmlight file; none takes digits from scikit-learn.")
 ]
@@ -67,17 +67,19 @@ def train(
             "command": "train", "data": None if data is None else str(data), "target": target, "metric": metric,
             "method": method, "hidden": widths(hidden), "test": None if test is None else str(test),
             "test_share": test_share, "positive": positive, "epochs": epochs, "budget": seconds(budget), "seed": seed,
-            "sha256": digests(data, test),
         }  # fmt: skip
-        chosen = to_metric(metric)
-        (x, y), (x_test, y_test), left_out = parts(data, target, test, test_share, seed)
-        folder = RunFolder(out or Path("runs") / f"{name}-{metric}", asked)
+        chosen, read = to_metric(metric), parts(data, target, test, test_share, seed)
+        trained, tested = read.trained, read.tested
+        folder = RunFolder(out or Path("runs") / f"{name}-{metric}", asked | {"sha256": read.sha256})
         if folder.result is None:
-            model = classifier(asked, y, method, progress=not as_json).fit(x, y, folder=folder.checkpoints)
+            model = classifier(asked, trained.y, method, progress=not as_json)
+            model.fit(trained.x, trained.y, rows=trained.rows, folder=folder.checkpoints)
             model.save(folder.path / "model.safetensors")
-            evidence: Any = gather(model, x_test, y_test.to_numpy())
+            x, y = model.prepared(tested.x, tested.rows), model.encoded(tested.target)
+            evidence: Any = gather(model.fit_, x, y)
             np.savez_compressed(folder.path / "evidence.npz", **evidence)
-            folder.finish(outcome(model, chosen, (x_test, y_test), len(y), left_out))
+            rows = {"train": len(trained), "test": len(tested), "without_target": read.left_out}
+            folder.finish(outcome(model, chosen, x, y) | {"rows": rows})
             write_run(folder.path)
         elif not as_json:
             Console(stderr=True).print("this run is there already; here is its result", style="yellow")
@@ -124,25 +126,6 @@ def predict(
         refuse(str(error))
 
 
-def parts(data: Path | None, target: str, test: Path | None, test_share: float, seed: int) -> tuple[Data, Data, int]:
-    """Training and test data, and how many rows had no target."""
-    x, y, left_out = split_target(bundled() if data is None else read_table(data), target)
-    if test is not None:
-        x_test, y_test, more = split_target(read_table(test), target)
-        return (x, y), (x_test, y_test), left_out + more
-    try:
-        split: Any = train_test_split(np.arange(len(y)), test_size=test_share, stratify=y, random_state=seed)
-    except ValueError:
-        rarest = y.value_counts()
-        raise ValueError(
-            f"class {rarest.index[-1]!r} of column {target!r} is in {int(rarest.iloc[-1])} rows only, too few to train "
-            "and to test on; leave it out, or pass --test"
-        ) from None
-    # In the order of the file: rows are copied one after the other, which is many times faster.
-    train, held = (np.sort(rows) for rows in split)
-    return (x.iloc[train], y.iloc[train]), (x.iloc[held], y.iloc[held]), left_out
-
-
 def classifier(asked: dict[str, Any], y: Any, method: str, *, progress: bool) -> MetricClassifier:
     """The classifier that was asked for."""
     positive = asked["positive"]
@@ -156,18 +139,17 @@ def classifier(asked: dict[str, Any], y: Any, method: str, *, progress: bool) ->
     return MetricClassifier(**settings)
 
 
-def outcome(model: MetricClassifier, metric: Metric, test: Data, rows: int, left_out: int) -> dict[str, Any]:
-    """The result of a run, ready for JSON."""
-    x, y, found = *test, model.fit_
-    prepared, target, decision = model.prepared(x), model.encoded(y.to_numpy()), model.fit_.decision
+def outcome(model: MetricClassifier, metric: Metric, x: Tensor, y: Tensor) -> dict[str, Any]:
+    """The result of a run on test data, ready for JSON."""
+    found, decision = model.fit_, model.fit_.decision
     entries = {"cross_entropy": decision.ordinary, "challenger": decision.challenger}
     winner = "challenger" if decision.winner is decision.challenger else "cross_entropy"
-    bounds = intervals(model, x, y.to_numpy())
+    bounds = intervals(found, x, y)
     finalists = {
         name: {
             "method": str(entry.contender),
             "validation": entry.value,
-            "test": found.finalists[name].measure(prepared, target),
+            "test": found.finalists[name].measure(x, y),
             "interval": bounds[name],
             "threshold": None if entry.threshold is None else entry.threshold.tolist(),
             "rate": entry.rate,
@@ -181,7 +163,6 @@ def outcome(model: MetricClassifier, metric: Metric, test: Data, rows: int, left
         "command": shlex.join(["metricgrad", *sys.argv[1:]]),
         "metric": metric.name,
         "higher_is_better": metric.higher_is_better,
-        "rows": {"train": rows, "test": len(y), "without_target": left_out},
         "metric_config": metric_config(found.metric),
         "classes": [str(each) for each in model.target_.ordered],
         "finalists": finalists,

@@ -7,11 +7,11 @@ from typing import Any, Self
 import numpy as np
 import torch
 from sklearn.base import BaseEstimator, ClassifierMixin
-from sklearn.linear_model import LogisticRegression
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
 
+from metricgrad.estimators.calibrating import calibrated
 from metricgrad.estimators.networks import perceptron
 from metricgrad.estimators.preparing import Preparation
 from metricgrad.estimators.saving import load_classifier, save_classifier
@@ -98,22 +98,31 @@ class MetricClassifier(ClassifierMixin, BaseEstimator):
         self.random_state = random_state
         self.progress = progress
 
-    def fit(self, X: Any, y: Any, *, folder: Any = None) -> Self:  # noqa: N803 (scikit-learn's name)
+    def fit(
+        self,
+        X: Any,  # noqa: N803 (scikit-learn's name)
+        y: Any,
+        *,
+        rows: np.ndarray | None = None,
+        folder: Any = None,
+    ) -> Self:
         """Trains.
 
         Args:
             X: `[items, columns]`, an array of numbers or a pandas table.
             y: `[items]` classes, or `[items, labels]` of 0 and 1.
+            rows: numbers of the items to train on, which spares a large table from being copied; None takes all.
             folder: for checkpoints; see `mg.fit`.
 
         Returns:
             Itself.
         """
         table, y = self._table(X, reset=True, y=y)
+        y = y if rows is None else np.asarray(y)[rows]
         self.target_ = Target.of(y, to_metric(self.metric), self.positive)
         self.classes_, target = self.target_.classes, self.target_.encode(y)
-        self._preparation = Preparation().fit(table)
-        x = torch.from_numpy(self._preparation.transform(table))
+        self._preparation = Preparation().fit(table, rows)
+        x = torch.from_numpy(self._preparation.transform(table, rows))
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         self.fit_: Fit = fit(
             perceptron(x.shape[1], tuple(self.hidden), self.target_.outputs, seed),
@@ -134,7 +143,7 @@ class MetricClassifier(ClassifierMixin, BaseEstimator):
         )
         self.trained_: Trained = self.fit_
         self.n_iter_ = self.fit_.decision.winner.epoch
-        self._steepness, self._cut = self._calibrated()
+        self._steepness, self._cut = calibrated(self.fit_, self.target_.kind)
         return self
 
     def decision_function(self, X: Any) -> np.ndarray:  # noqa: N803
@@ -238,18 +247,19 @@ class MetricClassifier(ClassifierMixin, BaseEstimator):
         table, y = validate_data(self, x, reset=True, multi_output=True, **checked)
         return table, y
 
-    def prepared(self, X: Any) -> Tensor:  # noqa: N803
+    def prepared(self, X: Any, rows: np.ndarray | None = None) -> Tensor:  # noqa: N803
         """Features as the network takes them.
 
         Args:
             X: `[items, columns]`.
+            rows: numbers of the items to prepare; None takes all.
 
         Returns:
             `[items, width]`, float32.
         """
         check_is_fitted(self)
         table, _ = self._table(X, reset=False)
-        return torch.from_numpy(self._preparation.transform(table))
+        return torch.from_numpy(self._preparation.transform(table, rows))
 
     def encoded(self, y: Any) -> Tensor:
         """A target as the network's metric takes it.
@@ -280,19 +290,6 @@ class MetricClassifier(ClassifierMixin, BaseEstimator):
             return self.folds
         rarest = int(target.unique(return_counts=True)[1].min())
         return max(1, rarest) if rarest < 5 else None
-
-    def _calibrated(self) -> tuple[float, Tensor]:
-        """How steep probabilities are, and the threshold; for metrics of order, that of a probability of one half."""
-        threshold = self.fit_.threshold
-        if self.target_.kind != "binary":
-            return 1.0, torch.zeros(()) if threshold is None else threshold
-        seen, scores = self.fit_.seen, self.fit_.decision.winner.scores
-        known, truth = scores[seen.live].double().numpy(), seen.target[seen.live].numpy()
-        line = LogisticRegression(C=1e4).fit(known.reshape(-1, 1), truth)
-        slope, shift = float(line.coef_[0, 0]), float(line.intercept_[0])
-        if slope <= 0:  # the scores say nothing of the target
-            slope, shift = 1.0, 0.0
-        return slope, torch.tensor(-shift / slope) if threshold is None else threshold
 
     def __sklearn_tags__(self) -> Any:
         """Missing values are filled in, and labels are taken."""

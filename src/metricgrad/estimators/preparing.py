@@ -8,11 +8,13 @@ Columns of a pandas table are categories where their type is category, text or b
 What was not seen in training, such as a new category, counts as rare.
 """
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import torch
 from sklearn.exceptions import NotFittedError
 
 _MISSING = "(missing)"
@@ -33,20 +35,15 @@ class Number:
         """Columns that come out."""
         return 1 + self.marks
 
-    def read(self, name: str, values: Any) -> np.ndarray:
-        """The column's values, `[n]`."""
+    def write(self, name: str, values: Any, out: np.ndarray) -> None:
+        """Writes `[n]` values to `[n, width]`."""
         if not isinstance(values, np.ndarray):
             raise ValueError(_text_in_numbers(name, values))
-        return values
-
-    def write(self, values: np.ndarray, out: np.ndarray) -> None:
-        """Writes `[n]` values to `[n, width]`."""
-        missing = np.isnan(values)
-        out[:, 0] = np.where(missing, self.median, values) if missing.any() else values
-        out[:, 0] -= self.mean
-        out[:, 0] /= self.spread
+        values, missing = _checked(name, values)
+        scaled = (values if missing is None else np.where(missing, self.median, values)) - self.mean
+        np.divide(scaled, self.spread, out=out[:, 0], casting="same_kind")
         if self.marks:
-            out[:, 1] = missing
+            out[:, 1] = 0 if missing is None else missing
 
 
 @dataclass(frozen=True)
@@ -61,18 +58,15 @@ class Category:
         """Columns that come out."""
         return len(self.frequent) + self.rare
 
-    def read(self, name: str, values: Any) -> np.ndarray:
-        """The place of every value among the frequent ones, `[n]`; -1 for others."""
+    def write(self, name: str, values: Any, out: np.ndarray) -> None:
+        """Writes `[n]` values to `[n, width]`."""
         import pandas as pd
 
         values = pd.Series(values, name=name) if isinstance(values, np.ndarray) else values
-        return pd.Index(self.frequent).get_indexer(_filled(values))
-
-    def write(self, codes: np.ndarray, out: np.ndarray) -> None:
-        """Writes `[n]` places to `[n, width]`."""
+        place = pd.Index(self.frequent).get_indexer(_filled(values))  # -1 for those that are not frequent
         out[:] = 0
-        known = codes >= 0
-        out[np.flatnonzero(known), codes[known]] = 1
+        known = place >= 0
+        out[np.flatnonzero(known), place[known]] = 1
         if self.rare:
             out[:, -1] = ~known
 
@@ -94,18 +88,20 @@ class Preparation:
         self.columns: list[Number | Category] = []
         self.names: list[str] = []
 
-    def fit(self, table: Any) -> "Preparation":
+    def fit(self, table: Any, rows: np.ndarray | None = None) -> "Preparation":
         """Learns medians, means, spreads and categories.
 
         Args:
             table: a pandas table, or an array `[n, columns]` of numbers.
+            rows: which of its rows to learn from; None takes all.
 
         Returns:
             Itself.
         """
         self.columns, self.names = [], []
         for name, values in _each(table):
-            column = _number(values) if isinstance(values, np.ndarray) else self._category(name, values)
+            some = _some(values, slice(None) if rows is None else rows)
+            column = _number(name, some) if isinstance(some, np.ndarray) else self._category(name, some)
             self.columns.append(column)
             if isinstance(column, Number):
                 self.names += [name, *([f"{name} missing"] if column.marks else [])]
@@ -117,24 +113,28 @@ class Preparation:
             raise ValueError("the table has no columns; there is nothing to learn from")
         return self
 
-    def transform(self, table: Any) -> np.ndarray:
+    def transform(self, table: Any, rows: np.ndarray | None = None) -> np.ndarray:
         """The table as numbers, float32.
 
         Args:
             table: with the columns that `fit` saw.
+            rows: which of its rows; None takes all.
 
         Returns:
             `[n, width]`.
         """
         if not self.columns:
             raise NotFittedError("this preparation has seen no table yet; call fit first")
-        out = np.empty((len(table), sum(column.width for column in self.columns)), dtype=np.float32)
+        taken = len(table) if rows is None else len(rows)
+        # From torch: numpy asks for huge pages, which virtual machines may take ten times as long to hand out.
+        out = torch.empty(taken, sum(column.width for column in self.columns)).numpy()
         ends = np.cumsum([column.width for column in self.columns])
-        read = [column.read(*each) for column, each in zip(self.columns, _each(table), strict=True)]
-        for start in range(0, len(out), _BLOCK):
-            rows = slice(start, start + _BLOCK)
-            for column, values, end in zip(self.columns, read, ends, strict=True):
-                column.write(values[rows], out[rows, end - column.width : end])
+        every = list(_each(table))
+        for start in range(0, taken, _BLOCK):
+            block = slice(start, start + _BLOCK)
+            for column, (name, values), end in zip(self.columns, every, ends, strict=True):
+                some = _some(values, block if rows is None else rows[block])
+                column.write(name, some, out[block, end - column.width : end])
         return out
 
     def _category(self, name: str, values: Any) -> Category:
@@ -151,10 +151,10 @@ class Preparation:
 
 
 def _each(table: Any) -> Iterator[tuple[str, Any]]:
-    """Name and values of every column: float arrays, or a pandas series of categories."""
+    """Name and values of every column, not copied: arrays of numbers, or a pandas series of categories."""
     if not hasattr(table, "iloc"):
         for number in range(table.shape[1]):
-            yield f"x{number}", np.asarray(table[:, number], dtype=np.float64)
+            yield f"x{number}", table[:, number]
         return
     from pandas.api import types
 
@@ -162,24 +162,45 @@ def _each(table: Any) -> Iterator[tuple[str, Any]]:
         column = table.iloc[:, number]
         if types.is_bool_dtype(column.dtype) or not types.is_numeric_dtype(column.dtype):
             yield str(name), column
+        elif types.is_extension_array_dtype(column.dtype):
+            yield str(name), column.to_numpy(dtype=np.float64, na_value=np.nan)
         else:
-            values = column.to_numpy(dtype=np.float64, na_value=np.nan)
-            if np.isinf(values).any():
-                raise ValueError(f"column {name!r} has infinity in it; replace it by a number or leave the row out")
-            yield str(name), values
+            yield str(name), column.to_numpy()
 
 
-def _number(values: np.ndarray) -> Number:
+def _some(values: Any, rows: Any) -> Any:
+    """Some rows of a column."""
+    return values[rows] if isinstance(values, np.ndarray) else values.iloc[rows]
+
+
+def _checked(name: str, values: np.ndarray) -> tuple[np.ndarray, np.ndarray | None]:
+    """Numbers as they are reckoned with, and where they are missing; None is nowhere."""
+    values = np.asarray(values, dtype=np.float64)
+    with np.errstate(over="ignore", invalid="ignore"):
+        if math.isfinite(values.sum()):  # the usual case, told in one pass
+            return values, None
+    if np.isinf(values).any():
+        raise ValueError(f"column {name!r} has infinity in it; replace it by a number or leave the row out")
     missing = np.isnan(values)
-    known = values[~missing] if missing.any() else values
+    return values, missing if missing.any() else None
+
+
+def _number(name: str, values: np.ndarray) -> Number:
+    values, missing = _checked(name, values)
+    known = values if missing is None else values[~missing]
     if not len(known):
         return Number(0.0, 0.0, 1.0, False)
-    median = float(np.median(known)) if missing.any() else 0.0
+    marks = missing is not None
+    median = float(np.median(known)) if marks else 0.0
     if ((known == 0) | (known == 1)).all():
-        return Number(median, 0.0, 1.0, bool(missing.any()))
-    mean = float(known.mean())
-    spread = float(known.std()) or 1.0
-    return Number(median, mean, spread, bool(missing.any()))
+        return Number(median, 0.0, 1.0, marks)
+    with np.errstate(over="ignore", invalid="ignore"):
+        mean, spread = float(known.mean()), float(known.std())
+    if not math.isfinite(mean + spread):
+        raise ValueError(
+            f"column {name!r} has numbers as large as {np.abs(known).max():.3g}; divide it by some power of ten"
+        )
+    return Number(median, mean, spread or 1.0, marks)
 
 
 def _filled(values: Any) -> Any:
