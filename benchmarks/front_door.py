@@ -7,7 +7,7 @@ tested on what was not drawn: the test part of a small table would be too small 
 
 from functools import cache
 from pathlib import Path
-from tempfile import TemporaryDirectory, mkdtemp
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -54,10 +54,16 @@ def compared(settings: Settings, seed: int, folder: Path | None) -> dict[str, fl
 
 
 @cache
+def _place() -> TemporaryDirectory[str]:
+    """Where the files stand until the process ends."""
+    return TemporaryDirectory()
+
+
+@cache
 def exported(dataset: str, folder: Path | None) -> Path:
     """A CSV file of the whole data set, written once for all runs of a process."""
     x, y = whole_table(dataset, folder)
-    path = Path(mkdtemp()) / f"{dataset}.csv"
+    path = Path(_place().name) / f"{dataset}.csv"
     pd.DataFrame(x, columns=[f"x{number + 1}" for number in range(x.shape[1])]).assign(target=y).to_csv(
         path, index=False
     )

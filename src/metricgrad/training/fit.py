@@ -22,9 +22,9 @@ from metricgrad.progress import progress as to_progress
 from metricgrad.surrogates import Surrogate
 from metricgrad.surrogates.score_sets import ScoreSets
 from metricgrad.training.entrants import ORDINARY, RATES, challengers, contenders, ordinary
+from metricgrad.training.entry import Entry, Settings
 from metricgrad.training.feeding import Drawing, Fold, Items, Loader, to_feed
 from metricgrad.training.ground import Ground, View, everything, to_ground
-from metricgrad.training.heat import Entry, Settings
 from metricgrad.training.judging import Seen
 from metricgrad.training.tournament import Arena, bracket, decide, heat_epochs, remembered
 from metricgrad.training.trained import Fit, Trained

@@ -9,7 +9,7 @@ file after every epoch is enough to go on exactly.
 import copy
 import math
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -20,58 +20,15 @@ from metricgrad.surrogates import with_memory
 from metricgrad.surrogates.exam import ordinary_loss
 from metricgrad.training.algorithm import modes_kept
 from metricgrad.training.checkpoint import read_checkpoint, write_checkpoint
-from metricgrad.training.entrants import Contender
+from metricgrad.training.entry import Entry, Place, Settings
 from metricgrad.training.feeding import Batch, Loader
 from metricgrad.training.flat import Stack
 from metricgrad.training.ground import Ground
 from metricgrad.training.judging import binary_scores
 
 Tell = Callable[..., None]
-Place = tuple[Contender, float]
 _CHUNK = 16384
 _RECENT = 3  # epochs whose mean decides which is best
-
-
-@dataclass(frozen=True)
-class Settings:
-    """What the heats of one fit have in common; `mg.fit` describes them."""
-
-    seed: int = 0
-    decay: float = 0.0
-    clip: float | None = 1.0
-    memory: int = 0
-    patience: int | None = None
-
-
-@dataclass(eq=False)
-class Entry:
-    """One entrant after its heat: a contender with a learning rate.
-
-    Attributes:
-        contender: the loss.
-        rate: its learning rate.
-        epochs: how many it was trained for.
-        epoch: the best of them.
-        value: the metric there, on validation data; None if the training diverged.
-        threshold: where it decides.
-        scores: `[K, V, ...]`, of the validation data.
-        state: of the model, where there is one fold.
-        curve: `[epochs, 2]`, loss and metric.
-    """
-
-    contender: Contender
-    rate: float
-    epochs: int
-    epoch: int
-    value: float | None
-    threshold: Tensor | None
-    scores: Tensor
-    state: dict[str, Tensor]
-    curve: Tensor
-
-    def forget(self) -> None:
-        """Leaves scores and state, which take room, and keeps what tells how it went."""
-        self.scores, self.state = self.scores[:0].clone(), {}
 
 
 class Heat:

@@ -9,9 +9,10 @@ import torch
 from torch import Tensor, nn
 
 from metricgrad.surrogates import BilevelLoss
+from metricgrad.training.entry import Place, Settings
 from metricgrad.training.feeding import Drawing, Fold, Loader
 from metricgrad.training.ground import Ground
-from metricgrad.training.heat import Heat, Place, Settings
+from metricgrad.training.heat import Heat
 from metricgrad.training.joint import JointTraining
 
 _MODEL_STEPS = 3

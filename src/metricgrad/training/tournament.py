@@ -21,8 +21,9 @@ import torch
 from torch import nn
 
 from metricgrad.training.entrants import Contender
+from metricgrad.training.entry import Entry, Place, Settings
 from metricgrad.training.ground import Ground
-from metricgrad.training.heat import Entry, Heat, Place, Settings, Tell
+from metricgrad.training.heat import Heat, Tell
 from metricgrad.training.joint_heat import JointHeat
 
 _SHARES = (0.25, 0.5, 1.0)  # of the epochs, in each round

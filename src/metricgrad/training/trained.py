@@ -12,7 +12,7 @@ from metricgrad.surrogates.elements import is_multilabel
 from metricgrad.surrogates.score_sets import ScoreSets
 from metricgrad.training.algorithm import modes_kept
 from metricgrad.training.entrants import ORDINARY
-from metricgrad.training.heat import Entry
+from metricgrad.training.entry import Entry
 from metricgrad.training.judging import Seen, at_threshold, binary_scores
 from metricgrad.training.tournament import Decision
 

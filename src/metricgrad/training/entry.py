@@ -1,0 +1,51 @@
+"""What enters a heat and what comes out of it: a contender with a learning rate, before and after its training."""
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from metricgrad.training.entrants import Contender
+
+Place = tuple[Contender, float]
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What the heats of one fit have in common; `mg.fit` describes them."""
+
+    seed: int = 0
+    decay: float = 0.0
+    clip: float | None = 1.0
+    memory: int = 0
+    patience: int | None = None
+
+
+@dataclass(eq=False)
+class Entry:
+    """One entrant after its heat: a contender with a learning rate.
+
+    Attributes:
+        contender: the loss.
+        rate: its learning rate.
+        epochs: how many it was trained for.
+        epoch: the best of them.
+        value: the metric there, on validation data; None if the training diverged.
+        threshold: where it decides.
+        scores: `[K, V, ...]`, of the validation data.
+        state: of the model, where there is one fold.
+        curve: `[epochs, 2]`, loss and metric.
+    """
+
+    contender: Contender
+    rate: float
+    epochs: int
+    epoch: int
+    value: float | None
+    threshold: Tensor | None
+    scores: Tensor
+    state: dict[str, Tensor]
+    curve: Tensor
+
+    def forget(self) -> None:
+        """Leaves scores and state, which take room, and keeps what tells how it went."""
+        self.scores, self.state = self.scores[:0].clone(), {}
