@@ -18,6 +18,7 @@ from benchmarks.classification import Settings
 from benchmarks.data import whole_table
 from metricgrad.cli.comparing import measure
 from metricgrad.cli.folder import RunFolder
+from metricgrad.cli.parts import loaded
 
 _METHODS = ["cross_entropy", "auto"]
 _TESTED = 40_000  # items that were not drawn, at most
@@ -47,9 +48,8 @@ def compared(settings: Settings, seed: int, folder: Path | None) -> dict[str, fl
         "epochs": settings["epochs"], "budget": None, "seed": seed,
     }  # fmt: skip
     with TemporaryDirectory() as place:
-        found = measure(
-            RunFolder(Path(place) / "run", asked), asked, exported(settings["dataset"], folder), progress=False
-        )
+        x, y, _ = loaded(exported(settings["dataset"], folder), "target")
+        found = measure(RunFolder(Path(place) / "run", asked), asked, x, y, progress=False)
     return {name: value for name, (value,) in found.items()}
 
 

@@ -20,7 +20,7 @@ from typer.testing import CliRunner
 
 import metricgrad as mg
 from metricgrad.cli import app
-from metricgrad.cli.comparing import differences
+from metricgrad.cli.comparing import differences, method_list
 from metricgrad.cli.reading import bundled, read_table
 from metricgrad.cli.training import seconds, widths
 
@@ -338,7 +338,22 @@ def test_compare_keeps_the_sign_of_a_value(tmp_path: Path) -> None:
 def test_compare_refuses_methods_it_does_not_know(data: Path, tmp_path: Path) -> None:
     found = run("compare", data, "--target", "label", "--methods", "auto,magic", "--out", tmp_path / "run")
     assert found.exit_code == 2
-    assert "no method 'magic'; there are auto, approx_ndcg" in found.output.replace("\n", " ")
+    assert "no method 'magic'; there are all, auto, approx_ndcg" in found.output.replace("\n", " ")
+
+
+def test_compare_takes_all_methods_that_there_are_for_such_targets(tmp_path: Path) -> None:
+    classes = pd.Series(np.arange(300) % 3)
+    binary = method_list("all", mg.metric("f1"), classes % 2, None)
+    assert {"uniloss", "reloss", "bilevel", "smooth_ap", "auto"} < set(binary)
+    assert "heatmap_mse" not in binary
+    several = method_list("all", mg.metric("accuracy"), classes, None)
+    assert set(several) < set(binary)
+    assert "smooth_ap" not in several
+    table().assign(label=classes).to_csv(tmp_path / "data.csv", index=False)
+    options = ("--target", "label", "--metric", "accuracy", *QUICK, "--methods", "all", "--splits", 2, "--json")
+    found = run("compare", tmp_path / "data.csv", *options, "--out", tmp_path / "run")
+    assert found.exit_code == 0, found.output
+    assert list(json.loads(found.stdout)["values"]) == several
 
 
 # ----------------------------------------------------------------------------------------------------------- report

@@ -11,6 +11,7 @@ import statistics
 from pathlib import Path
 from typing import Annotated, Any
 
+import torch
 import typer
 from rich import box
 from rich.console import Console
@@ -32,14 +33,19 @@ from metricgrad.cli.training import (
     SeedOption,
     TargetOption,
     TestShareOption,
+    chosen_class,
     classifier,
     seconds,
     widths,
 )
+from metricgrad.estimators.target import Target
+from metricgrad.metrics import Metric
 from metricgrad.metrics import metric as to_metric
 from metricgrad.progress import progress as to_progress
 from metricgrad.report import write_comparison
-from metricgrad.training.entrants import ORDINARY, method_names, usual_methods
+from metricgrad.training.entrants import ORDINARY, method_names, takes, usual_methods
+
+_TRIED = 100  # rows that tell whether a loss takes such targets
 
 
 @app.command(
@@ -51,7 +57,7 @@ def compare(
     target: TargetOption = TARGET,
     metric: MetricOption = "f1",
     methods: Annotated[
-        str | None, typer.Option(help="Names, such as auto,uniloss,focal; none takes the usual.")
+        str | None, typer.Option(help="Names, such as auto,uniloss,focal, or all; none takes the usual.")
     ] = None,
     splits: Annotated[int, typer.Option(help="Of the data into training and test.", min=2)] = 5,
     hidden: HiddenOption = "100,30,10",
@@ -66,7 +72,8 @@ def compare(
     """Compare losses on a table: repeated splits, and what is significant against tuned cross-entropy."""
     try:
         chosen = to_metric(metric)
-        names = method_list(methods, metric)
+        table = loaded(data, target)
+        names = method_list(methods, chosen, table[1], chosen_class(positive, table[1]))
         asked = {
             "command": "compare", "data": None if data is None else str(data), "target": target, "metric": metric,
             "methods": names, "splits": splits, "hidden": widths(hidden), "test_share": test_share,
@@ -74,7 +81,7 @@ def compare(
         }  # fmt: skip
         stem = "digits" if data is None else data.name.split(".")[0]
         folder = RunFolder(out or Path("runs") / f"{stem}-{metric}-compared", asked)
-        values = measure(folder, asked, data, progress=not as_json)
+        values = measure(folder, asked, *table[:2], progress=not as_json)
     except (ValueError, OSError) as error:
         refuse(str(error))
     except KeyboardInterrupt:
@@ -94,25 +101,53 @@ def compare(
         show_comparison(result, folder.path)
 
 
-def method_list(text: str | None, metric: str) -> list[str]:
-    """Names of the methods, cross-entropy always first."""
-    names = usual_methods(to_metric(metric)) if text is None else [each.strip() for each in text.split(",")]
+def method_list(text: str | None, metric: Metric, y: Any, positive: Any) -> list[str]:
+    """Names of the methods, cross-entropy always first.
+
+    Args:
+        text: what was asked for: names, `all`, or None for the usual ones.
+        metric: what is trained for.
+        y: the target; of `all` and the usual ones, those are left out that have no loss of such targets.
+        positive: which of two classes is positive.
+
+    Returns:
+        The names.
+    """
     known = ["auto", *method_names()]
-    unknown = [name for name in names if name not in known]
-    if unknown:
-        raise ValueError(f"there is no method {', '.join(map(repr, unknown))}; there are {', '.join(known)}")
-    return list(dict.fromkeys([ORDINARY, *names]))
+    if text is not None and text.strip() != "all":
+        names = [each.strip() for each in text.split(",")]
+        unknown = [name for name in names if name not in known]
+        if unknown:
+            raise ValueError(f"there is no method {', '.join(map(repr, unknown))}; there are all, {', '.join(known)}")
+        return list(dict.fromkeys([ORDINARY, *names]))
+    kind = Target.of(y.to_numpy(), metric, positive)
+    target = kind.encode(y.iloc[:_TRIED].to_numpy())
+    scores = torch.randn(len(target), kind.outputs, generator=torch.Generator().manual_seed(0))
+    scores = scores.squeeze(-1) if kind.kind == "binary" else scores
+    candidates = usual_methods(metric) if text is None else [ORDINARY, *method_names()]
+    fitting = [name for name in candidates if takes(name, kind.meant(metric), scores, target)]
+    return list(dict.fromkeys([ORDINARY, *fitting, "auto"]))
 
 
-def measure(folder: RunFolder, asked: dict[str, Any], data: Path | None, *, progress: bool) -> dict[str, list[float]]:
-    """Test values of every method on every split; those that are in the folder already are not made again."""
+def measure(folder: RunFolder, asked: dict[str, Any], x: Any, y: Any, *, progress: bool) -> dict[str, list[float]]:
+    """Test values of every method on every split; those that are in the folder already are not made again.
+
+    Args:
+        folder: where they are kept.
+        asked: for what.
+        x: features, of pandas.
+        y: the target, of pandas.
+        progress: shows a bar.
+
+    Returns:
+        By method, a value for each split.
+    """
     stored = folder.path / "values.json"
     values: dict[str, list[float]] = json.loads(stored.read_text()) if stored.exists() else {}
     names, splits = asked["methods"], asked["splits"]
-    table, target, _ = loaded(data, asked["target"])
     with to_progress("comparing", len(names) * splits, progress) as tell:
         for split in range(splits):
-            trained, tested = cut(table, target, asked["test_share"], asked["seed"] + split)
+            trained, tested = cut(x, y, asked["test_share"], asked["seed"] + split)
             for name in names:
                 known = values.setdefault(name, [])
                 if len(known) <= split:
@@ -120,8 +155,8 @@ def measure(folder: RunFolder, asked: dict[str, Any], data: Path | None, *, prog
                     model.fit(trained.x, trained.y, rows=trained.rows)
                     if model.fit_.stopped:
                         raise KeyboardInterrupt  # half a training is no value
-                    x, y = model.prepared(tested.x, tested.rows), model.encoded(tested.target)
-                    known.append(model.trained_.measure(x, y))
+                    seen = model.prepared(tested.x, tested.rows), model.encoded(tested.target)
+                    known.append(model.trained_.measure(*seen))
                     folder.write("values.json", values)
                 tell(1, f"{name}: {known[split]:.4f}")
     return values

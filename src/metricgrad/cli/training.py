@@ -128,15 +128,19 @@ def predict(
 
 def classifier(asked: dict[str, Any], y: Any, method: str, *, progress: bool) -> MetricClassifier:
     """The classifier that was asked for."""
-    positive = asked["positive"]
-    if positive is not None:
-        by_name = {str(each): each for each in y.unique()}
-        if positive not in by_name:
-            raise ValueError(f"--positive must be one of {', '.join(sorted(by_name))}; got {positive}")
-        positive = by_name[positive]
     settings = {name: asked[name] for name in ("metric", "hidden", "epochs", "budget")}
-    settings |= {"method": method, "positive": positive, "random_state": asked["seed"], "progress": progress}
-    return MetricClassifier(**settings)
+    settings |= {"positive": chosen_class(asked["positive"], y), "random_state": asked["seed"]}
+    return MetricClassifier(method=method, progress=progress, **settings)
+
+
+def chosen_class(positive: str | None, y: Any) -> Any:
+    """The class of a target that text such as `1` or `yes` stands for."""
+    if positive is None:
+        return None
+    by_name = {str(each): each for each in y.unique()}
+    if positive not in by_name:
+        raise ValueError(f"--positive must be one of {', '.join(sorted(by_name))}; got {positive}")
+    return by_name[positive]
 
 
 def outcome(model: MetricClassifier, metric: Metric, x: Tensor, y: Tensor) -> dict[str, Any]:

@@ -16,9 +16,7 @@ from metricgrad.estimators.networks import perceptron
 from metricgrad.estimators.preparing import Preparation
 from metricgrad.estimators.saving import load_classifier, save_classifier
 from metricgrad.estimators.target import Target
-from metricgrad.metrics import Metric, metric_options
 from metricgrad.metrics import metric as to_metric
-from metricgrad.metrics.function import FunctionMetric
 from metricgrad.surrogates import Surrogate
 from metricgrad.training import Fit, Trained, fit
 
@@ -127,7 +125,7 @@ class MetricClassifier(ClassifierMixin, BaseEstimator):
         self.fit_: Fit = fit(
             perceptron(x.shape[1], tuple(self.hidden), self.target_.outputs, seed),
             (x, target),
-            metric=self._chosen(),
+            metric=self.target_.meant(to_metric(self.metric)),
             method=self.method,
             options=self.options,
             epochs=self.epochs,
@@ -272,17 +270,6 @@ class MetricClassifier(ClassifierMixin, BaseEstimator):
         """
         check_is_fitted(self)
         return self.target_.encode(y)
-
-    def _chosen(self) -> Metric:
-        metric = to_metric(self.metric)
-        if self.target_.kind != "labels" or isinstance(metric, FunctionMetric) or getattr(metric, "multilabel", False):
-            return metric
-        options = {name: getattr(metric, name) for name in metric_options(type(metric))}
-        if "multilabel" not in options:
-            raise ValueError(
-                f"{metric.name} has no value for labels; pass a metric such as 'f1' or 'average_precision'"
-            )
-        return to_metric(metric.name, **{**options, "multilabel": True})
 
     def _folds(self, target: Tensor) -> int | None:
         """As many folds as asked for, or as the rarest class allows."""

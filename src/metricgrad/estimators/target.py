@@ -9,7 +9,8 @@ from sklearn.utils.multiclass import check_classification_targets, type_of_targe
 from sklearn.utils.validation import column_or_1d
 from torch import Tensor
 
-from metricgrad.metrics import Metric
+from metricgrad.metrics import Metric, metric_options
+from metricgrad.metrics import metric as to_metric
 from metricgrad.metrics.function import FunctionMetric
 
 Kind = Literal["binary", "classes", "labels"]
@@ -67,6 +68,24 @@ class Target:
     def ordered(self) -> np.ndarray:
         """The classes as `encode` numbers them: of two, the negative one first."""
         return self.classes[list(self.order)] if self.kind == "binary" else self.classes
+
+    def meant(self, metric: Metric) -> Metric:
+        """The metric as it is meant for such targets: for labels, the one that takes labels.
+
+        Args:
+            metric: as the user named it.
+
+        Returns:
+            The metric that a training is judged by.
+        """
+        if self.kind != "labels" or isinstance(metric, FunctionMetric) or getattr(metric, "multilabel", False):
+            return metric
+        options = {name: getattr(metric, name) for name in metric_options(type(metric))}
+        if "multilabel" not in options:
+            raise ValueError(
+                f"{metric.name} has no value for labels; pass a metric such as 'f1' or 'average_precision'"
+            )
+        return to_metric(metric.name, **{**options, "multilabel": True})
 
     def encode(self, y: Any) -> Tensor:
         """A target as metrics take it.

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import torch
+from torch import Tensor
 
 from metricgrad.metrics import Metric
 from metricgrad.metrics.confusion import ConfusionMetric
@@ -150,9 +151,29 @@ def challengers(metric: Metric) -> list[Contender]:
 
 
 def usual_methods(metric: Metric) -> list[str]:
-    """Names of the methods that a comparison has unless others are asked for."""
+    """What a comparison has unless others are asked for: what people use, and what the papers have."""
     usual = _USUAL.get(metric.name)
-    return [ORDINARY, *([usual[0]] if usual else []), "focal", "uniloss", "auto"]
+    return [ORDINARY, *([usual[0]] if usual else []), "focal", *_LEARNED]
+
+
+def takes(method: str, metric: Metric, scores: Tensor, target: Tensor) -> bool:
+    """Whether a method has a loss of such scores and targets.
+
+    Args:
+        method: its name.
+        metric: what is trained for.
+        scores: `[items]` or `[items, classes]`, of any values.
+        target: theirs.
+
+    Returns:
+        Whether it can be trained on.
+    """
+    try:
+        loss = ReLoss(metric) if method == "reloss" else contenders(method, metric)[0].loss(metric, 0)
+        loss.losses(scores.unsqueeze(0), target.unsqueeze(0), None)
+    except (TypeError, ValueError):
+        return False
+    return True
 
 
 def ordinary(metric: Metric) -> Contender:
