@@ -11,7 +11,19 @@ import matplotlib.pyplot as plt
 plt.rcParams.update({"axes.spines.top": False, "axes.spines.right": False})
 _DISTANCES = ["0", "1_512", "1_128", "1_32", "1_8", "1_2"]
 _LOSSES = {"auc": "1 - AUC", "average_precision": "1 - average precision", "f1": "1 - F1", "error_rate": "error rate"}
-_KINDS = {"cross": "#444444", "paper": "#2a6f97", "margin": "#bc4749", "uniloss": "#6a994e"}
+_KINDS = {
+    "cross": ("cross-entropy", "#222222"),
+    "paper": ("ReLoss", "#2a6f97"),
+    "alternate": ("ReLoss, alternate", "#00b4d8"),
+    "steps": ("ReLoss, 10 to 1,000 steps", "#90c2de"),
+    "free": ("no penalty", "#f4a261"),
+    "reloss": ("no penalty, monotone", "#e76f51"),
+    "approximation": ("approximation", "#9b5de5"),
+    "margin": ("ReLoss of margins", "#bc4749"),
+    "ls_ed": ("LS-ED", "#8d6e63"),
+    "rank_loss": ("RankLoss", "#e9c46a"),
+    "uniloss": ("UniLoss", "#6a994e"),
+}
 _COLORS = {"accuracy": "#2a6f97", "accuracy_best": "#6a994e", "ap": "#bc4749"}
 
 
@@ -116,24 +128,33 @@ def reloss_mnist(cells: dict[tuple[str, str], Any], rows: dict[str, dict[str, An
         paper: not used; the paper prints a picture only.
         path: where the picture goes.
     """
-    figure, axes = plt.subplots(1, 3, figsize=(13, 4.4), layout="constrained", width_ratios=(1.3, 1.3, 1))
-    beside = [row for row in rows if row.endswith("_ce") or row == "cross_entropy"]
+    figure, axes = plt.subplots(2, 2, figsize=(11, 8), layout="constrained")
     sizes = {"width_4": 53, "layers_2": 385, "width_16": 593, "width_64": 8513, "paper": 33409, "width_256": 132353}
-    alone = [row for row in rows if row not in beside and row not in sizes.keys() - {"paper"}]
+    shown = [row for row in rows if row not in sizes or row == "paper"]
+    beside = [row for row in shown if row.endswith("_ce") or row == "cross_entropy"]
+    alone = [row for row in shown if row not in beside or row == "cross_entropy"]
+    near = [row for row in alone if cells[row, "accuracy"].mean > 97.5 and cells[row, "spearman"].mean < 99]
     for axis, chosen, title in (
-        (axes[0], alone, "trained on the loss alone"),
-        (axes[1], beside, "trained on it and cross-entropy"),
+        (axes[0, 0], alone, "trained on the loss alone"),
+        (axes[0, 1], near, "the same, those close to cross-entropy"),
+        (axes[1, 0], beside, "trained on it and cross-entropy"),
     ):
         for row in chosen:
             ranked, found = cells[row, "spearman"], cells[row, "accuracy"]
-            style = {"color": _KINDS.get(row.split("_")[0], "#888888"), "fmt": "o", "ms": 5, "capsize": 2}
-            axis.errorbar(ranked.mean, found.mean, found.spread, ranked.spread, **style)
-            label = rows[row]["label"].removesuffix(" + cross-entropy").removesuffix(",")
-            axis.annotate(label, (ranked.mean, found.mean), (4, 4), textcoords="offset points", fontsize=7)
+            style = {"color": next(color for start, (_, color) in _KINDS.items() if row.startswith(start)), "fmt": "o"}
+            axis.errorbar(ranked.mean, found.mean, found.spread, ranked.spread, ms=6, capsize=2, lw=0.8, **style)
         axis.set(title=title, xlabel="Spearman of the loss with accuracy, %", ylabel="test accuracy, %")
-    found = [cells[row, "accuracy"] for row in sizes]
-    _band(axes[2], list(sizes.values()), found, color=_KINDS["paper"], marker="o")
-    axes[2].set(title="ReLoss alone, by size", xscale="log", xlabel="parameters of the loss", ylabel="test accuracy, %")
+    _band(axes[1, 1], list(sizes.values()), [cells[row, "accuracy"] for row in sizes], color="#2a6f97", marker="o")
+    usual = cells["cross_entropy", "accuracy"].mean
+    axes[1, 1].axhline(usual, color=_KINDS["cross"][1], linestyle=":")
+    axes[1, 1].set(
+        title="ReLoss alone, by size", xscale="log", xlabel="parameters of the loss", ylabel="test accuracy, %"
+    )
+    for label, color in _KINDS.values():
+        axes[0, 0].plot([], [], "o", color=color, label=label)
+    figure.legend(
+        *axes[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=5, frameon=False, fontsize=9
+    )
     _save(figure, path)
 
 
