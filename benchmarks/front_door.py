@@ -81,10 +81,10 @@ def small(settings: Settings, seed: int, folder: Path | None) -> dict[str, float
     rest, share = (positive[positives:], negative[negatives:]), positives / settings["rows"]
     items = int(min(_TESTED, len(rest[0]) / share, len(rest[1]) / (1 - share)))
     test = np.concatenate([rest[0][: round(share * items)], rest[1][: items - round(share * items)]])
-    found = {}
-    for method in _METHODS:
-        model = mg.MetricClassifier(
-            settings["metric"], method, hidden=tuple(settings["hidden"]), epochs=settings["epochs"], random_state=seed
-        )
-        found[method] = model.fit(x[train], y[train]).score(x[test], y[test])
-    return found
+    model = mg.MetricClassifier(
+        settings["metric"], hidden=tuple(settings["hidden"]), epochs=settings["epochs"], random_state=seed
+    ).fit(x[train], y[train])
+    # The cross-entropy that `auto` meets is, to the bit, what `method="cross_entropy"` gives.
+    usual = model.fit_.finalists["cross_entropy"]
+    measured = usual.measure(model.prepared(x[test]), model.encoded(y[test]))
+    return {"cross_entropy": measured, "auto": model.score(x[test], y[test])}

@@ -289,6 +289,13 @@ def test_a_real_gain_is_taken() -> None:
     assert found.decision.gain > found.decision.luck
     assert found.decision.winner is found.decision.challenger
     assert "is better" in found.verdict()
+    plain = quick(linear(features=2), (x, y), method="cross_entropy", rate=0.1, epochs=8)
+    loser = found.finalists["cross_entropy"]
+    for one, other in zip(loser.model.parameters(), plain.model.parameters(), strict=True):
+        assert torch.equal(one, other)
+    assert loser.threshold is not None
+    assert plain.threshold is not None
+    assert torch.equal(loser.threshold, plain.threshold)
 
 
 def test_a_budget_shortens_the_training() -> None:
