@@ -71,7 +71,7 @@ def test_a_network_is_trained_and_the_best_epoch_kept(
 
 def test_cross_entropy_is_added_with_its_weight() -> None:
     scores, target = torch.randn(8, 3, generator=seeded()), torch.arange(8) % 3
-    base = mg.ReLoss("accuracy", generator=seeded())
+    base = mg.ReLoss.pretrained("accuracy")
     usual = torch.nn.functional.cross_entropy(scores, target)
     assert torch.equal(images.objective({}, None, scores, target), usual)
     assert torch.equal(images.objective({}, base, scores, target), base(scores, target))

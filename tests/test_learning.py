@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 import metricgrad as mg
 from metricgrad.surrogates import learning
-from metricgrad.surrogates.exam import ordinary_loss
+from metricgrad.surrogates.ordinary import ordinary_for
 from metricgrad.surrogates.score_sets import Pool, relabelled, to_sets
 from metricgrad.surrogates.sources import broad
 from tests.trainings import same, seeded
@@ -126,12 +126,12 @@ def test_a_loss_that_learns_nothing_says_so() -> None:
 
 
 def test_the_ordinary_loss_of_labels_minds_what_counts() -> None:
-    entropy, metric = ordinary_loss(mg.metric("f1", multilabel=True)), mg.baselines.CrossEntropy()
+    entropy, metric = ordinary_for(mg.metric("f1", multilabel=True)), mg.baselines.CrossEntropy()
     assert entropy is not None
     scores, target = broad(4, 10, classes=3, multilabel=True)(seeded())
     where = torch.arange(10) < 6
     expected = metric.per_set(scores[:, :6].flatten(1), target[:, :6].flatten(1))
-    torch.testing.assert_close(entropy(scores, target, where.expand(4, 10)), expected)
+    torch.testing.assert_close(entropy.per_set(scores, target, where.expand(4, 10)), expected)
 
 
 @pytest.mark.parametrize("rank", ["pairwise", "sorting_network"])
@@ -192,8 +192,27 @@ def test_stored_sets_and_sources_may_be_mixed() -> None:
     assert alone.spearman > 0.5
 
 
+def test_one_score_set_may_be_passed_as_it_is() -> None:
+    sets = broad(40, 30)(seeded())
+    found = [fresh().learn(given, **QUICK, generator=seeded()).spearman for given in (sets, [sets])]
+    assert found[0] == found[1]
+
+
+def test_targets_that_cross_entropy_does_not_take_are_learned_from_all_the_same() -> None:
+    def error(scores: Any, target: Any) -> float:
+        return (scores - target).abs().mean().item()
+
+    scores = torch.randn(60, 20, generator=seeded())
+    target = scores + torch.rand(60, 1, generator=seeded(1)) * torch.randn(60, 20, generator=seeded(2))
+    loss = mg.ReLoss(mg.from_function(error, higher_is_better=False), generator=seeded())
+    found = loss.learn([(scores, target)], **{**QUICK, "share": 0.0}, generator=seeded())
+    assert math.isnan(found.ordinary_spearman)
+    assert found.spearman > 0.3
+
+
 def test_held_out_sets_may_be_given() -> None:
     held = broad(100, 25)(seeded(5))
+    held[1][:, 0], held[1][:, 1] = True, False  # every set has both classes, and so a value
     loss = fresh("auc")
     learned = loss.learn(valid=[held], **QUICK, generator=seeded())
     found = mg.rank_correlation(loss, "auc", [held])
@@ -206,7 +225,7 @@ def test_held_out_sets_may_be_given() -> None:
     [
         (lambda: fresh().learn(steps=0), "steps must be 1 or more; got 0"),
         (lambda: fresh().learn(share=2.0), "share=2.0"),
-        (lambda: fresh().learn([]), "sources is empty"),
+        (lambda: fresh().learn([]), "no score sets: what was passed is empty"),
         (lambda: fresh().learn([torch.zeros(3)]), "a score set is"),
         (lambda: fresh().learn([(torch.zeros(3), torch.zeros(4))]), r"scores \[3\] and target \[4\]"),
         (lambda: mg.ReLoss("bleu").learn(), "bleu has no made-up sets; pass sources"),
@@ -239,6 +258,10 @@ def test_collect_scores_leaves_the_model_as_it_was_and_cuts_sets() -> None:
     torch.testing.assert_close(sets.scores.flatten(), model.eval()(x)[:64, 0].detach())
     assert torch.equal(sets.target.flatten(), y[:64])
     assert len(mg.collect_scores(model, loader, size=16, limit=1).target) == 1
+    column = mg.collect_scores(model, [(x, y.unsqueeze(-1))], size=16)
+    assert torch.equal(column.target, sets.target)
+    with pytest.raises(ValueError, match=r"different shapes, such as \[2, 7\] and \[2, 5\]; pad them"):
+        mg.collect_scores(nn.Identity(), [(torch.zeros(2, n), torch.zeros(2, n)) for n in (7, 5)], size=None)
     queries = mg.collect_scores(nn.Identity(), [(torch.zeros(5, 7), torch.zeros(5, 7))], size=None)
     assert queries.scores.shape == (5, 7)
 
@@ -320,6 +343,15 @@ def test_a_metric_is_its_own_best_loss(tmp_path: Any) -> None:
             lambda: mg.rank_correlation(lambda s, y: s, "accuracy", [(torch.zeros(4, 5), torch.ones(4, 5))]),
             r"one number for each set; it gave shape \[5\]",
         ),
+        (
+            lambda: mg.rank_correlation(lambda s, y: 0 * s.sum() + 2.5, "accuracy", broad(9, 5)(seeded())),
+            "is 2.5 on all 9 sets",
+        ),
+        (
+            lambda: mg.rank_correlation(nn.MSELoss(), "accuracy", [(torch.ones(4, 5), torch.ones(4, 5))]),
+            "MSELoss is 0 on all 4 sets, so there is no order",
+        ),
+        (lambda: mg.rank_correlation(nn.MSELoss(), "accuracy", []), "no score sets"),
     ],
 )
 def test_rank_correlation_refuses(call: Any, message: str) -> None:
@@ -335,3 +367,21 @@ def test_a_set_without_a_value_is_left_out() -> None:
     target[:5], target[5:, 0] = False, True
     found = mg.rank_correlation(mg.baselines.CrossEntropy(), undefined_without_positives, [(scores, target)])
     assert len(found.values) == 25
+
+
+def test_a_loss_that_is_not_a_number_is_told() -> None:
+    scores, target = broad(30, 10)(seeded())
+
+    def broken(scores: Tensor, target: Tensor) -> Tensor:
+        return (scores * (1 - 2 * target)).mean() if scores[0] > 0 else torch.tensor(torch.nan)
+
+    with pytest.warns(UserWarning, match="broken has no finite value on .* of 30 sets; these are left out"):
+        found = mg.rank_correlation(broken, "accuracy", [(scores, target)])
+    assert len(found.values) == int((scores[:, 0] > 0).sum())
+
+
+def test_sets_of_one_class_are_left_out_for_every_loss() -> None:
+    scores, target = broad(30, 10)(seeded())
+    target[:, 0], target[:, 1], target[:4] = True, False, False
+    for loss in (mg.baselines.CrossEntropy(), mg.UniLoss("auc"), mg.ReLoss.pretrained("auc")):
+        assert len(mg.rank_correlation(loss, "auc", [(scores, target)]).values) == 26

@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 
 import metricgrad as mg
 from metricgrad.cli import app
+from metricgrad.surrogates.ordinary import ordinary_for
 from metricgrad.surrogates.score_sets import to_sets
 from metricgrad.surrogates.sources import broad
 from metricgrad.training.recipes import SHIPPED, digit_scores, read_scores, teach
@@ -106,6 +107,9 @@ def test_scores_of_a_users_own(tmp_path: Path) -> None:
     (tmp_path / "broken.npz").write_bytes(b"no zip")
     with pytest.raises(ValueError, match=r"broken\.npz is not a \.npz file"):
         read_scores(tmp_path / "broken.npz")
+    np.savez(tmp_path / "text.npz", scores=np.array([["a", "b"]]), target=np.zeros((1, 2)))
+    with pytest.raises(ValueError, match=r"the array scores of .*text\.npz must hold numbers; it holds <U1"):
+        read_scores(tmp_path / "text.npz")
 
 
 # ------------------------------------------------------------------------------------------------------ the command
@@ -126,7 +130,9 @@ def test_the_command_learns_a_loss_and_never_overwrites(tmp_path: Path) -> None:
     loss = mg.load_surrogate(path)
     assert isinstance(loss, mg.ReLoss)
     assert loss.metric.name == "auc"
-    assert json.loads((tmp_path / "loss.json").read_text())["settings"]["steps"] == 3
+    card = json.loads((tmp_path / "loss.json").read_text())
+    assert card["settings"]["steps"] == 3
+    assert card["command"].endswith(f"--out auc.safetensors --scores {tmp_path / 'mine.npz'}")
     before = path.read_bytes()
     second = learn(*options)
     assert second.exit_code == 2
@@ -159,11 +165,18 @@ def test_a_folder_that_is_not_there_is_told_before_anything_is_learned(tmp_path:
     assert "there is no folder" in found.output
 
 
+def test_a_card_never_overwrites_its_loss(tmp_path: Path) -> None:
+    found = learn("f1", "--out", tmp_path / "loss.json")
+    assert found.exit_code == 2
+    assert "loss.safetensors" in found.output.replace("\n", "")
+    assert not list(tmp_path.iterdir())
+
+
 # ------------------------------------------------------------------------------------------- beside the ordinary loss
 
 
 def test_a_loss_beside_the_ordinary_one_is_their_weighted_sum(tmp_path: Path) -> None:
-    loss, usual = mg.ReLoss("auc", generator=seeded()), mg.baselines.CrossEntropy()
+    loss, usual = mg.ReLoss.pretrained("auc"), mg.baselines.CrossEntropy()
     both = mg.with_ordinary(loss, weight=0.3)
     scores, target = broad(6, 20)(seeded())
     torch.testing.assert_close(both(scores, target), loss(scores, target) + 0.3 * usual(scores, target))
@@ -174,6 +187,53 @@ def test_a_loss_beside_the_ordinary_one_is_their_weighted_sum(tmp_path: Path) ->
     assert torch.equal(again(scores, target), both(scores, target))
     with pytest.raises(ValueError, match="weight must be 0 or more; got -1"):
         mg.with_ordinary(loss, weight=-1)
+    with pytest.raises(TypeError, match=r"a surrogate, such as mg\.baselines\.Focal.*cross_entropy"):
+        mg.with_ordinary(loss, ordinary=torch.nn.functional.cross_entropy)  # type: ignore[arg-type]
+
+
+def _entropy(scores: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+    """torch's own, of scores `[items, C]`."""
+    return torch.nn.functional.cross_entropy(scores, target)
+
+
+ORDINARY: dict[str, tuple[Any, tuple[int, ...], torch.Tensor, Any]] = {
+    "pixels": ("mean_iou", (2, 3, 4, 4), torch.randint(3, (2, 4, 4), generator=seeded()),
+               lambda s, y: torch.nn.functional.cross_entropy(s, y)),
+    "grades": ("ndcg", (6,), torch.tensor([0, 2, 1, 0, 0, 2]),
+               lambda s, y: torch.nn.functional.binary_cross_entropy_with_logits(s, (y > 0).to(s.dtype))),
+    "labels": (mg.metric("f1", multilabel=True), (5, 3), torch.arange(15).reshape(5, 3) % 2,
+               lambda s, y: torch.nn.functional.binary_cross_entropy_with_logits(s, y.to(s.dtype))),
+    "tokens": ("bleu", (2, 5, 7), torch.tensor([[1, 2, 3, -1, -1], [4, 5, 6, 1, -1]]),
+               lambda s, y: _entropy(s[y >= 0], y[y >= 0])),
+    "references": ("bleu", (1, 3, 7), torch.tensor([[[1, 2, 3], [4, 4, 4]]]),
+                   lambda s, y: _entropy(s[0], y[0, 0])),
+    "spans": (mg.metric("span_f1", decode=mg.decode_spans), (2, 6, 2), torch.tensor([[2, 3, 4], [5, -1, -1]]),
+              lambda s, _: (_entropy(s[..., 0], torch.tensor([2, 5])) + _entropy(s[..., 1], torch.tensor([4, 5]))) / 2),
+}  # fmt: skip
+
+
+@pytest.mark.filterwarnings("ignore:this ReLoss has not learned")
+@pytest.mark.parametrize("kind", list(ORDINARY))
+def test_the_ordinary_loss_has_the_shapes_of_the_metric(kind: str, tmp_path: Path) -> None:
+    metric, size, target, expected = ORDINARY[kind]
+    scores = torch.randn(*size, generator=seeded(), requires_grad=True)
+    loss = mg.ReLoss(metric, generator=seeded())
+    both = mg.with_ordinary(loss, weight=2.0)
+    torch.testing.assert_close(both(scores, target) - loss(scores, target), 2 * expected(scores, target))
+    both(scores, target).backward()
+    assert scores.grad is not None
+    assert scores.grad.isfinite().all()
+    both.save(tmp_path / "both.safetensors")
+    again = mg.load_surrogate(tmp_path / "both.safetensors", metric=metric)
+    assert torch.equal(again(scores, target), both(scores, target))
+
+
+def test_places_that_do_not_count_are_no_class_of_a_span() -> None:
+    ordinary = ordinary_for(mg.metric("span_f1", decode=mg.decode_spans))
+    assert ordinary is not None
+    scores, target = torch.randn(2, 6, 2, generator=seeded()), torch.tensor([[2, 3], [1, -1]])
+    where = torch.arange(6).expand(2, 6) < 4
+    torch.testing.assert_close(ordinary(scores, target, where), ordinary(scores[:, :4], target))
 
 
 def test_where_one_of_the_two_is_undefined_the_other_counts() -> None:

@@ -1,6 +1,7 @@
 """ReLoss: the objective, the penalty, the networks, and what a learned loss keeps."""
 
 import math
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +14,11 @@ from torch import Tensor, nn
 import metricgrad as mg
 from metricgrad.metrics.base import Inputs
 from metricgrad.surrogates.correlation import gradient_norms, gradient_penalty, soft_spearman, sorting_network_rank
-from metricgrad.surrogates.nets import Sees, seen
-from metricgrad.surrogates.sequence_nets import Sequence, Spans
+from metricgrad.surrogates.nets.items import Sees, seen
 from metricgrad.surrogates.sources import broad
 from tests.trainings import seeded
+
+pytestmark = pytest.mark.filterwarnings("ignore:this ReLoss has not learned")
 
 Sets = tuple[Tensor, Tensor]
 
@@ -34,6 +36,11 @@ def tokens(sets: int = 5, items: int = 3, length: int = 6, vocabulary: int = 4, 
     target = target.unflatten(1, (items, length))
     target[:, :, -1] = -1  # padding
     return scores.unflatten(1, (items, length)), target
+
+
+def references() -> Sets:
+    scores, target = tokens()
+    return scores, torch.stack([target, target.roll(1, -1), torch.full_like(target, -1)], -2)
 
 
 def spans(sets: int = 5, items: int = 4, length: int = 7, seed: int = 0) -> Sets:
@@ -65,10 +72,15 @@ KINDS: dict[str, tuple[Any, Any, Sets]] = {
         lambda: mg.nets.Heatmaps((6, 5), width=8, embedding=4, generator=seeded()),
         maps(),
     ),
-    "sequence": ("bleu", lambda: Sequence(width=8, heads=2, blocks=1, generator=seeded()), tokens()),
+    "sequence": ("bleu", lambda: mg.nets.Sequence(width=8, heads=2, blocks=1, generator=seeded()), tokens()),
+    "references": (
+        "bleu",
+        lambda: mg.nets.Sequence(width=8, heads=2, blocks=1, generator=seeded()),
+        references(),
+    ),
     "spans": (
         mg.metric("span_f1", decode=mg.decode_spans),
-        lambda: Spans(width=8, heads=2, blocks=1, generator=seeded()),
+        lambda: mg.nets.Spans(width=8, heads=2, blocks=1, generator=seeded()),
         spans(),
     ),
 }
@@ -146,14 +158,14 @@ def test_the_penalty_matches_hand_computed_values() -> None:
     norms = [math.sqrt((1 + 4) / 2), math.sqrt(9 / 2)]
     torch.testing.assert_close(gradient_norms(losses, scores).detach(), torch.tensor(norms, dtype=torch.float64))
     expected = sum((norm - 1) ** 2 for norm in norms) / 2
-    assert gradient_penalty(losses, scores).item() == pytest.approx(expected)
+    assert gradient_penalty(gradient_norms(losses, scores)).item() == pytest.approx(expected)
 
 
 def test_only_gradients_that_stick_out_are_penalised_by_default() -> None:
     slopes = torch.tensor([1.0] * 7 + [9.0])  # the mean is 2, so three times the mean is 6
     scores = torch.zeros(8, 3, requires_grad=True)
     losses = slopes * scores.mean(-1)
-    assert gradient_penalty(losses, scores, "at_most").item() == pytest.approx((9 / 2 - 3) ** 2 / 8)
+    assert gradient_penalty(gradient_norms(losses, scores), "at_most").item() == pytest.approx((9 / 2 - 3) ** 2 / 8)
     assert mg.ReLoss("f1").smooth == "at_most"
 
 
@@ -196,7 +208,7 @@ def test_the_penalty_has_a_gradient_for_every_network(kind: str) -> None:
     loss, scores, target = made(kind, penalty=1.0)
     inputs = loss.check(scores.detach(), target, None)
     inputs = Inputs(inputs.scores.requires_grad_(), inputs.target, inputs.where)
-    gradient_penalty(loss.raw(inputs), inputs.scores).backward()
+    gradient_penalty(gradient_norms(loss.raw(inputs), inputs.scores)).backward()
     found = torch.cat([each.grad.flatten() for each in loss.parameters() if each.grad is not None])
     assert found.isfinite().all()
     assert found.abs().sum() > 0
@@ -258,6 +270,77 @@ def test_a_loss_is_exact_after_save_and_load(kind: str, tmp_path: Path) -> None:
     assert torch.equal(again.per_set(scores, target), loss.per_set(scores, target))
 
 
+def test_a_loss_that_has_learned_nothing_says_so_once() -> None:
+    loss, (scores, target) = mg.ReLoss("f1", generator=seeded()), binary()
+    with pytest.warns(UserWarning, match="has not learned f1 yet, its network is random; call loss.learn"):
+        loss(scores, target)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        loss(scores, target)
+        mg.ReLoss.pretrained("f1")(scores, target)
+
+
+@pytest.mark.parametrize("name", ["f1", "auc", "average_precision", "mcc"])
+def test_sets_on_which_the_metric_is_undefined_are_left_out(name: str) -> None:
+    loss, (scores, target) = mg.ReLoss.pretrained(name), binary()
+    target[:, 0], target[:, 1] = True, False
+    target[2] = False  # no positive: no value
+    leaf = scores.clone().requires_grad_()
+    loss(leaf, target).backward()
+    assert leaf.grad is not None
+    assert leaf.grad.any(-1).tolist() == [True, True, False, True, True, True]
+    for empty in (scores[2], scores[0, :0]):
+        leaf = empty.clone().requires_grad_()
+        value = loss(leaf, torch.zeros_like(leaf))
+        value.backward()
+        assert value == 0
+        assert leaf.grad is not None
+        assert not leaf.grad.any()
+
+
+@pytest.mark.parametrize("loss", [mg.ReLoss.pretrained("auc"), mg.UniLoss("auc"), mg.baselines.PairwiseRanking()])
+def test_a_column_of_scores_and_targets_is_one_set_of_items(loss: mg.Surrogate) -> None:
+    scores, target = (part[0] for part in binary(items=30))
+    column = loss(scores.unsqueeze(-1), target.unsqueeze(-1))
+    assert torch.equal(column, loss(scores, target))
+    assert column > 0
+    where = torch.arange(30) < 20
+    masked = loss(scores.unsqueeze(-1), target.unsqueeze(-1), where.unsqueeze(-1))
+    assert torch.equal(masked, loss(scores, target, where))
+
+
+def test_a_column_is_a_label_where_the_metric_is_of_labels() -> None:
+    scores, target = torch.randn(30, 1, generator=seeded()), torch.arange(30).unsqueeze(-1) % 3 == 0
+    loss = mg.UniLoss("f1")
+    labels = mg.UniLoss(mg.metric("f1", multilabel=True))
+    torch.testing.assert_close(labels(scores, target), loss(scores.squeeze(-1), target.squeeze(-1)))
+
+
+def test_of_several_references_the_likeliest_token_is_seen() -> None:
+    loss = mg.ReLoss("bleu", generator=seeded())
+    scores, target = torch.zeros(1, 3, 5), torch.tensor([[[1, 2, 3], [1, 4, 4]]])
+    scores[0, :, 4] = 3.0  # likelier than 2 and 3
+    assert torch.equal(loss(scores, target), loss(scores, torch.tensor([[1, 4, 4]])))
+    padded = torch.cat([target, torch.full((1, 1, 3), -1)], 1)
+    assert torch.equal(loss(scores, padded), loss(scores, target))
+
+
+def test_the_steepness_of_a_loss_does_not_depend_on_padding_or_on_a_scale_it_does_not_see() -> None:
+    loss, (scores, target) = mg.ReLoss.pretrained("auc"), binary(items=10)
+
+    def steepness(scores: Tensor, target: Tensor, where: Tensor | None = None) -> Tensor:
+        inputs = loss.check(scores, target, where)
+        inputs = inputs._replace(scores=inputs.scores.clone().requires_grad_())
+        return loss.steepness(loss.raw(inputs), inputs).detach()
+
+    expected = steepness(scores, target)
+    torch.testing.assert_close(steepness(100 * scores, target), expected, rtol=1e-3, atol=1e-5)
+    more, none = torch.cat([scores, torch.full((6, 30), 7.0)], 1), torch.zeros(6, 30, dtype=torch.bool)
+    where = torch.cat([~torch.zeros_like(target, dtype=torch.bool), none], 1)
+    padded = steepness(more, torch.cat([target.bool(), none], 1), where)
+    torch.testing.assert_close(padded, expected, rtol=1e-3, atol=1e-5)
+
+
 def test_a_users_own_network_is_passed_again(tmp_path: Path) -> None:
     loss = mg.ReLoss("auc", net=Mean(3.0))
     loss.save(tmp_path / "loss.safetensors")
@@ -291,7 +374,7 @@ def test_what_a_network_sees() -> None:
         (lambda: mg.ReLoss("pck"), r"pass net=mg.nets.Heatmaps\(\(64, 48\)\)"),
         (lambda: mg.nets.Classification(sees="all"), "sees must be .* got 'all'"),  # type: ignore[arg-type]
         (lambda: mg.nets.Heatmaps((3,)), r"size must be the height and width of the maps; got \(3,\)"),
-        (lambda: Sequence(width=10, heads=4), "width=10 and heads=4"),
+        (lambda: mg.nets.Sequence(width=10, heads=4), "width=10 and heads=4"),
         (lambda: mg.ReLoss("bleu")(torch.zeros(2, 5, 7), torch.zeros(2, 4)), r"nets.Sequence takes .* target \[2, 4\]"),
         (
             lambda: mg.ReLoss("accuracy", net=mg.nets.Embeddings(3))(torch.zeros(5, 4), torch.zeros(5).long()),

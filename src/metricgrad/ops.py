@@ -125,6 +125,8 @@ def standardise(values: Tensor, weights: Tensor) -> Tensor:
         >>> standardise(torch.tensor([1.0, 3.0]), torch.tensor([0.5, 0.5]))
         tensor([-1.,  1.])
     """
+    if not values.shape[-1]:
+        return values
     centred = values - (weights * values).sum(-1, keepdim=True)
     variance = (weights * centred.square()).sum(-1, keepdim=True)
     # Rounding leaves a trace of spread in equal values; the root of 1 is taken there, as that of 0 has no gradient.

@@ -39,6 +39,8 @@ def learn(
     if not out.parent.is_dir():
         refuse(f"there is no folder {out.parent}; make it, or choose another --out")
     card_path = out.with_suffix(".json")
+    if card_path == out:
+        refuse(f"--out {out} is where the loss's card would go; name the loss {out.with_suffix('.safetensors')}")
     taken = [str(path) for path in (out, card_path) if path.exists()]
     if taken and not force:
         refuse(f"{' and '.join(taken)} would be overwritten; choose another --out, or add --force")
@@ -48,9 +50,12 @@ def learn(
         if penalty is not None:
             options["penalty"] = penalty
         taught = teach(name, steps=steps, seed=seed, scores=own, progress=not as_json, **options)
+        own_options = [f"--scores {path}" for path in scores or []]
+        own_options += [] if penalty is None else [f"--penalty {penalty:g}"]
+        taught.card["command"] = " ".join([taught.card["command"], *own_options])
         taught.loss.save(out)
         card_path.write_text(json.dumps(taught.card, indent=2) + "\n")
-    except (ValueError, OSError) as error:
+    except (ValueError, OSError, RuntimeError) as error:  # of which the last is learning that diverged
         refuse(str(error))
     if as_json:
         typer.echo(json.dumps(taught.card, indent=2))

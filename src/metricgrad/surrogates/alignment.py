@@ -4,6 +4,7 @@ A loss is a good guide to a metric if it falls wherever the metric gets better. 
 models, checkpoints of one) that is a rank correlation, of which 1 means the same order (ReLoss, Table 1).
 """
 
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,8 +14,9 @@ import torch
 from torch import Tensor, nn
 
 from metricgrad import ops
+from metricgrad.metrics import Metric
 from metricgrad.metrics import metric as to_metric
-from metricgrad.surrogates.base import Surrogate, as_loss
+from metricgrad.surrogates.base import Surrogate, as_loss, has_value
 from metricgrad.surrogates.score_sets import Pool, ScoreSets, together
 
 if TYPE_CHECKING:
@@ -101,7 +103,8 @@ def rank_correlation(
         loss: a surrogate, or any callable `(scores, target) -> number`, such as `torch.nn.functional.cross_entropy`.
         metric: a name, a `Metric` or a callable.
         score_sets: an iterable of score sets `(scores, target)` with leading dimensions of sets, such as
-            `mg.collect_scores` gives, or a source `(generator) -> (scores, target)`, of which 512 sets are drawn.
+            `mg.collect_scores` gives, or a source `(generator) -> (scores, target)`, of which 512 sets are drawn. Sets
+            on which the metric is undefined are left out.
         generator: source of randomness, of sources and of the bootstrap.
 
     Returns:
@@ -123,12 +126,24 @@ def rank_correlation(
     with torch.no_grad():
         for sets in (chunk for group in groups for chunk in group.chunks(_CHUNK)):
             losses.append(_losses(loss, sets))
-            values.append(chosen(sets.scores, sets.target, where=sets.where).double().cpu())
+            values.append(_values(chosen, sets))
     found, truth = torch.cat(losses), torch.cat(values)
+    broken = truth.isfinite() & ~found.isfinite()
+    if broken.any():
+        warnings.warn(
+            f"{_name(loss)} has no finite value on {int(broken.sum())} of {len(truth)} sets; these are left out",
+            stacklevel=2,
+        )
     known = found.isfinite() & truth.isfinite()
     found, truth = found[known], truth[known]
     if len(truth) < 3:
         raise ValueError(f"a rank correlation needs three sets or more with a value of both; got {len(truth)}")
+    for name, each in ((_name(loss), found), (chosen.name, truth)):
+        if each.max() == each.min():
+            raise ValueError(
+                f"{name} is {each[0]:.6g} on all {len(each)} sets, so there is no order to compare; pass sets of "
+                "models that differ, such as checkpoints of one training"
+            )
     wanted = as_loss(chosen, truth)
     drawn = torch.randint(len(truth), (_DRAWS, len(truth)), generator=generator)
     return RankCorrelation(
@@ -141,6 +156,13 @@ def rank_correlation(
         _name(loss),
         chosen.name,
     )
+
+
+def _values(metric: Metric, sets: ScoreSets) -> Tensor:
+    """The metric of every set, `[S]`; NaN where it has none of its own."""
+    values = metric(sets.scores, sets.target, where=sets.where).double().cpu()
+    inputs = metric.check(sets.scores, sets.target, sets.where)
+    return torch.where(has_value(metric, inputs, torch.ones_like(values, dtype=torch.bool)).cpu(), values, torch.nan)
 
 
 def _losses(loss: Surrogate | Callable[..., Tensor], sets: ScoreSets) -> Tensor:

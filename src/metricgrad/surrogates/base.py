@@ -17,8 +17,11 @@ from torch import Tensor, nn
 
 from metricgrad.metrics import Metric, metric_options
 from metricgrad.metrics import metric as to_metric
+from metricgrad.metrics.base import Inputs
 from metricgrad.metrics.function import FunctionMetric
+from metricgrad.metrics.reexpression import ComparisonMetric
 from metricgrad.storage import write_tensors
+from metricgrad.surrogates.elements import is_multilabel
 
 _WATCHED = 50  # batches at the start of training that are looked at before a warning
 
@@ -81,12 +84,22 @@ class Surrogate(nn.Module, ABC):
         Returns:
             A 0-dim tensor; 0 with a zero gradient where no set has a value.
         """
+        if scores.shape == target.shape and scores.shape[-1:] == (1,) and scores.dim() > 1:
+            scores, target, where = self._items(scores, target, where)
         values, defined = self.losses(scores, target, where)
         if self.training:
             self._watch(defined)
         if not values.dim() and defined:  # one set, as most of the time
             return values
         return torch.where(defined, values, 0.0).sum() / defined.sum().clamp(min=1)
+
+    def _items(self, scores: Tensor, target: Tensor, where: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Binary scores and target `[..., N, 1]`, as torch's own losses like them: N items, not N sets of one."""
+        metric = getattr(self, "metric", None)
+        if metric is not None and ("binary" not in metric.families or is_multilabel(metric)):
+            return scores, target, where
+        where = where.squeeze(-1) if where is not None and where.dim() == scores.dim() else where
+        return scores.squeeze(-1), target.squeeze(-1), where
 
     def _watch(self, defined: Tensor) -> None:
         """Warns, once, when most of the first batches are too small to have a value."""
@@ -140,6 +153,23 @@ def as_loss(metric: Metric, values: Tensor) -> Tensor:
     if not metric.higher_is_better:
         return values
     return metric.best - values if math.isfinite(metric.best) else -values
+
+
+def has_value(metric: Metric, inputs: Inputs, otherwise: Tensor) -> Tensor:
+    """Sets `[...]` on which a metric has a value of its own, and not one for want of positives, say.
+
+    Args:
+        metric: the metric.
+        inputs: checked by it.
+        otherwise: the answer for functions and metrics of text, which are defined wherever there is anything.
+
+    Returns:
+        `[...]`.
+    """
+    if not isinstance(metric, ComparisonMetric) or isinstance(metric, FunctionMetric):
+        return otherwise
+    plan = metric.reexpress(inputs.scores.shape, inputs.target, inputs.where, inputs.scores.dtype)
+    return plan.defined() & otherwise
 
 
 def full_precision(device: str) -> AbstractContextManager[Any]:

@@ -23,7 +23,14 @@ from metricgrad.metrics import Metric
 from metricgrad.metrics import metric as to_metric
 from metricgrad.metrics.base import Inputs
 from metricgrad.metrics.checks import whole
-from metricgrad.surrogates.base import LearnedSurrogate, as_loss, full_precision, metric_config, metric_from_config
+from metricgrad.surrogates.base import (
+    LearnedSurrogate,
+    as_loss,
+    full_precision,
+    has_value,
+    metric_config,
+    metric_from_config,
+)
 from metricgrad.surrogates.elements import Elements, to_elements
 from metricgrad.surrogates.sources import Kind, Source
 from metricgrad.surrogates.universal import Learned, learn_universal
@@ -87,9 +94,10 @@ class BilevelLoss(LearnedSurrogate):
         self.register_buffer("scale", torch.tensor(1.0))
 
     def losses(self, scores: Tensor, target: Tensor, where: Tensor | None) -> tuple[Tensor, Tensor]:
-        """The network's estimate for every set, and whether it has items."""
-        elements = self.elements(self.check(scores, target, where))
-        return self.estimate(elements), elements.defined()
+        """The network's estimate for every set, and whether the metric has a value there."""
+        inputs = self.check(scores, target, where)
+        elements = self.elements(inputs)
+        return self.estimate(elements), has_value(self.metric, inputs, elements.defined())
 
     def elements(self, inputs: Inputs) -> Elements:
         """What g sees of checked inputs."""

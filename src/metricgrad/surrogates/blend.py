@@ -11,6 +11,7 @@ from torch import Tensor
 
 from metricgrad.surrogates.base import Surrogate
 from metricgrad.surrogates.baselines import CrossEntropy
+from metricgrad.surrogates.ordinary import ordinary_for
 
 
 def with_ordinary(loss: Surrogate, weight: float = 1.0, ordinary: Surrogate | None = None) -> "WithOrdinary":
@@ -19,7 +20,7 @@ def with_ordinary(loss: Surrogate, weight: float = 1.0, ordinary: Surrogate | No
     Args:
         loss: any surrogate.
         weight: of the ordinary loss.
-        ordinary: what is added; None adds cross-entropy.
+        ordinary: what is added; None adds cross-entropy, in the shapes of the loss's metric (`ordinary.py`).
 
     Returns:
         A surrogate to call like the loss itself.
@@ -32,7 +33,14 @@ def with_ordinary(loss: Surrogate, weight: float = 1.0, ordinary: Surrogate | No
     Reference:
         ReLoss, Sec. 4.3 and Table 10.
     """
-    return WithOrdinary(loss, weight, CrossEntropy() if ordinary is None else ordinary)
+    if ordinary is None:
+        metric = getattr(loss, "metric", None)
+        ordinary = CrossEntropy() if metric is None else ordinary_for(metric)
+        if ordinary is None:
+            raise ValueError(f"nothing is usual for {metric}; say what to add: with_ordinary(loss, ordinary=...)")
+    if not isinstance(ordinary, Surrogate):
+        raise TypeError(f"ordinary must be a surrogate, such as mg.baselines.Focal(); got {ordinary!r}")
+    return WithOrdinary(loss, weight, ordinary)
 
 
 class WithOrdinary(Surrogate):

@@ -80,7 +80,7 @@ def sorting_network_rank(values: Tensor, slope: float) -> Tensor:
     return (permutation[0] * places).sum(-1)[:number].to(values.dtype)
 
 
-def gradient_norms(losses: Tensor, scores: Tensor) -> Tensor:
+def gradient_norms(losses: Tensor, scores: Tensor, items: Tensor | int | None = None) -> Tensor:
     r"""The length of each set's gradient, as a mean over items: :math:`\sqrt{\sum_i \|N \nabla_{s_i} \ell\|^2 / N}`.
 
     A loss is a mean over N items, so an item's part of the gradient is 1/N of what it would be alone. This length does
@@ -89,17 +89,18 @@ def gradient_norms(losses: Tensor, scores: Tensor) -> Tensor:
     Args:
         losses: `[...]`, of every set.
         scores: `[..., N, *]`, what they were computed from, in the graph.
+        items: `[...]`, how many of each set count; None counts all N.
 
     Returns:
         `[...]`, with a gradient for what made the losses.
     """
     (gradient,) = torch.autograd.grad(losses.sum(), scores, create_graph=True)
-    items = gradient.shape[losses.dim()]
+    items = gradient.shape[losses.dim()] if items is None else items
     squares = gradient.flatten(losses.dim()).square().sum(-1)
     return (items * squares + torch.finfo(squares.dtype).tiny).sqrt()
 
 
-def gradient_penalty(losses: Tensor, scores: Tensor, smooth: Smooth = "equal", units: Tensor | None = None) -> Tensor:
+def gradient_penalty(norms: Tensor, smooth: Smooth = "equal") -> Tensor:
     r"""How far the gradients of sets are from what they should be, the mean over sets.
 
     .. math:: (\|\nabla_s \ell\| - 1)^2 \text{ (Eqn. 8)}, \quad \max(0, \|\nabla_s \ell\| / g - 3)^2
@@ -107,21 +108,17 @@ def gradient_penalty(losses: Tensor, scores: Tensor, smooth: Smooth = "equal", u
     The first wants every length to be 1, the second (`smooth="at_most"`) none to be above three times their mean g.
 
     Args:
-        losses: `[S]`, of every set.
-        scores: `[S, N, *]`, what they were computed from, in the graph.
+        norms: `[S]`, the length of every set's gradient.
         smooth: `"equal"` or `"at_most"`.
-        units: `[S]`, in which the scores of each set are measured; None measures all alike.
 
     Returns:
         0-dim.
 
     Example:
         >>> scores = torch.tensor([[3.0, 1.0]], requires_grad=True)
-        >>> gradient_penalty(2 * scores.mean(-1), scores).item()  # every item has the slope 2
+        >>> gradient_penalty(gradient_norms(2 * scores.mean(-1), scores)).item()  # every item has the slope 2
         1.0
     """
-    norms = gradient_norms(losses, scores)
-    norms = norms if units is None else norms * units
     if smooth == "equal":
         return (norms - 1).square().mean()
     return (ops.divide(norms, norms.mean()) - _MOST).clamp(min=0).square().mean()

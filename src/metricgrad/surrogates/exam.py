@@ -2,18 +2,14 @@
 
 import math
 import warnings
-from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor
 
 from metricgrad import ops
-from metricgrad.metrics import Metric
-from metricgrad.surrogates import baselines
-from metricgrad.surrogates.correlation import gradient_norms
-from metricgrad.surrogates.elements import is_multilabel
-from metricgrad.surrogates.score_sets import Pool, together
+from metricgrad.surrogates.ordinary import ordinary_for
+from metricgrad.surrogates.score_sets import Pool, ScoreSets, together
 
 if TYPE_CHECKING:
     from metricgrad.surrogates.reloss import ReLoss
@@ -24,12 +20,12 @@ _CHUNK = 64  # sets at once
 
 
 class Ranked(NamedTuple):
-    """How well a loss ranks sets as its metric does, on held-out sets.
+    """How well a loss ranks sets as its metric does, on held-out sets; those of one class have a value here too.
 
     Attributes:
         spearman: rank correlation of the loss with the metric, as a loss.
         kendall: Kendall's tau-b of the same.
-        ordinary_spearman: that of the ordinary loss (cross-entropy, squared error of heatmaps); NaN if there is none.
+        ordinary_spearman: that of the ordinary loss (`ordinary.py`); NaN if there is none for such targets.
         ordinary_kendall: the same by Kendall's tau-b.
         penalty: the gradient penalty (Eqn. 8) there, of the loss scaled so that gradients have the mean length 1.
         step: the moment that was best.
@@ -66,9 +62,9 @@ class Exam:
                 f"{loss.metric.name} is the same on all {len(self.truth)} held-out sets that it is defined on, so "
                 "there is no order to check; pass sources on which it varies, such as scores of several checkpoints"
             )
-        ordinary = ordinary_loss(loss.metric)
-        self.ordinary = None if ordinary is None else torch.cat([ordinary(*sets) for sets in self.groups])[self.known]
-        self.beside = "" if self.ordinary is None else f" (ordinary {ops.spearman(self.ordinary, self.truth):.4f})"
+        self.ordinary = _ordinary_losses(loss, self.groups, self.known)
+        beside = self._both(self.ordinary)
+        self.beside = "" if self.ordinary is None else f" (ordinary {beside[0]:.4f}, {beside[1]:.4f})"
 
     @torch.no_grad()
     def raw(self, loss: "ReLoss") -> Tensor:
@@ -76,9 +72,9 @@ class Exam:
         parts = [loss.raw(loss.check(*chunk)) for sets in self.groups for chunk in sets.chunks(_CHUNK)]
         return torch.cat(parts)[self.known]
 
-    def spearman(self, loss: "ReLoss") -> float:
-        """The rank correlation of loss and metric."""
-        return ops.spearman(self.raw(loss), self.truth).item()
+    def look(self, loss: "ReLoss") -> tuple[float, float]:
+        """Spearman's and Kendall's correlation of loss and metric."""
+        return self._both(self.raw(loss))
 
     def grade(self, loss: "ReLoss", step: int, curve: Curve) -> Ranked:
         """All that is said of a loss."""
@@ -87,7 +83,7 @@ class Exam:
         for chunk in (chunk for sets in self.groups for chunk in sets.chunks(_CHUNK)):
             inputs = loss.check(*chunk)
             inputs = inputs._replace(scores=inputs.scores.to(raw.dtype).requires_grad_())
-            norms.append(gradient_norms(loss.raw(inputs), inputs.scores).detach())
+            norms.append(loss.steepness(loss.raw(inputs), inputs).detach())
         found = torch.cat(norms)
         uneven = (ops.divide(found, found.mean()) - 1).square().mean().item()
         return Ranked(*self._both(raw), *self._both(self.ordinary), uneven, step, curve)
@@ -97,6 +93,18 @@ class Exam:
         if losses is None:
             return math.nan, math.nan
         return ops.spearman(losses, self.truth).item(), ops.kendall(losses, self.truth).item()
+
+
+@torch.no_grad()
+def _ordinary_losses(loss: "ReLoss", groups: list[ScoreSets], known: Tensor) -> Tensor | None:
+    """The ordinary loss of the sets that have a value of the metric; None if it takes no such scores and targets."""
+    ordinary = ordinary_for(loss.metric)
+    if ordinary is None:
+        return None
+    try:
+        return torch.cat([ordinary.per_set(*sets) for sets in groups])[known]
+    except (ValueError, TypeError, RuntimeError, IndexError):  # a function may have targets of any kind
+        return None
 
 
 def fit_affine(loss: "ReLoss", exam: Exam) -> None:
@@ -113,35 +121,3 @@ def fit_affine(loss: "ReLoss", exam: Exam) -> None:
         slope = ops.divide(truth.std(), raw.std())
     loss.scale.copy_(slope)
     loss.shift.copy_(truth.mean() - slope * raw.mean())
-
-
-def ordinary_loss(metric: Metric) -> Callable[..., Tensor] | None:
-    """What people train on where a metric of this kind decides, from sets to `[...]`; None if nothing is usual."""
-    if "pose" in metric.families:
-        return baselines.HeatmapMSE().per_set
-    entropy = baselines.CrossEntropy().per_set
-    if "text" in metric.families:
-        return _token_entropy if getattr(metric, "decode", None) is None else None
-    if "segmentation" in metric.families:
-        return lambda scores, target, where=None: entropy(
-            scores.movedim(-3, -1).flatten(-4, -2), target.flatten(-3), None if where is None else where.flatten(-3)
-        )
-    if is_multilabel(metric):
-        return _label_entropy
-    if "ranking" in metric.families and "binary" not in metric.families:
-        return lambda scores, target, where=None: entropy(scores, target > 0, where)
-    return entropy
-
-
-def _label_entropy(scores: Tensor, target: Tensor, where: Tensor | None = None) -> Tensor:
-    """Binary cross-entropy of every label of the items that count; `where` has a flag per item or per label."""
-    if where is not None:
-        where = (where.unsqueeze(-1) if where.dim() < scores.dim() else where).expand(scores.shape).flatten(-2)
-    return baselines.CrossEntropy().per_set(scores.flatten(-2), target.flatten(-2), where)
-
-
-def _token_entropy(scores: Tensor, target: Tensor, where: Tensor | None = None) -> Tensor:
-    """Cross-entropy of every place that has a target."""
-    counted = target >= 0 if where is None else (target >= 0) & where
-    parts = scores.flatten(-3, -2), target.clamp(min=0).flatten(-2), counted.flatten(-2)
-    return baselines.CrossEntropy().per_set(*parts)

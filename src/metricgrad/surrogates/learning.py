@@ -108,15 +108,15 @@ def _descend(
             schedule.step()
             if step % every and step != steps:
                 continue
-            found = exam.spearman(loss)
+            found, kendall = exam.look(loss)
             if fresh and loss.objective == "correlation" and found < _UPSIDE_DOWN:
                 loss.orientation.neg_()
-                found = -found
+                found, kendall = -found, -kendall
             curve.append((step, misfit.item(), found))
             if found > best:
                 best, chosen = found, step
                 kept = {name: value.clone() for name, value in loss.state_dict().items()}
-            tell(every, f"Spearman {found:.4f}{exam.beside}")
+            tell(every, f"Spearman {found:.4f}, Kendall {kendall:.4f}{exam.beside}")
     loss.load_state_dict(kept)
     return chosen, curve
 

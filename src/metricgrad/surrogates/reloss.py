@@ -11,18 +11,27 @@ A ranking has no scale. So that its value can be read, an affine map of it that 
 fitted on held-out sets when learning ends.
 """
 
+import warnings
 from pathlib import Path
 from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor, nn
 
+from metricgrad import ops
 from metricgrad.metrics import Metric, decode_spans
 from metricgrad.metrics import metric as to_metric
 from metricgrad.metrics.base import Inputs
-from metricgrad.surrogates import nets, sequence_nets
-from metricgrad.surrogates.base import LearnedSurrogate, as_loss, full_precision, metric_config, metric_from_config
-from metricgrad.surrogates.correlation import Rank, Smooth, gradient_penalty, soft_spearman
+from metricgrad.surrogates import nets
+from metricgrad.surrogates.base import (
+    LearnedSurrogate,
+    as_loss,
+    full_precision,
+    has_value,
+    metric_config,
+    metric_from_config,
+)
+from metricgrad.surrogates.correlation import Rank, Smooth, gradient_norms, gradient_penalty, soft_spearman
 from metricgrad.surrogates.elements import is_multilabel
 from metricgrad.surrogates.exam import Ranked
 from metricgrad.surrogates.learning import learn
@@ -31,10 +40,7 @@ Objective = Literal["correlation", "approximation"]
 _SETTINGS = ("penalty", "smooth", "rank", "objective", "slope")
 _NETS = {
     cls.__name__: cls
-    for cls in (
-        *(nets.Classification, nets.SetNetwork, nets.Embeddings, nets.Heatmaps),
-        *(sequence_nets.Sequence, sequence_nets.Spans),
-    )
+    for cls in (nets.Classification, nets.SetNetwork, nets.Embeddings, nets.Heatmaps, nets.Sequence, nets.Spans)
 }
 
 
@@ -66,6 +72,7 @@ class ReLoss(LearnedSurrogate):
     """
 
     readable = True
+    _warned = False
     shift: Tensor
     scale: Tensor
     orientation: Tensor
@@ -133,13 +140,22 @@ class ReLoss(LearnedSurrogate):
         return loss
 
     def losses(self, scores: Tensor, target: Tensor, where: Tensor | None) -> tuple[Tensor, Tensor]:
-        """The network's value for every set on the metric's scale, and whether it has items."""
+        """The network's value for every set on the metric's scale, and whether the metric has a value there."""
         inputs = self.check(scores, target, where)
         values = torch.addcmul(self.shift, self.raw(inputs), self.scale)
-        lead = values.dim()
-        if inputs.where is None:
-            return values, torch.full_like(values, inputs.target.shape[lead:].numel() > 0, dtype=torch.bool)
-        return values, inputs.where.flatten(lead).any(-1)
+        counted = torch.ones_like(inputs.target, dtype=torch.bool) if inputs.where is None else inputs.where
+        return values, has_value(self.metric, inputs, counted.flatten(values.dim()).any(-1))
+
+    def _watch(self, defined: Tensor) -> None:
+        """Warns, once, of a loss that has learned nothing yet."""
+        if not (self.learned or self._warned):
+            self._warned = True
+            warnings.warn(
+                f"this ReLoss has not learned {self.metric.name} yet, its network is random; call loss.learn(), or "
+                "take mg.ReLoss.pretrained(name)",
+                stacklevel=3,
+            )
+        super()._watch(defined)
 
     def raw(self, inputs: Inputs) -> Tensor:
         """The network's value for every set, `[...]`, as it is ranked: not yet on the metric's scale."""
@@ -181,12 +197,27 @@ class ReLoss(LearnedSurrogate):
         raw = self.raw(inputs)
         penalty = raw.new_zeros(())
         if self.penalty > 0:
-            # A network that does not see the scale of a set has gradients of 1 / scale, which are no steeper for that.
-            blind = isinstance(self.net, nets.SetNetwork) and self.net.options["standardise"]
-            units = inputs.scores.detach().flatten(raw.dim()).std(-1, correction=0) if blind else None
-            penalty = gradient_penalty(raw, inputs.scores, self.smooth, units)
+            penalty = gradient_penalty(self.steepness(raw, inputs), self.smooth)
         known = truth.isfinite()
         return raw.flatten()[known], truth[known], penalty
+
+    def steepness(self, raw: Tensor, inputs: Inputs) -> Tensor:
+        """The length of the gradient of raw losses `[...]` that were computed from these inputs, `[...]`.
+
+        A network that does not see the scale of a set has gradients of 1 / scale, which are no steeper for that; they
+        are measured in units of the set's spread.
+        """
+        lead, where = raw.dim(), inputs.where
+        counts = None if where is None else where.flatten(lead + 1).any(-1) if where.dim() > lead + 1 else where
+        norms = gradient_norms(raw, inputs.scores, None if counts is None else counts.sum(-1))
+        if not (isinstance(self.net, nets.SetNetwork) and self.net.options["standardise"]):
+            return norms
+        scores = inputs.scores.detach().flatten(lead)
+        if where is None or where.shape != inputs.scores.shape:
+            return norms * scores.std(-1, correction=0)
+        live = where.flatten(lead)
+        mean = ops.masked_mean(scores, live).unsqueeze(-1)
+        return norms * ops.masked_mean((scores - mean).square(), live).sqrt()
 
     def distance(self, raw: Tensor, truth: Tensor) -> Tensor:
         """How far raw losses are from the truths: by their ranks (Eqn. 7), or by their values (Eqn. 5)."""
@@ -217,8 +248,8 @@ class ReLoss(LearnedSurrogate):
             sources: a source `(generator) -> (scores, target)`, or an iterable of sources and of score sets
                 `(scores, target)`, such as `mg.collect_scores` gives; None learns from made-up sets alone.
             steps: of Adam.
-            share: p, of made-up sets among those of a step (`surrogates/sources.py`, the generator G_R). Text and
-                poses have none.
+            share: p, of made-up sets among those of a step (`surrogates/sources.py`, the generator G_R). Text, poses
+                and label maps have none.
             sets: in each step, N.
             size: items of a made-up set; None makes them as large as the stored ones, else 128.
             classes: of made-up sets, where the scores have classes and no stored set shows how many.
@@ -292,7 +323,7 @@ def default_net(metric: Metric, generator: torch.Generator | None) -> nets.LossN
     """The network for a metric's kind of scores."""
     if "text" in metric.families:
         spans = getattr(metric, "decode", None) is decode_spans
-        return sequence_nets.Spans(generator=generator) if spans else sequence_nets.Sequence(generator=generator)
+        return nets.Spans(generator=generator) if spans else nets.Sequence(generator=generator)
     if "pose" in metric.families:
         raise ValueError(f"a network for {metric.name} must know the maps' size; pass net=mg.nets.Heatmaps((64, 48))")
     if metric.name in ("accuracy", "error_rate") and not is_multilabel(metric):

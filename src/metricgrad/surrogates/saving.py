@@ -11,11 +11,12 @@ from metricgrad.surrogates.base import Surrogate
 from metricgrad.surrogates.bilevel import BilevelLoss
 from metricgrad.surrogates.blend import WithOrdinary
 from metricgrad.surrogates.memory import WithMemory
+from metricgrad.surrogates.ordinary import Ordinary
 from metricgrad.surrogates.reloss import ReLoss
 from metricgrad.surrogates.uniloss import UniLoss
 
 _BASELINES = [each for each in vars(baselines).values() if isinstance(each, type)]
-_CLASSES = {cls.__name__: cls for cls in (UniLoss, BilevelLoss, *_BASELINES)}
+_CLASSES = {cls.__name__: cls for cls in (UniLoss, BilevelLoss, Ordinary, *_BASELINES)}
 
 
 def load_surrogate(path: str | Path, *, metric: Any = None, net: nn.Module | None = None) -> Surrogate:

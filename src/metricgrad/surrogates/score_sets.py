@@ -49,9 +49,9 @@ class Pool:
     @classmethod
     def of(cls, given: Any) -> "Pool":
         """The pool of a source, of score sets, or of an iterable of both."""
-        several = [given] if callable(given) or isinstance(given, ScoreSets) else list(given)
+        several = [given] if callable(given) or _is_one(given) else list(given)
         if not several:
-            raise ValueError("there is nothing to learn from: sources is empty")
+            raise ValueError("there are no score sets: what was passed is empty")
         sources: list[Any] = [each for each in several if callable(each)]
         return cls(sources, [to_sets(each) for each in several if not callable(each)])
 
@@ -85,6 +85,11 @@ class Pool:
         which = torch.bucketize(drawn, sizes.cumsum(0), right=True)
         start = sizes.cumsum(0) - sizes
         return [self.stored[each].some((drawn - start[each])[which == each]) for each in which.unique().tolist()]
+
+
+def _is_one(given: Any) -> bool:
+    """Whether this is one score set, (scores, target), and not several."""
+    return isinstance(given, tuple) and len(given) in (2, 3) and all(hasattr(part, "shape") for part in given[:2])
 
 
 def to_sets(given: Any) -> ScoreSets:
@@ -139,6 +144,6 @@ def relabelled(sets: ScoreSets, generator: torch.Generator | None) -> ScoreSets:
     predicted = (scores > 0).long() if binary else scores.argmax(-1)
     classes = 2 if binary else scores.shape[-1]
     anything = torch.randint(classes, target.shape, generator=generator)
-    kept = torch.rand(len(target), 1, generator=generator)
+    kept = torch.rand(len(target), *[1] * (target.dim() - 1), generator=generator)
     replaced = torch.rand(target.shape, generator=generator) > kept
     return ScoreSets(scores, torch.where(replaced, anything, predicted).to(target.dtype), where)

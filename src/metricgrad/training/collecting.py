@@ -54,8 +54,8 @@ def collect_scores(
         model.eval()
         for batch in loader:
             found, target = (forward or _plain)(model, batch)
-            if found.dim() == target.dim() + 1 and found.shape[-1] == 1:
-                found = found.squeeze(-1)
+            if found.dim() > 1 and found.shape[-1] == 1:
+                found, target = found.squeeze(-1), target.squeeze(-1) if target.shape == found.shape else target
             scores.append(found.float().cpu())
             targets.append(target.cpu())
             count += len(found)
@@ -63,6 +63,12 @@ def collect_scores(
                 break
     if count < (size or 1):
         raise ValueError(f"the loader gave {count} items, which make no set of {size or 1}; pass a smaller size")
+    if len({part.shape[1:] for part in scores}) > 1:
+        raise ValueError(
+            f"batches have scores of different shapes, such as {list(scores[0].shape)} and "
+            f"{next(list(part.shape) for part in scores if part.shape[1:] != scores[0].shape[1:])}; pad them to one "
+            "length, or collect each kind on its own"
+        )
     sets = ScoreSets(torch.cat(scores)[:wanted], torch.cat(targets)[:wanted])
     if size is None:
         return sets

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from metricgrad.surrogates import with_memory
-from metricgrad.surrogates.exam import ordinary_loss
+from metricgrad.surrogates.ordinary import ordinary_for
 from metricgrad.training.algorithm import modes_kept
 from metricgrad.training.checkpoint import read_checkpoint, write_checkpoint
 from metricgrad.training.entry import Entry, Place, Settings
@@ -154,7 +154,8 @@ class Heat:
         self._module.train()
         torch.manual_seed(self.settings.seed * 7919 + self._epoch)
         warm = self._epoch < self._warm
-        usual = ordinary_loss(self._judge.metric) if warm else None
+        ordinary = ordinary_for(self._judge.metric) if warm else None
+        usual = None if ordinary is None else ordinary.per_set
         sums, steps = torch.zeros(len(self._crew.vector), dtype=torch.float64), 0
         first, last = (0, self._warm) if warm else (self._warm, self.epochs)
         for number, batch in enumerate(self._batches()):

@@ -129,6 +129,9 @@ def read_scores(path: str | Path) -> ScoreSets:
         missing = [name for name in ("scores", "target") if name not in file]
         if missing:
             raise ValueError(f"{path} has no array {' and '.join(missing)}; it has {', '.join(file) or 'none'}")
+        for name in ("scores", "target"):
+            if file[name].dtype.kind not in "fiub":
+                raise ValueError(f"the array {name} of {path} must hold numbers; it holds {file[name].dtype}")
         return to_sets((torch.as_tensor(file["scores"]).float(), torch.as_tensor(file["target"])))
 
 

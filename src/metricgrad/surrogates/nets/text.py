@@ -2,7 +2,7 @@ r"""Networks of learned losses for text: as for classes, and attention over the 
 
 A metric of text is decided by whole sequences, so every place first learns of the others. What a place shows:
 
-    Sequence   the probability of the target's token there, softmax(s)_y
+    Sequence   the probability of the target's token there, softmax(s)_y; of several references, the likeliest token's
     Spans      its probabilities to be the answer's start and its end, and whether it is, and whether it lies between
 """
 
@@ -15,7 +15,7 @@ from metricgrad import ops
 from metricgrad.metrics import Metric
 from metricgrad.metrics.base import Inputs
 from metricgrad.metrics.checks import expand_where, real_scores, shape, whole
-from metricgrad.surrogates.nets import LossNet, drawn_from, perceptron
+from metricgrad.surrogates.nets.base import LossNet, drawn_from, perceptron
 
 
 class Attention(nn.Module):
@@ -80,6 +80,8 @@ class TextNet(LossNet):
 class Sequence(TextNet):
     """For sequences of tokens: scores `[..., N, T, V]`, target ids `[..., N, T]`, negative where there is none.
 
+    With R references, target ids `[..., N, R, T]`, a place shows the probability of the likeliest of their tokens.
+
     Args:
         width: of a place inside.
         heads: of the attention.
@@ -96,24 +98,28 @@ class Sequence(TextNet):
         super().__init__(1, width, heads, blocks, generator)
 
     def check(self, metric: Metric, scores: Tensor, target: Tensor, where: Tensor | None) -> Inputs:
-        """Scores of tokens, and an id for each place."""
-        if scores.dim() < 3 or not scores.is_floating_point() or target.shape != scores.shape[:-1]:
+        """Scores of tokens, and for each place the ids of all references, `[..., N, T, R]`, -1 where there is none."""
+        places = scores.shape[:-1]
+        several = target.dim() == scores.dim() >= 3 and target.shape[:-2] == places[:-1]
+        ids = target.movedim(-2, -1) if several else target.unsqueeze(-1)
+        if scores.dim() < 3 or not scores.is_floating_point() or ids.shape[:-1] != places:
             raise ValueError(
-                "nets.Sequence takes scores [..., N, T, V] and one target id for each place [..., N, T]; "
-                f"got scores {shape(scores)} and target {shape(target)} for {metric.name}"
+                "nets.Sequence takes scores [..., N, T, V] and one target id for each place [..., N, T], or those of R "
+                f"references [..., N, R, T]; got scores {shape(scores)} and target {shape(target)} for {metric.name}"
             )
-        where = expand_where(where, target.shape, target.dim() - 1)
-        counted = target >= 0
+        where = expand_where(where, places, len(places) - 1)
+        known = ids >= 0
         padding = getattr(metric, "padding", None)
-        counted = counted if padding is None else counted & (target != padding)
-        counted = counted if where is None else counted & where
-        return Inputs(real_scores(scores, counted.unsqueeze(-1)), target.clamp(min=0).long(), counted)
+        known = known if padding is None else known & (ids != padding)
+        counted = known.any(-1) if where is None else known.any(-1) & where
+        return Inputs(real_scores(scores, counted.unsqueeze(-1)), torch.where(known, ids.long(), -1), counted)
 
     def forward(self, metric: Metric, inputs: Inputs) -> Tensor:
         """The value of every set."""
-        scores, target, where = inputs
+        scores, ids, where = inputs
         assert where is not None
-        return self.value(scores.softmax(-1).gather(-1, target.unsqueeze(-1)), where)
+        chances = scores.softmax(-1).gather(-1, ids.clamp(min=0))
+        return self.value(torch.where(ids >= 0, chances, 0.0).amax(-1, keepdim=True), where)
 
 
 class Spans(TextNet):

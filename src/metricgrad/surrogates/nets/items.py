@@ -1,21 +1,6 @@
-r"""The networks of learned losses: from the scores and target of sets to one number each, lower is better.
+"""Networks of sets of items: one that looks at each alone, one that sees all at once, and distances of embeddings."""
 
-    Classification   classes        the probability of the target's class, item by item (ReLoss, Eqn. 10)
-    SetNetwork       binary, grades, labels, classes: target and score of all items at once
-    Sequence         text           the probability of the target's token at every place, and attention over places
-    Spans            start and end  the probabilities of every place to be the answer's start and end, and attention
-    Heatmaps         poses          embeddings of the predicted map and of a Gaussian around the joint
-    Embeddings       classes        distance of the embedded probabilities from the embedded target (LS-ED)
-
-A network sees nothing else. Hidden layers are ELU, whose slope has no jumps: the gradient penalty needs a second
-derivative, and the model that descends the loss a smooth first one.
-"""
-
-import itertools
-from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor, nn
@@ -25,34 +10,10 @@ from metricgrad.metrics import Metric
 from metricgrad.metrics.base import Inputs
 from metricgrad.metrics.checks import shape, whole
 from metricgrad.metrics.multiclass import one_hot
-from metricgrad.surrogates.baselines.heatmaps import HeatmapMSE
 from metricgrad.surrogates.elements import to_elements
+from metricgrad.surrogates.nets.base import LossNet, perceptron
 
 Sees = Literal["probability", "margin"]
-
-
-class LossNet(nn.Module, ABC):
-    """A network of sets.
-
-    Args:
-        **options: what rebuilds it, ready for JSON.
-    """
-
-    def __init__(self, **options: Any) -> None:
-        super().__init__()
-        self.options = options
-
-    def check(self, metric: Metric, scores: Tensor, target: Tensor, where: Tensor | None) -> Inputs:
-        """The inputs as the network takes them: those that the metric's formula takes, unless it says otherwise."""
-        return metric.check(scores, target, where)
-
-    @abstractmethod
-    def forward(self, metric: Metric, inputs: Inputs) -> Tensor:
-        """The raw loss of every set, `[...]`."""
-
-    def extra_repr(self) -> str:
-        """The options."""
-        return ", ".join(f"{name}={value!r}" for name, value in self.options.items())
 
 
 class Classification(LossNet):
@@ -186,49 +147,6 @@ class Embeddings(LossNet):
         return ops.masked_mean(distance(self.embed(scores.softmax(-1)), self.embed(truth)), where)
 
 
-class Heatmaps(LossNet):
-    r"""The squared distance between embeddings of the predicted map and of the target's, a mean over joints.
-
-    .. math:: \ell = \frac{1}{NK} \sum_{ik} \| e(s_{ik}) - e(\exp(-\|p - j_{ik}\|^2 / 2\sigma^2)) \|_2^2 / E
-
-    Args:
-        size: height and width of the maps.
-        width: of the hidden layer.
-        embedding: width E of an embedding.
-        sigma: of the Gaussian around a joint, in pixels.
-        generator: source of randomness for the weights.
-
-    Reference:
-        ReLoss, Appendix A.1, human pose estimation.
-    """
-
-    def __init__(
-        self,
-        size: Sequence[int],
-        width: int = 64,
-        embedding: int = 32,
-        sigma: float = 1.0,
-        generator: torch.Generator | None = None,
-    ) -> None:
-        super().__init__(size=tuple(size), width=width, embedding=embedding, sigma=sigma)
-        if len(size) != 2:
-            raise ValueError(f"size must be the height and width of the maps; got {size!r}")
-        self.embed = perceptron((size[0] * size[1], width, embedding), generator)
-
-    def forward(self, metric: Metric, inputs: Inputs) -> Tensor:
-        """The mean over the joints that count."""
-        scores, target, where = inputs
-        size = self.options["size"]
-        if scores.shape[-2:] != tuple(size) or target.shape[:-1] != scores.shape[:-2]:
-            raise ValueError(
-                f"nets.Heatmaps(size={size}) takes maps [..., N, K, {size[0]}, {size[1]}] and joints [..., N, K, 2]; "
-                f"got scores {shape(scores)} and target {shape(target)} for {metric.name}"
-            )
-        wanted = HeatmapMSE.target_maps(target[..., :2].to(scores.dtype), size, self.options["sigma"])
-        gap = self.embed(scores.flatten(-2)) - self.embed(wanted.flatten(-2))
-        return ops.masked_mean(gap.square().mean(-1).flatten(-2), None if where is None else where.flatten(-2))
-
-
 def seen(scores: Tensor, target: Tensor, sees: Sees) -> Tensor:
     """What f sees of an item, `[..., N]`: the probability of the target's class, or its margin over the best other."""
     if scores.shape == target.shape:
@@ -257,23 +175,3 @@ def distance(one: Tensor, other: Tensor) -> Tensor:
     """Euclidean distances along the last dimension, with a gradient where they are 0 too."""
     squares = (one - other).square().sum(-1)
     return (squares + torch.finfo(squares.dtype).tiny).sqrt()
-
-
-def perceptron(widths: Sequence[int], generator: torch.Generator | None) -> nn.Sequential:
-    """Linear layers of these widths with ELU between them."""
-    layers: list[nn.Module] = []
-    with drawn_from(generator):
-        for inputs, outputs in itertools.pairwise(widths):
-            layers += [nn.Linear(inputs, outputs), nn.ELU()]
-    return nn.Sequential(*layers[:-1])
-
-
-@contextmanager
-def drawn_from(generator: torch.Generator | None) -> Iterator[None]:
-    """Where modules draw their weights from a generator, instead of the global randomness; None leaves it at that."""
-    if generator is None:
-        yield
-        return
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(int(torch.randint(2**62, (), generator=generator)))
-        yield
