@@ -5,6 +5,8 @@ from, besides made-up sets. The rank correlations are over sets of test data, sc
 that was not learned from.
 """
 
+import json
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -25,16 +27,14 @@ def run(settings: Settings, seed: int, folder: Path | None, known: list[dict[str
 
     Args:
         settings: the data set, metric, network and steps.
-        seed: of the networks, the sets and the losses.
+        seed: of the losses, and of the networks and sets too unless the settings have a seed for `networks`.
         folder: where the data sets are.
         known: not used.
 
     Returns:
         `values`: Spearman's and Kendall's correlation of each loss with the metric.
     """
-    data = load(settings["dataset"], folder, seed)
-    stored = along_training(settings, data, data.train, seed)
-    held = along_training(settings, data, data.test, seed + 1000)
+    stored, held = _networks(json.dumps(settings), settings.get("networks", seed), folder)
     losses: dict[str, mg.Surrogate] = {"ordinary": mg.baselines.CrossEntropy()}
     for name, options in settings["losses"].items():
         generator = torch.Generator().manual_seed(seed)
@@ -50,6 +50,14 @@ def run(settings: Settings, seed: int, folder: Path | None, known: list[dict[str
     return {"values": values}
 
 
+@cache
+def _networks(settings: str, seed: int, folder: Path | None) -> tuple[Sets, Sets]:
+    """Score sets of training data to learn from, and of test data and another network to be judged on."""
+    chosen = json.loads(settings)
+    data = load(chosen["dataset"], folder, seed)
+    return along_training(chosen, data, data.train, seed), along_training(chosen, data, data.test, seed + 1000)
+
+
 def learned_loss(
     metric: str, stored: Sets, options: dict[str, Any], steps: int, generator: torch.Generator
 ) -> mg.ReLoss:
@@ -58,7 +66,7 @@ def learned_loss(
     Args:
         metric: its metric.
         stored: score sets of models.
-        options: of ReLoss; `sees`, `width` and `layers` of its network, `relabel` of its learning.
+        options: of ReLoss; `sees`, `width`, `layers` and `monotone` of its network, `relabel` of its learning.
         steps: of learning.
         generator: source of randomness.
 
@@ -66,7 +74,7 @@ def learned_loss(
         The loss, frozen.
     """
     options = dict(options)
-    shape = {name: options.pop(name) for name in ("sees", "width", "layers") if name in options}
+    shape = {name: options.pop(name) for name in ("sees", "width", "layers", "monotone") if name in options}
     learning = {name: options.pop(name) for name in ("relabel", "share") if name in options}
     net = mg.nets.Classification(**shape, generator=generator) if shape else None
     loss = mg.ReLoss(metric, net=net, generator=generator, **options)
