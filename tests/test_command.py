@@ -398,8 +398,75 @@ def test_reports_of_other_tasks(kind: str, tmp_path: Path) -> None:
     found = run("train", tmp_path / "data.csv", "--target", "label", *QUICK, *options, "--out", tmp_path / "run")
     assert found.exit_code == 0, found.output
     pictures = {path.stem for path in (tmp_path / "run" / "figures").iterdir()}
-    common = {"comparison", "curves", "confusion", "alignment"}
-    assert pictures == (common if kind == "classes" else common | {"roc_pr"})
+    common = {"comparison", "curves", "alignment"}  # a metric of order asks for no decision
+    assert pictures == common | ({"confusion"} if kind == "classes" else {"roc_pr"})
+    page = (tmp_path / "run" / "report.html").read_text()
+    assert ("threshold tuned" in page, "best threshold" in page) == (False, False)
+
+
+def test_a_refused_command_does_not_block_its_folder(data: Path, tmp_path: Path) -> None:
+    options = ("train", data, "--target", "label", *QUICK, "--out", tmp_path / "run")
+    refused = run(*options, "--method", "nope")
+    assert (refused.exit_code, "no method 'nope'" in refused.output.replace("\n", " ")) == (2, True)
+    assert run(*options, "--method", "cross_entropy").exit_code == 0
+    (tmp_path / "file").write_text("")
+    taken = run("train", data, "--target", "label", "--out", tmp_path / "file")
+    assert (taken.exit_code, "is a file; name a folder" in taken.output.replace("\n", " ")) == (2, True)
+
+
+def test_columns_can_be_left_out(tmp_path: Path) -> None:
+    frame = table()
+    frame["id"] = [f"customer {number}" for number in range(len(frame))]
+    frame.to_csv(tmp_path / "data.csv", index=False)
+    options = ("train", tmp_path / "data.csv", "--target", "label", *QUICK, "--method", "cross_entropy")
+    refused = run(*options, "--out", tmp_path / "run")
+    assert (refused.exit_code, "--drop id" in refused.output.replace("\n", " ")) == (2, True)
+    found = run(*options, "--drop", "id", "--out", tmp_path / "run")
+    assert found.exit_code == 0, found.output
+    wrong = run(*options, "--drop", "ids", "--out", tmp_path / "other")
+    assert (wrong.exit_code, "--drop names 'ids'" in wrong.output.replace("\n", " ")) == (2, True)
+
+
+def test_true_and_false_with_gaps_are_the_same_categories(tmp_path: Path) -> None:
+    """Read without gaps they are of type bool, with gaps objects, which must not become 1.0 and 0.0."""
+    frame = table()
+    frame["flag"] = frame["label"].astype(bool)  # all that matters
+    frame.to_csv(tmp_path / "data.csv", index=False)
+    options = ("--target", "label", *QUICK, "--method", "cross_entropy", "--out", tmp_path / "run")
+    assert run("train", tmp_path / "data.csv", *options).exit_code == 0
+    gaps = frame.astype({"flag": object})
+    gaps.loc[0, "flag"] = None
+    values = []
+    for number, each in enumerate((frame, gaps)):
+        each.to_csv(tmp_path / f"new{number}.csv", index=False)
+        found = run("predict", tmp_path / "run", tmp_path / f"new{number}.csv", "--out", tmp_path / f"p{number}.csv")
+        assert found.exit_code == 0, found.output
+        values.append(pd.read_csv(tmp_path / f"p{number}.csv")["prediction"].to_numpy())
+    assert (values[0] == values[1]).mean() > 0.99
+
+
+def test_a_model_that_was_trained_on_an_array_predicts_a_table(tmp_path: Path) -> None:
+    frame: Any = table()[["one", "label"]]
+    model = mg.MetricClassifier("f1", "cross_entropy", hidden=(), epochs=1, rate=0.1, random_state=0)
+    model.fit(frame[["one"]].to_numpy(), frame["label"].to_numpy()).save(tmp_path / "model.safetensors")
+    frame.to_csv(tmp_path / "new.csv", index=False)
+    options = ("predict", tmp_path / "model.safetensors", tmp_path / "new.csv")
+    found = run(*options, "--target", "label", "--out", tmp_path / "p.csv")
+    assert found.exit_code == 0, found.output
+    expected = model.predict(frame[["one"]].to_numpy())
+    assert (pd.read_csv(tmp_path / "p.csv")["prediction"].to_numpy() == expected).all()
+    wrong = run(*options)
+    assert (wrong.exit_code, "has 2 columns; the model was trained on 1" in wrong.output.replace("\n", " ")) == (
+        2,
+        True,
+    )
+
+
+def test_a_damaged_run_is_told_in_a_sentence(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{")
+    (tmp_path / "result.json").write_text("{}")
+    found = run("report", tmp_path)
+    assert (found.exit_code, "is no whole run" in found.output.replace("\n", " ")) == (2, True)
 
 
 @pytest.mark.skipif(shutil.which("chromium") is None, reason="needs Debian's chromium, which .ci/run installs")

@@ -12,9 +12,9 @@ from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 import metricgrad as mg
 from metricgrad import storage
-from metricgrad.training import fit, heat
+from metricgrad.training import fit, heat, tournament
 from metricgrad.training.entrants import BASELINES, contenders, method_names
-from metricgrad.training.feeding import Drawing, Items, cut
+from metricgrad.training.feeding import Drawing, Items, Loader, cut, to_feed
 from metricgrad.training.judging import Judge, Seen
 from tests.trainings import seeded
 
@@ -174,8 +174,19 @@ def test_a_loader_can_hold_a_tournament() -> None:
         pytest.param((torch.zeros(0, 2), torch.zeros(0)), {}, "as many features as targets, and some", id="empty"),
         pytest.param((torch.full((9, 2), torch.nan), torch.arange(9) % 2), {}, "18 values that are missing", id="nan"),
         pytest.param((torch.zeros(9, 5), torch.ones(9)), {}, r"all 9 targets are 1\.0", id="constant"),
-        pytest.param((torch.zeros(9, 5), torch.arange(9) == 0), {}, "rarest class has 1 items", id="one positive"),
+        pytest.param(
+            (torch.zeros(9, 5), torch.arange(9) == 0),
+            {},
+            "class True has only 1 of 9 items, too few",
+            id="one positive",
+        ),
         pytest.param(3, {}, "must be .* arrays or tensors, a Dataset or a DataLoader; got int", id="a number"),
+        pytest.param(made(), {"rate": -1.0}, "rate must be above 0; got -1.0", id="rate"),
+        pytest.param(made(), {"clip": 0.0}, "clip must be above 0; got 0.0", id="clip"),
+        pytest.param(made(), {"decay": -0.1}, "decay must be 0 or more; got -0.1", id="decay"),
+        pytest.param(made(), {"share": 2.0}, "share must be between 0 and 1; got 2.0", id="share"),
+        pytest.param(made(), {"patience": 0}, "patience must be 1 or more; got 0", id="patience"),
+        pytest.param(made(), {"options": {"slope": 1.0}}, "auto chooses them itself", id="options of auto"),
         pytest.param(made(), {"method": "f1"}, "no method 'f1'; there are auto, approx_ndcg", id="method"),
         pytest.param(made(), {"metric": "f0"}, "no metric named 'f0'", id="metric"),
         pytest.param(made(), {"epochs": 0}, "epochs must be", id="epochs"),
@@ -188,6 +199,77 @@ def test_bad_input_is_refused_in_a_sentence(data: Any, options: dict[str, Any], 
     with pytest.raises((ValueError, TypeError), match=message):
         quick(model, data, **options)
     assert torch.equal(model.weight, before)
+
+
+def test_options_of_a_surrogate_that_is_passed_are_refused() -> None:
+    with pytest.raises(ValueError, match="a surrogate has its own"):
+        quick(linear(), made(), method=mg.UniLoss("f1"), options={"slope": 1.0})
+    with pytest.raises(ValueError, match="no parameters to train"):
+        quick(nn.Flatten(), made())
+    loader = DataLoader(TensorDataset(*made()), 50)
+    with pytest.raises(ValueError, match="balanced batches are drawn from items in memory"):
+        quick(linear(), loader, made(seed=9), balanced=True)
+    empty = DataLoader(TensorDataset(*made(20)), 50, drop_last=True)
+    with pytest.raises(ValueError, match="the loader gave no batch"):
+        quick(linear(), empty, made(seed=9), method="cross_entropy")
+
+
+class Indexed(Dataset[tuple[Tensor, Tensor]]):
+    """Items one by one."""
+
+    def __init__(self, data: Data) -> None:
+        self.data = data
+
+    def __len__(self) -> int:
+        return len(self.data[1])
+
+    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
+        return self.data[0][index], self.data[1][index]
+
+
+def test_a_dataset_smaller_than_a_batch_is_trained_on_and_cut_by_itself() -> None:
+    model = linear()
+    before = model.weight.detach().clone()
+    found = quick(model, Indexed(made(200)), method="cross_entropy", epochs=20)
+    assert not torch.equal(model.weight, before)
+    assert found.value > 0.6
+    assert found.seen.target.numel() == 40
+    feed = to_feed("train", Indexed(made(300)), 256)
+    assert isinstance(feed, Loader)
+    assert [len(batch.y[0]) for batch in feed.epoch(0, 0, 1)] == [150, 150]
+
+
+def test_a_column_of_targets_is_one_class_for_each_item() -> None:
+    x, y = made()
+    column, flat = (quick(linear(), (x, each), method="cross_entropy", folds=1) for each in (y.unsqueeze(-1), y))
+    assert same(column, flat)
+
+
+@pytest.mark.parametrize("share", [0.2, 0.3, 0.7])
+def test_one_cut_has_the_share_that_was_asked_for(share: float) -> None:
+    (fold,) = cut(Items(*made(1000)), 1, share, 0)
+    assert len(fold.valid) == pytest.approx(1000 * share, abs=2)
+
+
+@pytest.mark.parametrize("metric", ["auc", "average_precision"])
+def test_a_usual_loss_that_does_not_take_many_classes_stays_away(metric: str) -> None:
+    x, _ = made()
+    classes = (x[:, 0] > 0).long() + (x[:, 1] > 0.5).long()
+    found = quick(linear(3), (x, classes), metric=metric, epochs=2, folds=1)
+    assert {entry.contender.method for entry in found.entries} == {"cross_entropy", "uniloss"}
+
+
+def test_a_loss_with_memory_may_be_passed() -> None:
+    found = quick(linear(), made(), method=mg.with_memory(mg.UniLoss("f1"), size=300), batch=20, folds=1)
+    assert found.value > 0.6
+
+
+def test_a_budget_too_short_for_challengers_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tournament.Arena, "late", lambda *_: True)
+    found = quick(linear(), made(), folds=1)
+    assert found.decision.challenger is None
+    assert "no time for a challenger" in found.verdict()
+    assert "challenger" not in quick(linear(), made(), method="cross_entropy", folds=1).verdict()
 
 
 def test_a_loader_needs_validation_data() -> None:
@@ -434,6 +516,24 @@ def test_a_folder_of_another_training_is_refused(tmp_path: Path) -> None:
         quick(linear(), made(), method="cross_entropy", folder=tmp_path, folds=1, epochs=5)
     with pytest.raises(ValueError, match="seed=0; this one has seed=1"):
         quick(linear(), made(), method="cross_entropy", folder=tmp_path, folds=1, seed=1)
+
+
+@pytest.mark.parametrize(
+    ("change", "name"),
+    [
+        (lambda: {"data": made(seed=7)}, "data"),
+        (lambda: {"model": nn.Linear(5, 1, bias=True)}, "model"),
+        (lambda: {"metric": mg.metric("fbeta", beta=5.0)}, "metric"),
+        (lambda: {"balanced": True}, "balanced"),
+        (lambda: {"tune_threshold": False}, "tune_threshold"),
+    ],
+)
+def test_a_checkpoint_of_other_data_model_or_metric_is_refused(change: Any, name: str, tmp_path: Path) -> None:
+    usual = {"metric": mg.metric("fbeta", beta=0.5), "method": "cross_entropy", "folds": 1, "folder": tmp_path}
+    quick(linear(), made(), **usual)
+    options = {"model": linear(), "data": made(), **usual, **change()}
+    with pytest.raises(ValueError, match=f"is of a training with {name}="):
+        quick(options.pop("model"), options.pop("data"), **options)
 
 
 def test_randomness_of_the_user_is_left_alone() -> None:

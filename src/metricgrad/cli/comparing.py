@@ -7,7 +7,9 @@ there. The variance of the mean difference over n splits is taken as (1/n + test
 
 import json
 import math
+import shlex
 import statistics
+import sys
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -25,6 +27,7 @@ from metricgrad.cli.reading import TARGET
 from metricgrad.cli.training import (
     BudgetOption,
     DataArgument,
+    DropOption,
     EpochsOption,
     HiddenOption,
     JsonOption,
@@ -63,6 +66,7 @@ def compare(
     hidden: HiddenOption = "100,30,10",
     test_share: TestShareOption = 0.25,
     positive: PositiveOption = None,
+    drop: DropOption = None,
     epochs: EpochsOption = 20,
     budget: BudgetOption = None,
     seed: SeedOption = 0,
@@ -72,21 +76,23 @@ def compare(
     """Compare losses on a table: repeated splits, and what is significant against tuned cross-entropy."""
     try:
         chosen = to_metric(metric)
-        table = loaded(data, target)
+        table = loaded(data, target, drop)
         names = method_list(methods, chosen, table[1], chosen_class(positive, table[1]))
         asked = {
             "command": "compare", "data": None if data is None else str(data), "target": target, "metric": metric,
             "methods": names, "splits": splits, "hidden": widths(hidden), "test_share": test_share,
             "positive": positive, "epochs": epochs, "budget": seconds(budget), "seed": seed, "sha256": digests(data),
+            "drop": drop,
         }  # fmt: skip
         stem = "digits" if data is None else data.name.split(".")[0]
         folder = RunFolder(out or Path("runs") / f"{stem}-{metric}-compared", asked)
         values = measure(folder, asked, *table[:2], progress=not as_json)
-    except (ValueError, OSError) as error:
+    except (ValueError, OSError, RuntimeError) as error:  # of which the last is training that diverged
         refuse(str(error))
     except KeyboardInterrupt:
         refuse("stopped; the same command goes on from here")
     result = {
+        "command": shlex.join(["metricgrad", *sys.argv[1:]]),
         "metric": metric,
         "higher_is_better": chosen.higher_is_better,
         "splits": splits,
@@ -162,9 +168,7 @@ def measure(folder: RunFolder, asked: dict[str, Any], x: Any, y: Any, *, progres
     return values
 
 
-def differences(
-    values: dict[str, list[float]], higher_is_better: bool, test_share: float
-) -> dict[str, dict[str, float]]:
+def differences(values: dict[str, list[float]], higher_is_better: bool, test_share: float) -> dict[str, dict[str, Any]]:
     """Every method against cross-entropy: mean difference, its error, and the p-value after Holm's correction.
 
     Args:
@@ -173,9 +177,9 @@ def differences(
         test_share: of the rows.
 
     Returns:
-        By method: `mean`, `error` and `p`.
+        By method: `mean`, `error`, the 95 % `interval` and `p`.
     """
-    found: dict[str, dict[str, float]] = {}
+    found: dict[str, dict[str, Any]] = {}
     for name, theirs in values.items():
         if name == ORDINARY:
             continue
@@ -184,11 +188,12 @@ def differences(
         mean, number = statistics.fmean(each), len(each)
         error = statistics.stdev(each) * math.sqrt(1 / number + test_share / (1 - test_share))
         p = 2 * float(student.sf(abs(mean) / error, number - 1)) if error else float(mean == 0)
-        found[name] = {"mean": mean, "error": error, "p": p}
+        reach = error * float(student.ppf(0.975, number - 1))
+        found[name] = {"mean": mean, "error": error, "interval": [mean - reach, mean + reach], "p": p}
     return _corrected(found)
 
 
-def _corrected(found: dict[str, dict[str, float]]) -> dict[str, dict[str, float]]:
+def _corrected(found: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
     """Holm's correction: the smallest p-value counts for all tests, the next for all but one, ..."""
     highest = 0.0
     for place, name in enumerate(sorted(found, key=lambda name: found[name]["p"])):

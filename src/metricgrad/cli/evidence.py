@@ -4,7 +4,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from metricgrad.surrogates import rank_correlation
+from metricgrad.surrogates import Surrogate, UniLoss, rank_correlation
+from metricgrad.surrogates.elements import is_multilabel
 from metricgrad.training import Fit
 from metricgrad.training.entrants import Contender, ordinary
 from metricgrad.training.judging import bootstrap
@@ -13,13 +14,32 @@ _KEPT = 100_000  # items of each kind
 
 
 def intervals(fit: Fit, x: Tensor, y: Tensor) -> dict[str, list[float]]:
-    """95 % intervals of the metric on test data, by resampling its rows."""
-    found = {}
+    """95 % intervals of the metric on test data, by resampling its rows; of the `gain` too, on the same rows."""
+    draws = {}
     for name, trained in fit.finalists.items():
         scores, generator = trained.scores(x), torch.Generator().manual_seed(0)
-        draws = bootstrap(trained.metric, trained.threshold, scores, y, generator)
-        found[name] = torch.quantile(draws.double(), torch.tensor([0.025, 0.975], dtype=torch.float64)).tolist()
-    return found
+        draws[name] = bootstrap(trained.metric, trained.threshold, scores, y, generator).double()
+    if len(draws) == 2:
+        gain = draws["challenger"] - draws["cross_entropy"]
+        draws["gain"] = gain if fit.metric.higher_is_better else -gain
+    ends = torch.tensor([0.025, 0.975], dtype=torch.float64)
+    return {name: torch.quantile(each, ends).tolist() for name, each in draws.items()}
+
+
+class Relaxed(Surrogate):
+    """UniLoss by the function whose gradient it has; its own value is the metric itself, and tells nothing here."""
+
+    def __init__(self, loss: UniLoss) -> None:
+        super().__init__()
+        self.loss = loss
+
+    def losses(self, scores: Tensor, target: Tensor, where: Tensor | None) -> tuple[Tensor, Tensor]:
+        """The interpolation of every set, and whether it is defined there."""
+        return self.loss.relaxed(scores, target, where), self.loss.losses(scores, target, where)[1]
+
+    def config(self) -> dict[str, object]:
+        """That of the loss."""
+        return self.loss.config()
 
 
 def gather(fit: Fit, x: Tensor, y: Tensor) -> dict[str, np.ndarray]:
@@ -30,7 +50,8 @@ def gather(fit: Fit, x: Tensor, y: Tensor) -> dict[str, np.ndarray]:
     for name, trained in fit.finalists.items():
         scores = trained.scores(x)
         found[f"test_{name}"] = scores.numpy()
-        if scores.dim() == 1 or not getattr(fit.metric, "multilabel", False):
+        decides = trained.threshold is not None if scores.dim() == 1 else not is_multilabel(fit.metric)
+        if decides:  # a metric of order asks for no decision
             found[f"decided_{name}"] = trained.predict(x).numpy()
         entry = fit.decision.ordinary if name == "cross_entropy" else fit.decision.challenger
         assert entry is not None
@@ -44,14 +65,16 @@ def _alignment(fit: Fit) -> dict[str, np.ndarray]:
         return {}
     metric, decision = fit.metric, fit.decision
     best = decision.challenger or decision.winner
-    shown: dict[str, Contender] = {"cross-entropy": ordinary(metric)}
+    shown: dict[str, Contender] = {"cross-entropy": ordinary(metric, fit.seen.where is not None)}
     if best.contender.method not in ("cross_entropy", "bilevel"):
         shown[str(best.contender)] = best.contender
     found: dict[str, np.ndarray] = {"aligned_names": np.asarray(list(shown))}
     for number, contender in enumerate(shown.values()):
         scale = contender.scale(metric)
         sets = [each._replace(scores=scale * each.scores) for each in fit.score_sets]
-        ranked = rank_correlation(contender.loss(metric, 0), metric, sets, generator=torch.Generator().manual_seed(0))
+        loss = contender.loss(metric, 0)
+        loss = Relaxed(loss) if isinstance(loss, UniLoss) else loss
+        ranked = rank_correlation(loss, metric, sets, generator=torch.Generator().manual_seed(0))
         found[f"aligned_{number}_losses"], found[f"aligned_{number}_values"] = (
             ranked.losses.numpy(),
             ranked.values.numpy(),

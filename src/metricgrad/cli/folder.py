@@ -28,7 +28,9 @@ class RunFolder:
     def __init__(self, path: Path, config: dict[str, Any]) -> None:
         self.path = path
         stored = path / "config.json"
-        if stored.exists():
+        if path.exists() and not path.is_dir():
+            raise ValueError(f"--out {path} is a file; name a folder")
+        if stored.exists() and self.begun:
             before = json.loads(stored.read_text())["asked"]
             here = json.loads(json.dumps(config))
             for name in sorted(before.keys() | here.keys()):
@@ -41,10 +43,17 @@ class RunFolder:
                     "choose another --out"
                 )
             return
-        if path.exists() and any(path.iterdir()):
+        if path.exists() and not stored.exists() and any(path.iterdir()):
             raise ValueError(f"{path} has files in it that are no run of metricgrad; choose another --out")
         path.mkdir(parents=True, exist_ok=True)
         self.write("config.json", {"asked": config, "versions": versions()})
+
+    @property
+    def begun(self) -> bool:
+        """Whether there is anything to lose: a run that was refused leaves nothing but its configuration."""
+        return any((self.path / name).exists() for name in ("result.json", "values.json")) or (
+            self.checkpoints.is_dir() and any(self.checkpoints.iterdir())
+        )
 
     @property
     def checkpoints(self) -> Path:
@@ -64,9 +73,10 @@ class RunFolder:
         partial.replace(self.path / name)
 
     def finish(self, result: dict[str, Any]) -> None:
-        """Writes the result and removes the checkpoints."""
+        """Writes the result and removes the checkpoints, unless it was stopped and can go on."""
         self.write("result.json", result)
-        shutil.rmtree(self.checkpoints, ignore_errors=True)
+        if not result.get("stopped"):
+            shutil.rmtree(self.checkpoints, ignore_errors=True)
 
 
 def digests(*paths: Path | None) -> list[str | None]:

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from metricgrad.cli.folder import digests
-from metricgrad.cli.reading import bundled, read_table, split_target
+from metricgrad.cli.reading import bundled, read_table, split_target, without
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,9 @@ class Parts:
     sha256: list[str | None]
 
 
-def parts(data: Path | None, target: str, test: Path | None, test_share: float, seed: int) -> Parts:
+def parts(
+    data: Path | None, target: str, test: Path | None, test_share: float, seed: int, drop: str | None = None
+) -> Parts:
     """Training and test data.
 
     Args:
@@ -54,24 +56,25 @@ def parts(data: Path | None, target: str, test: Path | None, test_share: float, 
         test: a file with test data; None cuts a part off.
         test_share: of the rows, where a part is cut off.
         seed: of the cut.
+        drop: columns to leave out, separated by commas.
 
     Returns:
         Both, and what is to be said of them.
     """
     with ThreadPoolExecutor(1) as aside:  # a file is digested while it is read
         sha256 = aside.submit(digests, data, test)
-        x, y, left_out = loaded(data, target)
+        x, y, left_out = loaded(data, target, drop)
         if test is None:
             trained, tested = cut(x, y, test_share, seed)
         else:
-            x_test, y_test, more = loaded(test, target)
+            x_test, y_test, more = loaded(test, target, drop)
             trained, tested, left_out = Part(x, y), Part(x_test, y_test), left_out + more
     return Parts(trained, tested, left_out, sha256.result())
 
 
-def loaded(data: Path | None, target: str) -> tuple[Any, Any, int]:
+def loaded(data: Path | None, target: str, drop: str | None = None) -> tuple[Any, Any, int]:
     """Features and target of a file, or of what is bundled, and how many rows have no target and were left out."""
-    return split_target(bundled() if data is None else read_table(data), target)
+    return split_target(without(bundled() if data is None else read_table(data), drop), target)
 
 
 def cut(x: Any, y: Any, share: float, seed: int) -> tuple[Part, Part]:

@@ -10,6 +10,8 @@ import numpy as np
 import pandas as pd
 from sklearn.datasets import load_digits, load_svmlight_file
 
+from metricgrad.estimators.preparing import is_boolean
+
 _TEXT = (".csv", ".tsv", ".txt")
 _SPARSE = (".svm", ".svmlight", ".libsvm")
 _KINDS = "CSV (.csv, .tsv), Parquet (.parquet) or svmlight (.svm, .svmlight, .libsvm), each also as .gz"
@@ -45,6 +47,15 @@ def read_table(path: Path) -> Any:
     return table
 
 
+def without(table: Any, columns: str | None) -> Any:
+    """A table without some columns, named in text such as `id,date`."""
+    names = [each.strip() for each in (columns or "").split(",") if each.strip()]
+    unknown = [name for name in names if name not in table.columns]
+    if unknown:
+        raise ValueError(f"--drop names {', '.join(map(repr, unknown))}, which is no column of the table")
+    return table.drop(columns=names) if names else table
+
+
 def bundled() -> Any:
     """Eights among handwritten digits, which come with scikit-learn: one in ten is one."""
     x, digit = (np.asarray(part) for part in load_digits(return_X_y=True))
@@ -52,12 +63,13 @@ def bundled() -> Any:
     return table.assign(**{TARGET: (digit == 8).astype(int)})
 
 
-def split_target(table: Any, target: str) -> tuple[Any, Any, int]:
+def split_target(table: Any, target: str, *, several: bool = True) -> tuple[Any, Any, int]:
     """Features and target.
 
     Args:
         table: with both.
         target: name of the column to predict.
+        several: whether the target must have several values, to be trained on.
 
     Returns:
         The features, the target, and how many rows were left out because they have no target.
@@ -72,7 +84,7 @@ def split_target(table: Any, target: str) -> tuple[Any, Any, int]:
     missing = int((~known).sum())
     table = table[known] if missing else table
     y = table[target]
-    if y.nunique() < 2:
+    if several and y.nunique() < 2:
         only = repr(y.iloc[0]) if len(y) else "nothing"
         raise ValueError(f"column {target!r} is {only} in all {len(y)} rows; there is nothing to tell apart")
     if y.dtype.kind == "f" and (y == y.round()).all():
@@ -85,7 +97,7 @@ def numbers(table: Any) -> Any:
     changed: dict[Any, Any] = {}
     for name in table.columns:
         column = table[name]
-        if column.dtype != object and not pd.api.types.is_string_dtype(column.dtype):
+        if (column.dtype != object and not pd.api.types.is_string_dtype(column.dtype)) or is_boolean(column):
             continue
         read: Any = pd.to_numeric(column, errors="coerce")
         wrong = read.isna() & column.notna()

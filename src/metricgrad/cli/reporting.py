@@ -17,9 +17,9 @@ def report(run: Annotated[Path, typer.Argument(help="Folder of a run of train or
     needed = [name for name in ("config.json", "result.json") if not (run / name).is_file()]
     if needed:
         refuse(f"{run} has no {' and '.join(needed)}; pass the folder of a run that is finished")
-    command = json.loads((run / "config.json").read_text())["asked"]["command"]
     try:
+        command = json.loads((run / "config.json").read_text())["asked"]["command"]
         path = (write_comparison if command == "compare" else write_run)(run)
-    except (ValueError, OSError, KeyError) as error:
+    except (ValueError, OSError, KeyError, TypeError) as error:
         refuse(f"{run} is no whole run: {error}")
     Console().print(str(path), highlight=False, soft_wrap=True)

@@ -34,6 +34,7 @@ TargetOption = Annotated[str, typer.Option(help="Column to predict.")]
 MetricOption = Annotated[str, typer.Option(help="What the model is judged by; `metricgrad metrics` lists all.")]
 HiddenOption = Annotated[str, typer.Option(help="Widths of hidden layers, such as 100,30,10; `none` is linear.")]
 TestShareOption = Annotated[float, typer.Option(help="Of the rows, kept for testing.", min=0.01, max=0.9)]
+DropOption = Annotated[str | None, typer.Option(help="Columns to leave out, such as id,date.")]
 BudgetOption = Annotated[str | None, typer.Option(help="Time for training: 90s, 2m, 1h.")]
 EpochsOption = Annotated[int, typer.Option(help="Of a training, at most.", min=1)]
 SeedOption = Annotated[int, typer.Option(help="Of everything random.")]
@@ -54,6 +55,7 @@ def train(
     test: Annotated[Path | None, typer.Option(help="A file with test data; none cuts a part off.")] = None,
     test_share: TestShareOption = 0.25,
     positive: PositiveOption = None,
+    drop: DropOption = None,
     epochs: EpochsOption = 20,
     budget: BudgetOption = None,
     seed: SeedOption = 0,
@@ -67,11 +69,12 @@ def train(
             "command": "train", "data": None if data is None else str(data), "target": target, "metric": metric,
             "method": method, "hidden": widths(hidden), "test": None if test is None else str(test),
             "test_share": test_share, "positive": positive, "epochs": epochs, "budget": seconds(budget), "seed": seed,
+            "drop": drop,
         }  # fmt: skip
-        chosen, read = to_metric(metric), parts(data, target, test, test_share, seed)
+        chosen, read = to_metric(metric), parts(data, target, test, test_share, seed, drop)
         trained, tested = read.trained, read.tested
         folder = RunFolder(out or Path("runs") / f"{name}-{metric}", asked | {"sha256": read.sha256})
-        if folder.result is None:
+        if folder.result is None or folder.result["stopped"]:
             model = classifier(asked, trained.y, method, progress=not as_json)
             model.fit(trained.x, trained.y, rows=trained.rows, folder=folder.checkpoints)
             model.save(folder.path / "model.safetensors")
@@ -83,7 +86,7 @@ def train(
             write_run(folder.path)
         elif not as_json:
             Console(stderr=True).print("this run is there already; here is its result", style="yellow")
-    except (ValueError, OSError) as error:
+    except (ValueError, OSError, RuntimeError) as error:  # of which the last is training that diverged
         refuse(str(error))
     except KeyboardInterrupt:
         refuse("stopped before there was anything to keep")
@@ -106,18 +109,24 @@ def predict(
     try:
         loaded = MetricClassifier.load(model / "model.safetensors" if model.is_dir() else model)
         table = read_table(data)
-        names = list(loaded.feature_names_in_)
+        names = list(vars(loaded).get("feature_names_in_", []))
+        if not names:  # trained on an array: columns by their places
+            names = [name for name in table.columns if name != target]
+            if len(names) != loaded.n_features_in_:
+                raise ValueError(f"{data} has {len(names)} columns; the model was trained on {loaded.n_features_in_}")
         missing = [name for name in names if name not in table.columns]
         if missing:
             raise ValueError(f"{data} has no column {', '.join(map(repr, missing))}, which the model was trained on")
-        x = numbers(table[names])
+        x: Any = numbers(table[names])
+        x = x if "feature_names_in_" in vars(loaded) else x.to_numpy()
         found = pd.DataFrame({"prediction": loaded.predict(x)})
         chances = loaded.predict_proba(x)
         for number, each in enumerate(loaded.classes_):
             found[f"probability of {each}"] = chances[:, number].round(6)
         if target is not None:
-            _, y, _ = split_target(table, target)
-            value = loaded.trained_.measure(loaded.prepared(x.loc[y.index]), loaded.encoded(y.to_numpy()))
+            known = table[target].notna().to_numpy() if target in table.columns else slice(None)
+            _, y, _ = split_target(table, target, several=False)
+            value = loaded.trained_.measure(loaded.prepared(x[known]), loaded.encoded(y.to_numpy()))
             Console(stderr=True).print(f"{loaded.trained_.metric.name}: {value:.4f} on {len(y)} rows", highlight=False)
         if out is not None and out.exists():
             raise ValueError(f"{out} is there already; choose another --out")
@@ -172,6 +181,7 @@ def outcome(model: MetricClassifier, metric: Metric, x: Tensor, y: Tensor) -> di
         "finalists": finalists,
         "chosen": winner,
         "gain": decision.gain,
+        "test_gain_interval": bounds.get("gain"),
         "luck": decision.luck,
         "again": decision.again,
         "folds": found.folds,
@@ -203,15 +213,21 @@ def show(result: dict[str, Any], folder: Path) -> None:
     for column in (result["metric"], "validation", "test", ""):
         table.add_column(column, justify="right" if column in ("validation", "test") else "left")
     for name, each in result["finalists"].items():
-        label = "cross-entropy, threshold tuned" if name == "cross_entropy" else each["method"]
+        label = name_of(name, each)
         table.add_row(
             label, f"{each['validation']:.4f}", f"{each['test']:.4f}", "chosen" if name == result["chosen"] else ""
         )
     console.print(table)
     console.print(result["verdict"], highlight=False, markup=False)
     if result["stopped"]:
-        console.print("stopped early: this is the best so far", style="yellow")
+        console.print("stopped early: this is the best so far; the same command goes on", style="yellow")
     console.print(f"{folder / 'report.html'}, after {result['seconds']} s", style="dim", highlight=False)
+
+
+def name_of(name: str, found: dict[str, Any]) -> str:
+    """What a finalist is called, where its threshold is worth a word."""
+    tuned = ", threshold tuned" if found["threshold"] is not None else ""
+    return f"cross-entropy{tuned}" if found["method"] == name == "cross_entropy" else found["method"]
 
 
 def widths(text: str) -> list[int]:

@@ -12,7 +12,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
 
 from metricgrad.estimators.calibrating import calibrated
-from metricgrad.estimators.networks import perceptron
+from metricgrad.estimators.networks import perceptron, widths
 from metricgrad.estimators.preparing import Preparation
 from metricgrad.estimators.saving import load_classifier, save_classifier
 from metricgrad.estimators.target import Target
@@ -123,7 +123,7 @@ class MetricClassifier(ClassifierMixin, BaseEstimator):
         x = torch.from_numpy(self._preparation.transform(table, rows))
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         self.fit_: Fit = fit(
-            perceptron(x.shape[1], tuple(self.hidden), self.target_.outputs, seed),
+            perceptron(x.shape[1], widths(self.hidden), self.target_.outputs, seed),
             (x, target),
             metric=self.target_.meant(to_metric(self.metric)),
             method=self.method,
@@ -217,16 +217,17 @@ class MetricClassifier(ClassifierMixin, BaseEstimator):
         save_classifier(self, path)
 
     @classmethod
-    def load(cls, path: str | Path) -> "MetricClassifier":
+    def load(cls, path: str | Path, *, metric: Any = None) -> "MetricClassifier":
         """A classifier that `save` wrote, ready to predict.
 
         Args:
             path: the file.
+            metric: in place of the stored one; needed where that is a function of the user's own.
 
         Returns:
             The classifier, without the history of its training.
         """
-        return load_classifier(cls, path)
+        return load_classifier(cls, path, metric)
 
     def _table(self, x: Any, *, reset: bool, y: Any = None) -> tuple[Any, Any]:
         """The features as they can be prepared; names and number of columns are checked."""

@@ -1,9 +1,22 @@
 """The networks of the estimators: fully connected, or linear."""
 
 import itertools
+from collections.abc import Iterable
+from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
+
+
+def widths(hidden: Any) -> tuple[int, ...]:
+    """Widths of hidden layers, as the user passed them; ValueError for anything else."""
+    several = (hidden,) if isinstance(hidden, int | np.integer) else hidden
+    if not isinstance(several, Iterable) or not all(isinstance(w, int | np.integer) and w > 0 for w in several):
+        raise ValueError(
+            f"hidden must be widths of layers, such as (100, 30), or () for a linear model; got {hidden!r}"
+        )
+    return tuple(int(width) for width in several)
 
 
 def perceptron(inputs: int, hidden: tuple[int, ...], outputs: int, seed: int) -> nn.Sequential:
@@ -21,8 +34,6 @@ def perceptron(inputs: int, hidden: tuple[int, ...], outputs: int, seed: int) ->
     Returns:
         The network.
     """
-    if not all(isinstance(width, int) and width > 0 for width in hidden):
-        raise ValueError(f"hidden must be widths of layers, such as (100, 30); got {hidden!r}")
     layers: list[nn.Module] = []
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)

@@ -9,7 +9,7 @@ from sklearn.base import BaseEstimator
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from metricgrad.estimators.networks import perceptron
+from metricgrad.estimators.networks import perceptron, widths
 from metricgrad.estimators.preparing import Preparation
 from metricgrad.metrics import metric as to_metric
 from metricgrad.surrogates import Surrogate
@@ -95,11 +95,13 @@ class MetricRanker(BaseEstimator):
         table = self._table(X, reset=True)
         self._preparation = Preparation().fit(table)
         items = self._items(table, y, groups)
+        if not (items.y > 0).any():
+            raise ValueError("no grade is above 0, so nothing is relevant; pass grades such as 0, 1, 2")
         if len(items) < 2:
             raise ValueError(f"ranking needs two queries or more; groups has {len(items)}")
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         self.fit_: Fit = fit(
-            perceptron(items.x.shape[-1], tuple(self.hidden), 1, seed),
+            perceptron(items.x.shape[-1], widths(self.hidden), 1, seed),
             items,
             metric=metric,
             method=self.method,

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from metricgrad.estimators.networks import perceptron
+from metricgrad.estimators.networks import perceptron, widths
 from metricgrad.estimators.preparing import Category, Number, Preparation
 from metricgrad.estimators.target import Target
+from metricgrad.metrics import metric as to_metric
 from metricgrad.storage import read_tensors, write_tensors
 from metricgrad.surrogates.base import metric_config, metric_from_config
 from metricgrad.training import Trained
@@ -32,7 +33,7 @@ def save_classifier(model: "MetricClassifier", path: str | Path) -> None:
     classes = model.classes_
     header = {
         "metric": metric_config(trained.metric),
-        "hidden": list(model.hidden),
+        "hidden": widths(model.hidden),
         "settings": {name: _plain(getattr(model, name)) for name in _KEPT},
         "classes": {"values": classes.tolist(), "dtype": "object" if classes.dtype == object else classes.dtype.str},
         "kind": model.target_.kind,
@@ -48,18 +49,19 @@ def save_classifier(model: "MetricClassifier", path: str | Path) -> None:
     write_tensors(path, trained.model.state_dict(), _HEADER, header)
 
 
-def load_classifier(cls: type["MetricClassifier"], path: str | Path) -> "MetricClassifier":
+def load_classifier(cls: type["MetricClassifier"], path: str | Path, metric: Any = None) -> "MetricClassifier":
     """Reads what `save_classifier` wrote.
 
     Args:
         cls: of the classifier.
         path: the file.
+        metric: in place of the stored one.
 
     Returns:
         The classifier, ready to predict.
     """
     tensors, header = read_tensors(path, _HEADER, "model")
-    metric = metric_from_config(header["metric"])
+    metric = metric_from_config(header["metric"]) if metric is None else to_metric(metric)
     model = cls(metric, hidden=tuple(header["hidden"]), **header["settings"])
     model.classes_ = np.asarray(header["classes"]["values"], dtype=header["classes"]["dtype"])
     model.target_ = Target(header["kind"], model.classes_, tuple(header["order"]))

@@ -6,6 +6,7 @@ import json
 import shlex
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from statistics import fmean, stdev
 from typing import Any
 
 import numpy as np
@@ -27,7 +28,7 @@ p { margin: 0 0 12px; }
 .quiet { color: var(--quiet); }
 .verdict { font-size: 19px; border-left: 4px solid var(--ours); padding: 4px 0 4px 16px; margin: 24px 0; }
 section { background: var(--paper); border: 1px solid var(--line); border-radius: 10px;
-  padding: 22px 24px; margin: 20px 0; }
+  padding: 22px 24px; margin: 20px 0; overflow-x: auto; }
 img { max-width: 100%; height: auto; display: block; margin: 0 auto; }
 figure { margin: 0; } figcaption { color: var(--quiet); font-size: 14px; margin-top: 10px; }
 table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums; font-size: 15px; }
@@ -59,9 +60,11 @@ def write_run(folder: Path) -> Path:
         _section("How to reproduce", _reproduce(asked, result)),
     ]
     rows = result["rows"]
+    without = f", {rows['without_target']:,} left out for want of a target" if rows["without_target"] else ""
     head = f"{name} on {asked['asked']['data'] or 'digits from scikit-learn'}"
     about = (
-        f"{rows['train']:,} rows for training, {rows['test']:,} for testing, {result['seconds']} s; trained on {chosen}"
+        f"{rows['train']:,} rows for training, {rows['test']:,} for testing{without}; {result['seconds']} s; "
+        f"trained on {chosen}"
     )
     return _write(folder / "report.html", head, about, result["verdict"], sections)
 
@@ -76,25 +79,36 @@ def write_comparison(folder: Path) -> Path:
         The page's path.
     """
     asked, result = (json.loads((folder / f"{name}.json").read_text()) for name in ("config", "result"))
-    rows = [(label, *plots.interval(values)) for label, values in result["values"].items()]
+    against = result["differences"]
+    gains = [(label, found["mean"], *found["interval"]) for label, found in against.items()]
     figure = _figure(
-        plots.dots(rows, result["metric"], folder / "figures" / "comparison.png"),
-        f"Mean over {result['splits']} splits of the data into training and test, with its standard error.",
+        plots.dots(
+            [("cross-entropy", 0.0, 0.0, 0.0), *gains],
+            f"gain in {result['metric']} over cross-entropy",
+            folder / "figures" / "comparison.png",
+            sign="+",
+        ),
+        f"Mean gain over {result['splits']} splits of the data into training and test, paired, with 95 % intervals "
+        "that allow for rows shared by training parts. Better is to the right.",
     )
-    header = ("trained on", result["metric"], "gain over cross-entropy", "error", "p, corrected")
+    header = ("trained on", result["metric"], "spread", "gain", "error", "p, corrected")
     cells = []
-    for label, mean, *_ in rows:
-        found = result["differences"].get(label)
+    for label, values in result["values"].items():
+        found, cell = against.get(label), (label, f"{fmean(values):.4f}", f"{stdev(values):.4f}")
         more = (
             ("", "", "") if found is None else (f"{found['mean']:+.4f}", f"{found['error']:.4f}", f"{found['p']:.3f}")
         )
-        cells.append((label, f"{mean:.4f}", *more))
-    better = [name for name, found in result["differences"].items() if found["p"] < 0.05 and found["mean"] > 0]
-    verdict = (
-        f"Better than cross-entropy with its threshold tuned: {', '.join(better)}."
-        if better
-        else "No method is shown to be better than cross-entropy with its threshold tuned."
-    )
+        cells.append((*cell, *more))
+    shown = {name: found["mean"] for name, found in against.items() if found["p"] < 0.05}
+    told = [
+        f"{word} than cross-entropy with its threshold tuned: {', '.join(names)}."
+        for word, names in (
+            ("Better", [name for name in shown if shown[name] > 0]),
+            ("Worse", [name for name in shown if shown[name] < 0]),
+        )
+        if names
+    ]
+    verdict = " ".join(told) or "No method is shown to differ from cross-entropy with its threshold tuned."
     sections = [
         _section("Comparison", figure, _table(header, cells)),
         _section("How to reproduce", _reproduce(asked, result)),
@@ -113,28 +127,33 @@ def _figures(folder: Path, result: dict[str, Any], evidence: dict[str, np.ndarra
     ]
     curves = {labels[each]: found["curve"] for each, found in finalists.items()}
     picture = plots.curves(curves, name, place / "curves.png")
-    found.append(("While it trained", _figure(picture, "The metric is the true one, at its best threshold.")))
+    tuned = any(each["threshold"] is not None for each in finalists.values())
+    caption = "The loss is that of training data; the metric is the true one" + ", at its best threshold." * tuned
+    found.append(("While it trained", _figure(picture, caption if tuned else caption + ".")))
     scores = {labels[each]: evidence[f"test_{each}"] for each in finalists}
     target = evidence["test_target"]
     if target.ndim == 1 and all(each.ndim == 1 for each in scores.values()):
         found += _thresholds(result, evidence, labels, place)
         picture = plots.roc_and_pr(scores, target, place / "roc_pr.png")
-        found.append(("Before and after", _figure(picture, "Test data.")))
+        title = "Before and after" if len(scores) > 1 else "Right and wrong, at every threshold"
+        found.append((title, _figure(picture, "Test data.")))
     decisions = {labels[each]: evidence[f"decided_{each}"] for each in finalists if f"decided_{each}" in evidence}
     if decisions and target.ndim == 1:
-        picture = plots.confusions(decisions, target, range(len(result["classes"])), place / "confusion.png")
-        classes = ", ".join(f"{number} is {each}" for number, each in enumerate(result["classes"]))
-        found.append(("What was decided", _figure(picture, f"Test data, counts of items; {classes}.")))
+        picture = plots.confusions(decisions, target, result["classes"], place / "confusion.png")
+        found.append(("What was decided", _figure(picture, "Test data, counts of items.")))
     aligned = _aligned(evidence)
     if aligned:
         picture = plots.alignment(aligned, name, place / "alignment.png")
-        caption = "Sets of validation items, scored by all that was tried: the closer to one falling line, the better."
+        caption = (
+            "Sets of validation items, scored by all that was tried, whatever it was trained on: the closer to one "
+            "falling line, the better. UniLoss is drawn by its relaxation, which it descends; its value is the metric."
+        )
         found.append(("Is the loss aligned with the metric?", _figure(picture, caption)))
     return found
 
 
 def _label(name: str, found: dict[str, Any]) -> str:
-    return "cross-entropy" if name == "cross_entropy" else found["method"]
+    return "cross-entropy" if found["method"] == name == "cross_entropy" else found["method"]
 
 
 def _thresholds(
@@ -169,12 +188,22 @@ def _aligned(evidence: dict[str, np.ndarray]) -> dict[str, dict[str, Any]]:
 
 
 def _values(result: dict[str, Any]) -> str:
-    rows = []
-    for name, found in result["finalists"].items():
-        label = "cross-entropy, threshold tuned" if name == "cross_entropy" else found["method"]
+    rows, finalists, bounds = [], result["finalists"], result.get("test_gain_interval")
+    for name, found in finalists.items():
+        cut = found["threshold"]
+        shown = f"{cut:.3g}" if isinstance(cut, float) else "" if cut is None else "one for each label"
         mark = "chosen" if name == result["chosen"] else ""
-        rows.append((label, f"{found['validation']:.4f}", f"{found['test']:.4f}", mark))
-    return _table((result["metric"], "validation", "test", ""), rows)
+        values = f"{found['validation']:.4f}", f"{found['test']:.4f}", shown, f"{found['rate']:g}", str(found["epoch"])
+        rows.append((_label(name, found), *values, mark))
+    table = _table((result["metric"], "validation", "test", "threshold", "learning rate", "epoch", ""), rows)
+    if bounds is None:
+        return table
+    gain = finalists["challenger"]["test"] - finalists["cross_entropy"]["test"]
+    gain = gain if result["higher_is_better"] else -gain
+    told = (
+        f"On the same test rows the challenger gains {gain:+.4f}, 95 % interval {bounds[0]:+.4f} to {bounds[1]:+.4f}."
+    )
+    return f"{table}<p class=quiet>{told}</p>"
 
 
 def _tried(result: dict[str, Any]) -> str:
@@ -188,8 +217,8 @@ def _tried(result: dict[str, Any]) -> str:
     ]
     table = _table(("loss", "learning rate", "epochs", "best epoch", "validation"), rows)
     return (
-        "<p>Everyone trains briefly, the best third for longer, the best two to the end. Only those that were trained "
-        "to the end take part in the decision.</p>"
+        "<p>Everyone trains briefly, the best third for longer, the best two to the end; the best of all these "
+        "trainings is the one that meets cross-entropy, as a short one can be best.</p>"
         f"<details><summary>All {len(rows)} trainings</summary>{table}</details>"
     )
 

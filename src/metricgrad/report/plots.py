@@ -1,12 +1,12 @@
 """Pictures of a run, one function each, drawn from the numbers in its folder."""
 
-import statistics
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 from sklearn.metrics import confusion_matrix, precision_recall_curve, roc_curve
 
 USUAL, OURS, QUIET = "#8d99ae", "#2a6f97", "#5c677d"
@@ -14,7 +14,7 @@ _FIRST = "cross-entropy"
 
 
 def _color(label: str) -> str:
-    return USUAL if label == _FIRST else OURS
+    return USUAL if label.startswith(_FIRST) else OURS
 
 
 def _axes(width: float = 4.8, height: float = 3.4, columns: int = 1) -> tuple[Figure, Any]:
@@ -32,23 +32,26 @@ def _save(figure: Figure, path: Path) -> Path:
     return path
 
 
-def dots(rows: Sequence[tuple[str, float, float, float]], name: str, path: Path) -> Path:
+def dots(rows: Sequence[tuple[str, float, float, float]], name: str, path: Path, sign: str = "") -> Path:
     """Values with intervals, one row each, the first being the one to beat.
 
     Args:
         rows: label, value, lower and upper end.
         name: of the metric.
         path: where the picture goes.
+        sign: "+" writes the sign of positive values too.
 
     Returns:
         The path.
     """
     figure, axes = _axes(6.4, 0.9 + 0.42 * len(rows))
-    for place, (_, value, low, high) in enumerate(rows):
-        color = USUAL if place == 0 else OURS
+    for place, (label, value, low, high) in enumerate(rows):
+        color = _color(label)
         axes.plot([low, high], [-place, -place], color=color, linewidth=2, solid_capstyle="round")
         axes.plot(value, -place, "o", color=color, ms=7)
-        axes.annotate(f"{value:.4f}", (value, -place), (0, 7), textcoords="offset points", ha="center", fontsize=8)
+        axes.annotate(
+            f"{value:{sign}.4f}", (value, -place), (0, 7), textcoords="offset points", ha="center", fontsize=8
+        )
     axes.axvline(rows[0][1], color=USUAL, linewidth=0.8, linestyle=":")
     axes.set_yticks([-place for place in range(len(rows))], [row[0] for row in rows], fontsize=9)
     axes.set_ylim(-len(rows) + 0.4, 0.7)
@@ -67,16 +70,17 @@ def curves(found: Mapping[str, Sequence[Sequence[float | None]]], name: str, pat
     Returns:
         The path.
     """
-    figure, (left, right) = _axes(columns=2)
-    for label, rows in found.items():
-        for axes, place in ((left, 0), (right, 1)):
+    figure, (*losses, last) = _axes(3.4, 3.2, columns=len(found) + 1)
+    for (label, rows), own in zip(found.items(), losses, strict=True):  # losses have scales of their own
+        for axes, place in ((own, 0), (last, 1)):
             values = [np.nan if row[place] is None else row[place] for row in rows]
             axes.plot(range(1, len(rows) + 1), values, color=_color(label), label=label)
-    left.set_title("loss, training data", fontsize=10)
-    right.set_title(f"{name}, validation data", fontsize=10)
-    for axes in (left, right):
+        own.set_title(f"loss: {label}", fontsize=9)
+    last.set_title(f"{name}, validation data", fontsize=9)
+    for axes in (*losses, last):
         axes.set_xlabel("epoch", fontsize=9)
-    right.legend(frameon=False, fontsize=8)
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    last.legend(frameon=False, fontsize=8)
     return _save(figure, path)
 
 
@@ -118,7 +122,7 @@ def confusions(decisions: Mapping[str, np.ndarray], target: np.ndarray, classes:
     Args:
         decisions: by entrant, as classes.
         target: the truth.
-        classes: all classes.
+        classes: their names, in the order of their numbers.
         path: where the picture goes.
 
     Returns:
@@ -126,7 +130,7 @@ def confusions(decisions: Mapping[str, np.ndarray], target: np.ndarray, classes:
     """
     figure, grid = _axes(3.4, 3.2, len(decisions))
     for axes, (entrant, found) in zip(np.ravel(grid), decisions.items(), strict=True):
-        counts = confusion_matrix(target, found, labels=list(classes))
+        counts = confusion_matrix(target, found, labels=list(range(len(classes))))
         shares = counts / np.maximum(counts.sum(1, keepdims=True), 1)
         axes.imshow(shares, cmap="Blues", vmin=0, vmax=1)
         if len(classes) <= 10:
@@ -161,7 +165,7 @@ def roc_and_pr(scores: Mapping[str, np.ndarray], target: np.ndarray, path: Path)
         wrong, right_ones, _ = roc_curve(target, scores[entrant])
         precision, recall, _ = precision_recall_curve(target, scores[entrant])
         left.plot(wrong, right_ones, color=color, label=entrant)
-        right.plot(recall, precision, color=color)
+        right.step(recall, precision, where="post", color=color)
     left.plot([0, 1], [0, 1], color="#cccccc", linewidth=0.8, linestyle=":")
     left.set(xlabel="false positive rate", ylabel="true positive rate")
     right.set(xlabel="recall", ylabel="precision", ylim=(0, 1.03))
@@ -189,10 +193,3 @@ def alignment(found: Mapping[str, Mapping[str, Any]], name: str, path: Path) -> 
         axes.set_xlabel("loss", fontsize=9)
         axes.set_ylabel(name, fontsize=9)
     return _save(figure, path)
-
-
-def interval(values: Sequence[float]) -> tuple[float, float, float]:
-    """Mean, and mean minus and plus a standard error."""
-    mean = statistics.fmean(values)
-    error = statistics.stdev(values) / len(values) ** 0.5 if len(values) > 1 else 0.0
-    return mean, mean - error, mean + error

@@ -143,7 +143,7 @@ def metric_from_config(config: dict[str, Any]) -> Metric:
     if "function" in config:
         raise ValueError(
             f"the file's metric is, or has, a function of yours, {config['function']}, which no file can hold; "
-            "pass it again: load_surrogate(path, metric=...)"
+            "pass it again: load(path, metric=...)"
         )
     return to_metric(config["name"], **config["options"])
 

@@ -176,9 +176,10 @@ def takes(method: str, metric: Metric, scores: Tensor, target: Tensor) -> bool:
     return True
 
 
-def ordinary(metric: Metric) -> Contender:
-    """What people train on: cross-entropy; for queries and graded documents ListNet, its kin."""
-    return Contender("list_net" if isinstance(metric, RankingMetric) else ORDINARY)
+def ordinary(metric: Metric, sets: bool = False) -> Contender:
+    """What people train on: cross-entropy; for graded documents, and where items are queries, ListNet, its kin."""
+    graded = isinstance(metric, RankingMetric) and "binary" not in metric.families
+    return Contender("list_net" if graded or sets else ORDINARY)
 
 
 def _reloss(metric: Metric, generator: torch.Generator, options: Mapping[str, Any]) -> ReLoss:

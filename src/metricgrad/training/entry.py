@@ -1,6 +1,8 @@
 """What enters a heat and what comes out of it: a contender with a learning rate, before and after its training."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
 from torch import Tensor
 
@@ -18,6 +20,7 @@ class Settings:
     clip: float | None = 1.0
     memory: int = 0
     patience: int | None = None
+    known: Mapping[str, Any] = field(default_factory=dict)  # what else a training that goes on must agree in
 
 
 @dataclass(eq=False)

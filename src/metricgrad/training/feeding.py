@@ -5,16 +5,21 @@ batches of an epoch depend on seed, fold and epoch alone, never on what was draw
 goes on exactly as it would have.
 """
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+import hashlib
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset, TensorDataset
+from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset, TensorDataset
 
+from metricgrad.metrics import Metric
 from metricgrad.metrics.checks import shape
+from metricgrad.metrics.function import FunctionMetric
+from metricgrad.surrogates.elements import is_multilabel
 from metricgrad.training.batches import Batches, has_classes, is_whole
 
 _PASSES = (25, 150)  # the fewest and the most batches of an epoch, of items in memory
@@ -60,6 +65,13 @@ class Loader:
 
     batches: DataLoader[Any]
 
+    def first(self) -> Batch:
+        """One batch, as one model sees it."""
+        with torch.random.fork_rng(devices=[]):
+            for batch in self.epoch(0, 0, 1):
+                return Batch(batch.x[0], batch.y[0], None)
+        raise ValueError("the loader gave no batch; pass one with items, or without drop_last")
+
     def epoch(self, epoch: int, seed: int, models: int) -> Iterator[Batch]:
         """The loader's batches, the same ones for every model; shuffled by seed and epoch."""
         torch.manual_seed(_mix(seed, 0, epoch))
@@ -87,8 +99,14 @@ def to_feed(name: str, data: Any, batch: int) -> Items | Loader:
         return Loader(data)
     if isinstance(data, TensorDataset) and len(data.tensors) == 2:
         data = data.tensors
+    if isinstance(data, IterableDataset):
+        return Loader(DataLoader(data, batch))
     if isinstance(data, Dataset):
-        return Loader(DataLoader(data, batch, shuffle=name == "train", drop_last=name == "train"))
+        count = len(data)  # pyright: ignore[reportArgumentType] (every other kind has a length)
+        if not count:
+            raise ValueError(f"{name} is a Dataset without items")
+        even = math.ceil(count / math.ceil(count / batch))  # no small rest, and nothing left out
+        return Loader(DataLoader(data, even, shuffle=name == "train"))
     if not (isinstance(data, tuple | list) and len(data) == 2):
         raise TypeError(
             f"{name} must be (x, y) of arrays or tensors, a Dataset or a DataLoader; got {type(data).__name__}"
@@ -100,6 +118,43 @@ def to_feed(name: str, data: Any, batch: int) -> Items | Loader:
     if x.is_floating_point() and not x.isfinite().all():
         raise ValueError(f"{name} has {int((~x.isfinite()).sum())} values that are missing or not finite; fill them in")
     return Items(x, y)
+
+
+def one_class_each(data: Items | Loader, metric: Metric) -> Items | Loader:
+    """Targets `[items, 1]` of a metric that is not of labels as `[items]`."""
+    column = isinstance(data, Items) and data.y.dim() == 2 and data.y.shape[1] == 1 and data.where is None
+    if not column or is_multilabel(metric) or isinstance(metric, FunctionMetric):
+        return data
+    assert isinstance(data, Items)
+    return replace(data, y=data.y.squeeze(1))
+
+
+def fingerprint(*parts: Any) -> str:
+    """What tells data or a model apart from others: a digest of all tensors; of a loader, its length alone."""
+    digest = hashlib.sha256()
+    for part in parts:
+        tensors: Iterable[Any] = ()
+        if isinstance(part, Items):
+            tensors = (part.x, part.y, part.where)
+        elif isinstance(part, Mapping):
+            tensors = part.values()
+        elif part is not None:
+            digest.update(str(len(part.batches)).encode() if hasattr(part.batches, "__len__") else b"")
+        for tensor in tensors:
+            if tensor is not None:
+                digest.update(str(tuple(tensor.shape)).encode())
+                digest.update(tensor.detach().cpu().contiguous().view(torch.uint8).flatten().numpy().data)
+    return digest.hexdigest()[:16]
+
+
+def cut_dataset(data: Any, share: float, seed: int) -> tuple[Any, Any]:
+    """A `Dataset` in two, at random, the second with the share; anything else stays whole, and there is no second."""
+    if not isinstance(data, Dataset) or isinstance(data, TensorDataset | IterableDataset):
+        return data, None
+    count = len(data)  # pyright: ignore[reportArgumentType] (every other kind has a length)
+    order = torch.randperm(count, generator=torch.Generator().manual_seed(_mix(seed, 1, 0))).tolist()
+    looked_at = min(count - 1, max(1, round(share * count)))
+    return Subset(data, order[looked_at:]), Subset(data, order[:looked_at])
 
 
 @dataclass(frozen=True)
@@ -130,8 +185,9 @@ def cut(items: Items, folds: int, share: float, seed: int) -> list[Fold]:
     if folds > 1:
         parts = [place % folds == fold for fold in range(folds)]
     else:
-        every = max(2, round(1 / share))
-        parts = [place % every == every // 2]
+        every = round(1 / share)
+        even = every > 1 and math.isclose(every * share, 1)
+        parts = [place % every == every // 2 if even else ((place + 1) * share).floor() > (place * share).floor()]
     return [Fold(order[~part].sort().values, order[part].sort().values) for part in parts]
 
 
@@ -153,7 +209,10 @@ class Drawing:
         self.steps = min(max(smallest // self.size, _PASSES[0]), _PASSES[1])
         stratified = items.where is None and has_classes(items.y, self.size)
         if balanced and not stratified:
-            raise ValueError("balanced batches need one class for each item; pass balanced=False")
+            raise ValueError(
+                f"balanced batches need one class for each item, and room for every class among {self.size} items; "
+                "pass balanced=False, or a larger batch"
+            )
         self._batches = [Batches(items.y[fold.train], self.size, stratified, balanced) for fold in folds]
 
     def epoch(self, epoch: int, copies: int) -> Iterator[Batch]:

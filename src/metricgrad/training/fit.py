@@ -16,21 +16,26 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from metricgrad.metrics import Metric
 from metricgrad.metrics import metric as to_metric
 from metricgrad.metrics.checks import whole
 from metricgrad.progress import progress as to_progress
 from metricgrad.surrogates import Surrogate
+from metricgrad.surrogates.base import metric_config
+from metricgrad.surrogates.memory import WithMemory
 from metricgrad.surrogates.score_sets import ScoreSets
-from metricgrad.training.entrants import ORDINARY, RATES, challengers, contenders, ordinary
+from metricgrad.training.algorithm import modes_kept
+from metricgrad.training.entrants import RATES, Contender, challengers, contenders, ordinary, takes
 from metricgrad.training.entry import Entry, Settings
-from metricgrad.training.feeding import Drawing, Fold, Items, Loader, to_feed
+from metricgrad.training.feeding import Drawing, Fold, Items, Loader, cut_dataset, fingerprint, one_class_each, to_feed
 from metricgrad.training.ground import Ground, View, everything, to_ground
-from metricgrad.training.judging import Seen
+from metricgrad.training.judging import Seen, binary_scores
 from metricgrad.training.tournament import Arena, bracket, decide, heat_epochs, remembered
 from metricgrad.training.trained import Fit, Trained
 
 _SETS, _SET = 512, 128  # score sets that are kept, and their items
 _SHORTEST = 4  # epochs
+_TRIED = 64  # items that tell whether a loss takes such targets
 _ATTEMPTS = 3  # trainings on everything, until one is as good as its folds
 
 
@@ -63,7 +68,7 @@ def fit(
     Args:
         model: any module from features to scores; it is trained in place, from the weights it has.
         train: `(x, y)` of arrays or tensors, a `Dataset` or a `DataLoader`.
-        valid: the same; None takes a part of `train`, which must then be in memory.
+        valid: the same; None takes a part of `train`, which must not be a loader then.
         metric: a name, a `Metric` or a callable.
         method: `"auto"`, a method's name (`cross_entropy`, `uniloss`, `reloss`, `soft_f_beta`, ...) or a surrogate.
         options: of the loss, for a method by name.
@@ -95,20 +100,29 @@ def fit(
         True
     """
     started, chosen = time.monotonic(), to_metric(metric)
-    for name, value in (("epochs", epochs), ("batch", batch), *([("folds", folds)] if folds is not None else [])):
-        whole(name, value, 1)
-    if budget is not None and not budget > 0:
-        raise ValueError(f"budget must be above 0 seconds; got {budget}")
-    trained = to_feed("train", train, batch)
+    if isinstance(method, WithMemory):
+        method, memory = method.loss, memory or method.size
+    _check(model, method, options, epochs=epochs, batch=batch, folds=folds, patience=patience, rate=rate, clip=clip,
+           budget=budget, share=share, decay=decay, memory=memory)  # fmt: skip
+    if valid is None:
+        train, valid = cut_dataset(train, share, seed)
+    trained = one_class_each(to_feed("train", train, batch), chosen)
+    if balanced and not isinstance(trained, Items):
+        raise ValueError("balanced batches are drawn from items in memory; give the loader a sampler instead")
+    if valid is not None:
+        valid = one_class_each(to_feed("valid", valid, batch), chosen)
     cuts, ground = to_ground(trained, valid, chosen, tune_threshold, batch, folds, share, balanced, seed)
-    place = None if folder is None else Path(folder)
+    place, known = None if folder is None else Path(folder), {}
     if place is not None:
         place.mkdir(parents=True, exist_ok=True)
-    arena = Arena(model, ground, Settings(seed, decay, clip, memory, patience), epochs, place, budget)
+        known = {"metric": metric_config(chosen), "balanced": balanced, "tune_threshold": tune_threshold}
+        known |= {"data": fingerprint(trained, valid), "model": fingerprint(model.state_dict())}
+    arena = Arena(model, ground, Settings(seed, decay, clip, memory, patience, known), epochs, place, budget)
     rates, alone = list(RATES) if rate is None else [rate], method != "auto"
-    brackets = {"ordinary": [ordinary(chosen)], "challengers": challengers(chosen)}
+    usual = ordinary(chosen, ground.judge.sets)
+    brackets = {"ordinary": [usual], "challengers": _taking(challengers(chosen), chosen, model, trained)}
     if alone:
-        brackets = {"ordinary" if method == ORDINARY else "challengers": contenders(method, chosen, options)}
+        brackets = {"ordinary" if method == usual.method else "challengers": contenders(method, chosen, options)}
 
     def work(length: int) -> int:
         return sum(heat_epochs(arena, each, rates, length) for each in brackets.values())
@@ -145,7 +159,41 @@ def fit(
         folds=len(cuts),
         seconds=time.monotonic() - started,
         stopped=arena.stopped,
+        contested=not alone,
     )
+
+
+def _check(model: nn.Module, method: str | Surrogate, options: Mapping[str, Any] | None, **numbers: Any) -> None:
+    """ValueError for what cannot be trained, or would have no effect."""
+    for name in ("epochs", "batch", "folds", "patience"):
+        if numbers[name] is not None:
+            whole(name, numbers[name], 1)
+    whole("memory", numbers["memory"], 0)
+    for name in ("rate", "clip", "budget"):
+        if numbers[name] is not None and not numbers[name] > 0:
+            unit = " seconds" if name == "budget" else ""
+            raise ValueError(f"{name} must be above 0{unit}; got {numbers[name]}")
+    if not 0 < numbers["share"] < 1:
+        raise ValueError(f"share must be between 0 and 1; got {numbers['share']}")
+    if not numbers["decay"] >= 0:
+        raise ValueError(f"decay must be 0 or more; got {numbers['decay']}")
+    if options and not (isinstance(method, str) and method != "auto"):
+        told = "auto chooses them itself" if method == "auto" else "a surrogate has its own"
+        raise ValueError(f"options are for a method by name, such as 'uniloss'; {told}. Got {dict(options)}")
+    if next(model.parameters(), None) is None:
+        raise ValueError(f"the model has no parameters to train; got {model!r}")
+
+
+def _taking(found: list[Contender], metric: Metric, model: nn.Module, trained: Items | Loader) -> list[Contender]:
+    """The contenders that have a loss of such scores and targets."""
+    batch = trained.take(torch.arange(min(len(trained), _TRIED))) if isinstance(trained, Items) else trained.first()
+    with torch.no_grad(), modes_kept(model):
+        model.eval()
+        scores = model(batch.x)
+    if scores.dim() == batch.y.dim() + 1:
+        scores = binary_scores(metric, scores)
+    able = {each.method: takes(each.method, metric, scores, batch.y) for each in found}
+    return [each for each in found if able[each.method]]
 
 
 def _score_sets(entries: list[Entry], seen: Seen, seed: int) -> list[ScoreSets]:
@@ -197,7 +245,8 @@ def _affordable(arena: Arena, work: Callable[[int], int], rates: int, budget: fl
     """The epochs of a training with which all heats fit into the budget, by the time that one epoch of one takes."""
     trial = replace(arena, folder=None, entries=[])
     start = time.monotonic()
-    trial.heat("trial", [(ordinary(arena.ground.judge.metric), RATES[0])] * rates, 1)
+    judge = arena.ground.judge
+    trial.heat("trial", [(ordinary(judge.metric, judge.sets), RATES[0])] * rates, 1)
     each = 1.3 * (time.monotonic() - start)  # most losses take a little longer than cross-entropy
     fitting = (epochs for epochs in range(arena.epochs, _SHORTEST, -1) if work(epochs) * each < budget)
     return next(fitting, _SHORTEST)

@@ -75,7 +75,11 @@ def to_ground(
         raise ValueError(f"all {len(trained)} targets are {trained.y[0].item()}: there is nothing to tell apart")
     number = folds or (1 if (counts.min() if counts is not None else len(trained) // 5) >= _ENOUGH else _FOLDS)
     if counts is not None and counts.min() < max(2, number):
-        raise ValueError(f"the rarest class has {int(counts.min())} items, too few for {number} folds; pass folds=1")
+        rarest = (
+            f"class {trained.y.unique()[counts.argmin()].item()} has only {int(counts.min())} of {len(trained)} items"
+        )
+        told = "leave it out, or collect more" if counts.min() < 2 else "pass folds=1"
+        raise ValueError(f"{rarest}, too few to train on some and look at others ({number} folds); {told}")
     cuts = cut(trained, number, share, seed)
     longest = max(len(fold.valid) for fold in cuts)
     index = torch.stack([torch.nn.functional.pad(fold.valid, (0, longest - len(fold.valid))) for fold in cuts])

@@ -17,9 +17,9 @@ import torch
 from torch import Tensor, nn
 
 from metricgrad.surrogates import with_memory
-from metricgrad.surrogates.ordinary import ordinary_for
 from metricgrad.training.algorithm import modes_kept
 from metricgrad.training.checkpoint import read_checkpoint, write_checkpoint
+from metricgrad.training.entrants import ordinary
 from metricgrad.training.entry import Entry, Place, Settings
 from metricgrad.training.feeding import Batch, Loader
 from metricgrad.training.flat import Stack
@@ -108,7 +108,8 @@ class Heat:
             "metric": self._judge.metric.name,
             "batches": self._steps(),
             "validation": self._judge.seen.live.sum(-1).tolist(),
-            **asdict(self.settings),
+            **{name: value for name, value in asdict(self.settings).items() if name != "known"},
+            **self.settings.known,
         }
 
     def train_only(self, epochs: int) -> tuple[dict[str, Tensor], Tensor]:
@@ -154,8 +155,7 @@ class Heat:
         self._module.train()
         torch.manual_seed(self.settings.seed * 7919 + self._epoch)
         warm = self._epoch < self._warm
-        ordinary = ordinary_for(self._judge.metric) if warm else None
-        usual = None if ordinary is None else ordinary.per_set
+        usual = ordinary(self._judge.metric, self._judge.sets).loss(self._judge.metric, 0).per_set if warm else None
         sums, steps = torch.zeros(len(self._crew.vector), dtype=torch.float64), 0
         first, last = (0, self._warm) if warm else (self._warm, self.epochs)
         for number, batch in enumerate(self._batches()):
@@ -165,6 +165,8 @@ class Heat:
             self._crew.descend(values, 0.5 + 0.5 * math.cos(math.pi * min(done, 1.0)))
             sums += values.detach()
             steps += 1
+        if not steps:
+            raise ValueError("the loader gave no batch; pass one with items, or without drop_last")
         return (sums / max(1, steps)).unflatten(0, (-1, self._folds)).mean(-1)
 
     def _batches(self) -> Any:

@@ -93,6 +93,7 @@ class Fit(Trained):
         folds: of validation; 1 is one cut.
         seconds: it took.
         stopped: whether Ctrl-C ended it: this is the best so far.
+        contested: whether there were to be challengers; there are none if time ran out before them.
     """
 
     value: float
@@ -104,6 +105,7 @@ class Fit(Trained):
     folds: int
     seconds: float
     stopped: bool = False
+    contested: bool = False
 
     @property
     def method(self) -> str:
@@ -115,7 +117,8 @@ class Fit(Trained):
         name, found = self.metric.name, self.decision
         how = f"by {self.folds}-fold cross-validation" if self.folds > 1 else "on validation data"
         if found.ordinary is None or found.challenger is None:
-            return f"{self.method}: {name} {self.value:.4f} {how}"
+            told = f"{self.method}: {name} {self.value:.4f} {how}"
+            return told + ("; there was no time for a challenger" if self.contested else "")
         plain = found.ordinary.contender.method
         usual = "cross-entropy" if plain == ORDINARY else plain
         told = f"{name} {found.challenger.value:.4f} against {usual}'s {found.ordinary.value:.4f} {how}"
