@@ -13,7 +13,7 @@ import metricgrad as mg
 from metricgrad.cli import app
 from metricgrad.surrogates.ordinary import ordinary_for
 from metricgrad.surrogates.score_sets import to_sets
-from metricgrad.surrogates.sources import broad
+from metricgrad.surrogates.sources import broad, mixed
 from metricgrad.training.recipes import SHIPPED, digit_scores, read_scores, teach
 from tests.trainings import seeded
 
@@ -67,6 +67,18 @@ def test_the_loss_for_accuracy_pushes_every_item_the_right_way() -> None:
     mg.ReLoss.pretrained("accuracy")(scores, torch.zeros(201, dtype=torch.long)).backward()
     assert scores.grad is not None
     assert (scores.grad[:, 0] < 0).all()
+
+
+@pytest.mark.parametrize("name", [name for name in SHIPPED if name != "accuracy"])
+@pytest.mark.parametrize("source", [broad, mixed])
+def test_losses_of_sets_push_most_of_their_gradient_the_right_way(name: str, source: Any) -> None:
+    """A correlation over sets does not ask for it item by item: what points the wrong way is bounded."""
+    scores, target = source(400, 128)(seeded(1))
+    leaf = scores.clone().requires_grad_()
+    mg.ReLoss.pretrained(name)(leaf, target).backward()
+    assert leaf.grad is not None
+    wrong = torch.where(target.bool(), leaf.grad.clamp(min=0), leaf.grad.clamp(max=0).abs())
+    assert wrong.sum() < 0.15 * leaf.grad.abs().sum()
 
 
 def test_the_losses_that_ship_are_small() -> None:

@@ -16,6 +16,7 @@ from metricgrad.report import plots
 from metricgrad.surrogates.base import metric_from_config
 from metricgrad.training.judging import at_threshold
 
+_SCALE = 0.62  # of a picture's own pixels
 _STYLE = """
 :root { --ink: #1d2733; --quiet: #5c677d; --line: #dfe4ea; --ours: #2a6f97; --paper: #ffffff; --wash: #f4f6f8; }
 * { box-sizing: border-box; }
@@ -31,7 +32,8 @@ section { background: var(--paper); border: 1px solid var(--line); border-radius
   padding: 22px 24px; margin: 20px 0; overflow-x: auto; }
 img { max-width: 100%; height: auto; display: block; margin: 0 auto; }
 figure { margin: 0; } figcaption { color: var(--quiet); font-size: 14px; margin-top: 10px; }
-table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums; font-size: 15px; }
+table { border-collapse: collapse; width: 100%; margin-bottom: 12px; font-variant-numeric: tabular-nums;
+  font-size: 15px; }
 th, td { text-align: right; padding: 6px 10px; border-bottom: 1px solid var(--line); }
 th:first-child, td:first-child { text-align: left; } th { color: var(--quiet); font-weight: 600; }
 pre { background: var(--wash); padding: 12px 14px; border-radius: 8px; overflow-x: auto; font-size: 14px; }
@@ -234,9 +236,12 @@ def _reproduce(asked: dict[str, Any], result: dict[str, Any]) -> str:
 
 
 def _figure(path: Path, caption: str) -> str:
-    data = base64.b64encode(path.read_bytes()).decode()
-    text = html.escape(caption)
-    return f'<figure><img alt="{text}" src="data:image/png;base64,{data}"><figcaption>{text}</figcaption></figure>'
+    picture = path.read_bytes()
+    data, text = base64.b64encode(picture).decode(), html.escape(caption)
+    # A PNG's width stands in bytes 16 to 19; one scale for all pictures, so that their letters are of one size.
+    width = round(_SCALE * int.from_bytes(picture[16:20], "big"))
+    image = f'<img alt="{text}" width="{width}" src="data:image/png;base64,{data}">'
+    return f"<figure>{image}<figcaption>{text}</figcaption></figure>"
 
 
 def _table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
