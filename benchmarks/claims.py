@@ -106,8 +106,8 @@ def _verdict_on_all(claim: dict[str, Any], cells: Cells, content: Table, digits:
 
 def _tested(found: dict[str, Cell]) -> str:
     """Which cells differ from 0: paired t tests over seeds, corrected by Holm's rule over all cells."""
-    seeds = max(len(cell.values) for cell in found.values())
-    whole = {name: cell.values for name, cell in found.items() if len(cell.values) == seeds}
+    seeds = min(len(cell.values) for cell in found.values())  # a table under way has more of some cells
+    whole = {name: cell.values[:seeds] for name, cell in found.items()}
     if seeds < 2:
         return "not measured yet"
     tested = differences({"cross_entropy": [0.0] * seeds, **whole}, True, test_share=0.0)

@@ -469,9 +469,8 @@ def test_a_damaged_run_is_told_in_a_sentence(tmp_path: Path) -> None:
     assert (found.exit_code, "is no whole run" in found.output.replace("\n", " ")) == (2, True)
 
 
-@pytest.mark.skipif(shutil.which("chromium") is None, reason="needs Debian's chromium, which .ci/run installs")
-def test_a_browser_shows_the_report(finished: Path) -> None:
-    """No errors, no network, all pictures there, and nothing wider than a telephone."""
+def shown(path: Path) -> dict[str, Any]:
+    """What a browser of a telephone's width makes of a page."""
     from playwright.sync_api import sync_playwright
 
     options = ["--no-sandbox", "--disable-background-networking", "--disable-component-update", "--no-first-run"]
@@ -483,18 +482,40 @@ def test_a_browser_shows_the_report(finished: Path) -> None:
         page.on("console", lambda message: errors.append(message.text) if message.type == "error" else None)
         page.on("pageerror", lambda error: errors.append(str(error)))
         page.on("request", lambda request: asked.append(request.url))
-        page.goto((finished / "report.html").as_uri())
+        page.goto(path.as_uri())
         page.wait_for_load_state("load")
-        widths = page.evaluate("[...document.images].map(image => image.complete ? image.naturalWidth : 0)")
-        overflow = page.evaluate("document.documentElement.scrollWidth - window.innerWidth")
-        title = page.title()
+        found = {
+            "errors": errors,
+            "asked": asked,
+            "widths": page.evaluate("[...document.images].map(image => image.complete ? image.naturalWidth : 0)"),
+            "overflow": page.evaluate("document.documentElement.scrollWidth - window.innerWidth"),
+            "title": page.title(),
+        }
         browser.close()
-    assert errors == []
-    assert all(url.startswith(("file:", "data:")) for url in asked)
-    assert len(widths) == 6
-    assert min(widths) > 300
-    assert overflow <= 0
-    assert title.startswith("f1 on ")
+    return found
+
+
+@pytest.mark.skipif(shutil.which("chromium") is None, reason="needs Debian's chromium, which .ci/run installs")
+@pytest.mark.parametrize(
+    ("command", "pictures"),
+    [((), 6), (("train", "--metric", "average_precision"), 4), (("compare", "--splits", 2, "--methods", "focal"), 1)],
+    ids=["decisions", "order", "comparison"],
+)
+def test_a_browser_shows_the_report(
+    command: tuple[Any, ...], pictures: int, finished: Path, data: Path, tmp_path: Path
+) -> None:
+    """No errors, no network, all pictures there, and nothing wider than a telephone."""
+    place = tmp_path / "run" if command else finished
+    if command:
+        found = run(command[0], data, "--target", "label", *QUICK, *command[1:], "--out", place)
+        assert found.exit_code == 0, found.output
+    page = shown(place / "report.html")
+    assert page["errors"] == []
+    assert all(url.startswith(("file:", "data:")) for url in page["asked"])
+    assert len(page["widths"]) == pictures
+    assert min(page["widths"]) > 300
+    assert page["overflow"] <= 0
+    assert " on " in page["title"]
 
 
 FULL_DISK = """

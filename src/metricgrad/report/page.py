@@ -23,9 +23,9 @@ _STYLE = """
 body { margin: 0; background: var(--wash); color: var(--ink);
   font: 16px/1.55 system-ui, "Segoe UI", Roboto, sans-serif; }
 main { max-width: 960px; margin: 0 auto; padding: 40px 24px 64px; }
-h1 { font-size: 28px; line-height: 1.2; margin: 0 0 4px; }
+h1 { font-size: 28px; line-height: 1.2; margin: 0 0 4px; overflow-wrap: anywhere; }
 h2 { font-size: 19px; margin: 0 0 12px; }
-p { margin: 0 0 12px; }
+p { margin: 0 0 12px; overflow-wrap: anywhere; }
 .quiet { color: var(--quiet); }
 .verdict { font-size: 19px; border-left: 4px solid var(--ours); padding: 4px 0 4px 16px; margin: 24px 0; }
 section { background: var(--paper); border: 1px solid var(--line); border-radius: 10px;
