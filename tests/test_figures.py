@@ -47,6 +47,17 @@ def test_a_model_of_one_parameter_goes_where_its_loss_is_lowest(
     assert last.true[last.a > one_parameter.REACH][-1] < 0.15
 
 
-@pytest.mark.parametrize("name", ["loss_surfaces", "one_parameter"])
+def test_a_loss_that_ranks_better_moves_fewer_wrong_items(tmp_path: Path) -> None:
+    who_is_moved = script("who_is_moved")
+    slopes = {label: who_is_moved.slopes(loss) for label, loss in who_is_moved.losses(steps=60).items()}
+    who_is_moved.draw(slopes).savefig(tmp_path / "moved.png", dpi=30)
+    assert (tmp_path / "moved.png").stat().st_size > 0
+    wrong = {label: each[40].item() for label, each in slopes.items()}  # at a lead of -4
+    assert wrong["cross-entropy"] > 0.9
+    assert 0.01 < wrong["ReLoss"] < 0.1
+    assert wrong["no penalty, of margins"] < wrong["ReLoss"]
+
+
+@pytest.mark.parametrize("name", ["loss_surfaces", "one_parameter", "who_is_moved"])
 def test_the_pictures_in_the_docs_are_small(name: str) -> None:
     assert 30_000 < (FIGURES / f"{name}.png").stat().st_size < 400_000
