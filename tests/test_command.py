@@ -8,12 +8,14 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 from scipy.stats import ttest_rel
 from sklearn.datasets import dump_svmlight_file
 from typer.testing import CliRunner
@@ -21,6 +23,7 @@ from typer.testing import CliRunner
 import metricgrad as mg
 from metricgrad.cli import app
 from metricgrad.cli.comparing import differences, method_list
+from metricgrad.cli.evidence import gather
 from metricgrad.cli.reading import bundled, read_table
 from metricgrad.cli.training import seconds, widths
 
@@ -402,6 +405,15 @@ def test_reports_of_other_tasks(kind: str, tmp_path: Path) -> None:
     assert pictures == common | ({"confusion"} if kind == "classes" else {"roc_pr"})
     page = (tmp_path / "run" / "report.html").read_text()
     assert ("threshold tuned" in page, "best threshold" in page) == (False, False)
+
+
+def test_losses_that_cannot_be_ranked_are_left_out_of_the_evidence() -> None:
+    x = torch.randn(200, 2, generator=torch.Generator().manual_seed(0))
+    y = (x[:, 0] + x[:, 1].square() > 1.5).long()
+    found = mg.fit(torch.nn.Linear(2, 1), (x, y), metric="auc", method="cross_entropy", rate=0.1, epochs=2, folds=1)
+    assert "aligned_names" in gather(replace(found, score_sets=found.score_sets * 4), x, y)
+    one_class = [sets._replace(target=torch.zeros_like(sets.target)) for sets in found.score_sets * 4]
+    assert "aligned_names" not in gather(replace(found, score_sets=one_class), x, y)
 
 
 def test_a_refused_command_does_not_block_its_folder(data: Path, tmp_path: Path) -> None:

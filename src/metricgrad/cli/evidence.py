@@ -74,7 +74,10 @@ def _alignment(fit: Fit) -> dict[str, np.ndarray]:
         sets = [each._replace(scores=scale * each.scores) for each in fit.score_sets]
         loss = contender.loss(metric, 0)
         loss = Relaxed(loss) if isinstance(loss, UniLoss) else loss
-        ranked = rank_correlation(loss, metric, sets, generator=torch.Generator().manual_seed(0))
+        try:
+            ranked = rank_correlation(loss, metric, sets, generator=torch.Generator().manual_seed(0))
+        except ValueError:  # too few sets have a value, or all have the same: there is no order to show
+            return {}
         found[f"aligned_{number}_losses"], found[f"aligned_{number}_values"] = (
             ranked.losses.numpy(),
             ranked.values.numpy(),
