@@ -23,7 +23,7 @@ from metricgrad.cli.reading import TARGET, numbers, read_table, split_target
 from metricgrad.estimators import MetricClassifier
 from metricgrad.metrics import Metric
 from metricgrad.metrics import metric as to_metric
-from metricgrad.report import write_run
+from metricgrad.report import label, write_run
 from metricgrad.surrogates.base import metric_config
 from metricgrad.training import Fit
 
@@ -213,21 +213,14 @@ def show(result: dict[str, Any], folder: Path) -> None:
     for column in (result["metric"], "validation", "test", ""):
         table.add_column(column, justify="right" if column in ("validation", "test") else "left")
     for name, each in result["finalists"].items():
-        label = name_of(name, each)
-        table.add_row(
-            label, f"{each['validation']:.4f}", f"{each['test']:.4f}", "chosen" if name == result["chosen"] else ""
-        )
+        called, mark = label(name, each), "chosen" if name == result["chosen"] else ""
+        called += ", threshold tuned" if called == "cross-entropy" and each["threshold"] is not None else ""
+        table.add_row(called, f"{each['validation']:.4f}", f"{each['test']:.4f}", mark)
     console.print(table)
     console.print(result["verdict"], highlight=False, markup=False)
     if result["stopped"]:
         console.print("stopped early: this is the best so far; the same command goes on", style="yellow")
     console.print(f"{folder / 'report.html'}, after {result['seconds']} s", style="dim", highlight=False)
-
-
-def name_of(name: str, found: dict[str, Any]) -> str:
-    """What a finalist is called, where its threshold is worth a word."""
-    tuned = ", threshold tuned" if found["threshold"] is not None else ""
-    return f"cross-entropy{tuned}" if found["method"] == name == "cross_entropy" else found["method"]
 
 
 def widths(text: str) -> list[int]:

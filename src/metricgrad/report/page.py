@@ -122,7 +122,7 @@ def write_comparison(folder: Path) -> Path:
 def _figures(folder: Path, result: dict[str, Any], evidence: dict[str, np.ndarray]) -> list[Any]:
     """The pictures with their titles; the first stands with the values."""
     name, place, finalists = result["metric"], folder / "figures", result["finalists"]
-    labels = {each: _label(each, found) for each, found in finalists.items()}
+    labels = {each: label(each, found) for each, found in finalists.items()}
     rows = [(labels[each], found["test"], *found["interval"]) for each, found in finalists.items()]
     found: list[Any] = [
         _figure(plots.dots(rows, name, place / "comparison.png"), "95 % intervals, test data resampled.")
@@ -154,7 +154,8 @@ def _figures(folder: Path, result: dict[str, Any], evidence: dict[str, np.ndarra
     return found
 
 
-def _label(name: str, found: dict[str, Any]) -> str:
+def label(name: str, found: dict[str, Any]) -> str:
+    """What a finalist is called."""
     return "cross-entropy" if found["method"] == name == "cross_entropy" else found["method"]
 
 
@@ -196,7 +197,7 @@ def _values(result: dict[str, Any]) -> str:
         shown = f"{cut:.3g}" if isinstance(cut, float) else "" if cut is None else "one for each label"
         mark = "chosen" if name == result["chosen"] else ""
         values = f"{found['validation']:.4f}", f"{found['test']:.4f}", shown, f"{found['rate']:g}", str(found["epoch"])
-        rows.append((_label(name, found), *values, mark))
+        rows.append((label(name, found), *values, mark))
     table = _table((result["metric"], "validation", "test", "threshold", "learning rate", "epoch", ""), rows)
     if bounds is None:
         return table
