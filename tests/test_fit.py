@@ -1,48 +1,20 @@
-"""mg.fit: every method trains, choices are made on validation data alone, an interrupted training goes on exactly."""
+"""mg.fit: every method trains, on data and models of every kind."""
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from sklearn.metrics import average_precision_score, f1_score
+from sklearn.metrics import f1_score
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, Dataset, TensorDataset
+from torch.utils.data import DataLoader, TensorDataset
 
 import metricgrad as mg
-from metricgrad import storage
-from metricgrad.training import fit, heat, tournament
 from metricgrad.training.entrants import BASELINES, contenders, method_names
 from metricgrad.training.feeding import Drawing, Items, Loader, cut, to_feed
-from metricgrad.training.judging import Judge, Seen
+from metricgrad.training.ground import Plan, to_ground
+from tests.fitting import Data, Squares, linear, made, quick, same, weights
 from tests.trainings import seeded
-
-Data = tuple[Tensor, Tensor]
-
-
-def made(number: int = 400, seed: int = 0, noise: float = 0.5) -> Data:
-    """About one in six is positive, and a linear model gets most of them."""
-    x = torch.randn(number, 5, generator=seeded(seed))
-    return x, (x[:, 0] + noise * torch.randn(number, generator=seeded(seed + 1)) > 1).long()
-
-
-def linear(outputs: int = 1, features: int = 5) -> nn.Linear:
-    torch.manual_seed(0)
-    return nn.Linear(features, outputs)
-
-
-def quick(model: nn.Module, data: Any, valid: Any = None, **options: Any) -> mg.Fit:
-    return mg.fit(model, data, valid, **{"metric": "f1", "epochs": 4, "rate": 0.1, "progress": False, **options})
-
-
-def weights(found: mg.Fit) -> list[Tensor]:
-    return list(found.model.state_dict().values())
-
-
-def same(one: mg.Fit, other: mg.Fit) -> bool:
-    return all(torch.equal(a, b) for a, b in zip(weights(one), weights(other), strict=True))
-
 
 # ---------------------------------------------------------------------------------------------------------- methods
 
@@ -130,19 +102,6 @@ def test_predictions_are_decided_at_the_threshold_that_was_tuned() -> None:
 # ------------------------------------------------------------------------------------------------- kinds of data
 
 
-class Squares(Dataset[Data]):
-    """Items that no tensor holds."""
-
-    def __init__(self, data: Data) -> None:
-        self.data = data
-
-    def __len__(self) -> int:
-        return len(self.data[1])
-
-    def __getitem__(self, index: int) -> Data:
-        return self.data[0][index], self.data[1][index]
-
-
 @pytest.mark.parametrize(
     "kind",
     [
@@ -214,27 +173,14 @@ def test_options_of_a_surrogate_that_is_passed_are_refused() -> None:
         quick(linear(), empty, made(seed=9), method="cross_entropy")
 
 
-class Indexed(Dataset[tuple[Tensor, Tensor]]):
-    """Items one by one."""
-
-    def __init__(self, data: Data) -> None:
-        self.data = data
-
-    def __len__(self) -> int:
-        return len(self.data[1])
-
-    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
-        return self.data[0][index], self.data[1][index]
-
-
 def test_a_dataset_smaller_than_a_batch_is_trained_on_and_cut_by_itself() -> None:
     model = linear()
     before = model.weight.detach().clone()
-    found = quick(model, Indexed(made(200)), method="cross_entropy", epochs=20)
+    found = quick(model, Squares(made(200)), method="cross_entropy", epochs=20)
     assert not torch.equal(model.weight, before)
     assert found.value > 0.6
     assert found.seen.target.numel() == 40
-    feed = to_feed("train", Indexed(made(300)), 256)
+    feed = to_feed("train", Squares(made(300)), 256)
     assert isinstance(feed, Loader)
     assert [len(batch.y[0]) for batch in feed.epoch(0, 0, 1)] == [150, 150]
 
@@ -264,14 +210,6 @@ def test_a_loss_with_memory_may_be_passed() -> None:
     assert found.value > 0.6
 
 
-def test_a_budget_too_short_for_challengers_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tournament.Arena, "late", lambda *_: True)
-    found = quick(linear(), made(), folds=1)
-    assert found.decision.challenger is None
-    assert "no time for a challenger" in found.verdict()
-    assert "challenger" not in quick(linear(), made(), method="cross_entropy", folds=1).verdict()
-
-
 def test_a_loader_needs_validation_data() -> None:
     with pytest.raises(ValueError, match="pass valid="):
         quick(linear(), DataLoader(Squares(made()), 64))
@@ -299,112 +237,6 @@ def test_balanced_batches_hold_all_classes_alike() -> None:
         assert batch.y.float().mean().item() == pytest.approx(share, abs=0.02)
     with pytest.raises(ValueError, match="balanced batches need one class"):
         quick(linear(2), (x, torch.stack([y, y], -1)), metric=mg.metric("f1", multilabel=True), balanced=True)
-
-
-# ----------------------------------------------------------------------------------------------------- the judge
-
-
-def judged(metric: Any, number: int = 300, folds: int = 3) -> tuple[Judge, Tensor, Tensor]:
-    target = (torch.rand(folds, number, generator=seeded()) < 0.3).long()
-    scores = torch.randn(folds, number, generator=seeded(1)) + target
-    live = torch.ones(folds, number, dtype=torch.bool)
-    live[0, -7:] = False
-    return Judge(mg.metric(metric), Seen(target, live)), scores, target
-
-
-def test_decisions_are_pooled_and_orders_are_averaged() -> None:
-    judge, scores, target = judged("f1")
-    value, threshold = judge.look(scores)
-    live = judge.seen.live
-    assert threshold is not None
-    assert value == pytest.approx(f1_score(target[live], scores[live] > threshold))
-    judge, scores, target = judged("average_precision")
-    value, threshold = judge.look(scores)
-    each = [average_precision_score(target[k][live[k]], scores[k][live[k]]) for k in range(3)]
-    assert threshold is None
-    assert value == pytest.approx(sum(each) / 3, abs=1e-5)
-
-
-def test_luck_is_a_standard_error_for_one_challenger_and_more_for_many() -> None:
-    """Two models that differ in whether items are right: the standard error of the difference is known."""
-    judge, _, target = judged("accuracy", 2000, 1)
-    right = torch.where(torch.rand(6, 1, 2000, generator=seeded(2)) < 0.8, 1, -1)
-    scores = list((2 * target - 1) * right.float())
-    zero = torch.zeros(())
-    pair = [(each > 0).long() == target for each in scores[:2]]
-    exact = (pair[1].double() - pair[0].double())[judge.seen.live].std() / judge.seen.live.sum() ** 0.5
-    one = judge.luck(scores[:2], [zero, zero], seeded())
-    many = judge.luck(scores, [zero] * 6, seeded())
-    assert one == pytest.approx(exact.item(), rel=0.25)
-    assert many > 1.3 * one
-
-
-# --------------------------------------------------------------------------------------------------- the tournament
-
-
-def test_cross_entropy_that_wins_is_the_one_that_is_asked_for() -> None:
-    """On labels that no loss can do better on, auto ends where training on cross-entropy ends, bit by bit."""
-    x = torch.randn(300, 5, generator=seeded())
-    y = (torch.rand(300, generator=seeded(1)) < 0.3).long()
-    auto, plain = (
-        quick(linear(), (x, y), metric="auc", method=method, rate=None) for method in ("auto", "cross_entropy")
-    )
-    assert auto.decision.winner is auto.decision.ordinary
-    assert "cross-entropy is as good here" in auto.verdict()
-    assert same(auto, plain)
-    assert auto.value == plain.value
-
-
-@pytest.mark.parametrize("seed", range(5))
-def test_random_labels_show_no_gain(seed: int) -> None:
-    x = torch.randn(400, 5, generator=seeded(seed))
-    y = (torch.rand(400, generator=seeded(100 + seed)) < 0.2).long()
-    found = quick(linear(), (x, y), metric="average_precision", seed=seed)
-    assert found.decision.winner is found.decision.ordinary
-
-
-def test_a_real_gain_is_taken() -> None:
-    """A ring of positives that a linear model can only cut through: cross-entropy gives up, F1 does not."""
-    x = torch.randn(3000, 2, generator=seeded())
-    y = ((x[:, 0] > 1.2) | ((x[:, 0] < -1.5) & (torch.rand(3000, generator=seeded(1)) < 0.8))).long()
-    found = quick(linear(features=2), (x, y), rate=0.1, epochs=8)
-    assert found.decision.gain > found.decision.luck
-    assert found.decision.winner is found.decision.challenger
-    assert "is better" in found.verdict()
-    plain = quick(linear(features=2), (x, y), method="cross_entropy", rate=0.1, epochs=8)
-    loser = found.finalists["cross_entropy"]
-    for one, other in zip(loser.model.parameters(), plain.model.parameters(), strict=True):
-        assert torch.equal(one, other)
-    assert loser.threshold is not None
-    assert plain.threshold is not None
-    assert torch.equal(loser.threshold, plain.threshold)
-
-
-def test_a_budget_shortens_the_training() -> None:
-    found = quick(linear(), made(), budget=1.5, epochs=200)
-    assert max(entry.epochs for entry in found.entries) < 200
-    assert found.seconds < 15
-
-
-def test_patience_ends_a_training_that_gets_no_better() -> None:
-    found = quick(linear(), made(), method="cross_entropy", epochs=60, patience=3, folds=1)
-    curve = found.decision.winner.curve
-    assert curve[:, 1].isnan().any()
-    assert found.decision.winner.epoch + 3 == int((~curve[:, 1].isnan()).sum())
-
-
-def test_a_training_that_diverges_leaves_the_others_alone() -> None:
-    x, y = made()
-    found = mg.fit(
-        linear(), (1e18 * x, y), metric="f1", method="cross_entropy", epochs=3, progress=False, clip=None, folds=1
-    )
-    assert found.value > 0.2
-
-
-def test_memory_joins_small_batches() -> None:
-    plain, remembered = (quick(linear(), made(), method="smooth_ap", batch=16, memory=size) for size in (0, 128))
-    assert remembered.value > 0.7
-    assert not same(plain, remembered)
 
 
 # ------------------------------------------------------------------------------------------- models and stacking
@@ -444,107 +276,98 @@ def test_the_users_model_is_trained_in_place() -> None:
     assert not torch.equal(model.weight, linear().weight)
 
 
-# -------------------------------------------------------------------------------------------------- interruptions
+class Tied(nn.Module):
+    """Two layers with one weight, and a buffer that is not saved."""
+
+    scale: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second, self.last = nn.Linear(5, 5), nn.Linear(5, 5), nn.Linear(5, 1)
+        self.second.weight = self.first.weight
+        self.register_buffer("scale", torch.ones(5), persistent=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last(self.second(self.first(x * self.scale).relu()).relu())
 
 
-def stop_after(monkeypatch: pytest.MonkeyPatch, looks: int, error: type[BaseException]) -> None:
-    """Raises after so many looks at validation data."""
-    count, look = 0, heat.Heat._look
-
-    def counting(self: heat.Heat, mean: Tensor) -> None:
-        nonlocal count
-        look(self, mean)
-        count += 1
-        if count == looks:
-            raise error
-
-    monkeypatch.setattr(heat.Heat, "_look", counting)
-
-
-@pytest.mark.parametrize(
-    ("looks", "options"),
-    [
-        pytest.param(1, {}, id="at once"),
-        pytest.param(19, {}, id="late"),
-        pytest.param(6, {"method": "smooth_ap", "memory": 32}, id="with a memory"),
-    ],
-)
-def test_a_training_that_was_killed_goes_on_exactly(
-    looks: int, options: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    whole = quick(linear(), made(), folds=2, **options)
-    with monkeypatch.context() as patch:
-        stop_after(patch, looks, RuntimeError)
-        with pytest.raises(RuntimeError):
-            quick(linear(), made(), folder=tmp_path, folds=2, **options)
-    resumed = quick(linear(), made(), folder=tmp_path, folds=2, **options)
-    assert same(whole, resumed)
-    assert resumed.verdict() == whole.verdict()
-
-
-def test_ctrl_c_keeps_the_best_so_far(monkeypatch: pytest.MonkeyPatch) -> None:
-    stop_after(monkeypatch, 9, KeyboardInterrupt)
-    found = quick(linear(), made())
-    assert found.stopped
+def test_models_with_tied_weights_and_unsaved_buffers() -> None:
+    torch.manual_seed(0)
+    found = quick(Tied(), made(), method="cross_entropy", folds=1, epochs=10, rate=0.03)
+    assert found.value == pytest.approx(judged_again(found), abs=1e-6)
     assert found.value > 0.6
-    assert found.decision.ordinary is not None
 
 
-def test_a_full_disk_leaves_the_last_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = quick(linear(), made(), method="cross_entropy", folds=1)
-    saved = storage.save_file
-    calls = 0
-
-    def full(tensors: Any, path: Path, metadata: Any) -> None:
-        nonlocal calls
-        calls += 1
-        if calls == 3:
-            path.write_bytes(b"half of it")
-            raise OSError(28, "No space left on device")
-        saved(tensors, path, metadata)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(storage, "save_file", full)
-        with pytest.raises(OSError, match="No space left"):
-            quick(linear(), made(), method="cross_entropy", folds=1, folder=tmp_path)
-    assert same(whole, quick(linear(), made(), method="cross_entropy", folds=1, folder=tmp_path))
+def judged_again(found: mg.Fit) -> float:
+    """The model's metric on its validation items, which are items 2, 7, 12, ... of the sorted ones."""
+    (fold,) = cut(Items(*made()), 1, 0.2, 0)
+    x, y = made()
+    return found.measure(x[fold.valid], y[fold.valid])
 
 
-def test_a_folder_of_another_training_is_refused(tmp_path: Path) -> None:
-    quick(linear(), made(), method="cross_entropy", folder=tmp_path, folds=1)
-    with pytest.raises(ValueError, match="epochs=4; this one has epochs=5"):
-        quick(linear(), made(), method="cross_entropy", folder=tmp_path, folds=1, epochs=5)
-    with pytest.raises(ValueError, match="seed=0; this one has seed=1"):
-        quick(linear(), made(), method="cross_entropy", folder=tmp_path, folds=1, seed=1)
+def test_frozen_parameters_stay_as_they_are_under_decay() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(5, 4), nn.ReLU(), nn.Linear(4, 1))
+    model[0].requires_grad_(False)
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    quick(model, made(), method="cross_entropy", decay=0.5, folds=1)
+    after = model.state_dict()
+    assert torch.equal(after["0.weight"], before["0.weight"])
+    assert not torch.equal(after["2.weight"], before["2.weight"])
+
+
+def test_what_is_trained_on_can_be_predicted() -> None:
+    """Pixels as bytes, and targets in a column."""
+    x, y = made()
+    pixels = (40 * x + 128).clamp(0, 255).to(torch.uint8)
+    found = quick(nn.Sequential(nn.BatchNorm1d(5), linear()), (pixels, y[:, None]), method="cross_entropy", folds=1)
+    assert found.measure(pixels, y[:, None]) == found.measure(pixels.float(), y)
+    assert found.predict(pixels).shape == (400,)
+
+
+def test_a_surrogate_that_is_passed_is_not_changed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("metricgrad.training.joint_heat._UNIVERSAL_STEPS", 20)
+    loss = mg.BilevelLoss("f1", generator=seeded())
+    before = {name: value.clone() for name, value in loss.state_dict().items()}
+    quick(linear(), made(), method=loss, folds=1)
+    assert all(torch.equal(value, before[name]) for name, value in loss.state_dict().items())
 
 
 @pytest.mark.parametrize(
-    ("change", "name"),
-    [
-        (lambda: {"data": made(seed=7)}, "data"),
-        (lambda: {"model": nn.Linear(5, 1, bias=True)}, "model"),
-        (lambda: {"metric": mg.metric("fbeta", beta=5.0)}, "metric"),
-        (lambda: {"balanced": True}, "balanced"),
-        (lambda: {"tune_threshold": False}, "tune_threshold"),
-    ],
+    ("options", "message"),
+    [({"decay": 0.5}, "no weight decay; pass decay=0. Got 0.5"), ({"balanced": True}, "pass balanced=False")],
 )
-def test_a_checkpoint_of_other_data_model_or_metric_is_refused(change: Any, name: str, tmp_path: Path) -> None:
-    usual = {"metric": mg.metric("fbeta", beta=0.5), "method": "cross_entropy", "folds": 1, "folder": tmp_path}
-    quick(linear(), made(), **usual)
-    options = {"model": linear(), "data": made(), **usual, **change()}
-    with pytest.raises(ValueError, match=f"is of a training with {name}="):
-        quick(options.pop("model"), options.pop("data"), **options)
+def test_options_without_effect_on_a_bilevel_loss_are_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        quick(linear(), made(), method="bilevel", folds=1, **options)
 
 
-def test_randomness_of_the_user_is_left_alone() -> None:
-    torch.manual_seed(4)
-    expected = torch.rand(3)
-    torch.manual_seed(4)
-    model = nn.Linear(5, 1)
-    torch.manual_seed(4)
-    quick(model, made(), folds=1)
-    assert torch.equal(torch.rand(3), expected)
+def test_folds_beside_validation_data_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"validation data already\. Got folds=5"):
+        quick(linear(), made(), made(seed=3), folds=5)
+    with pytest.raises(ValueError, match=r"validation data already\. Got folds=5"):
+        quick(linear(), Squares(made()), folds=5)
 
 
-def test_the_module_is_documented() -> None:
-    assert "validation" in (fit.__doc__ or "")
+def test_a_validation_loader_may_not_shuffle_by_itself() -> None:
+    """Its targets would be those of other items."""
+    order = torch.Generator().manual_seed(0)
+    loader = DataLoader(Squares(made(seed=3)), 64, shuffle=True, generator=order)
+    with pytest.raises(ValueError, match="validation loader gives other items, or another order, each time"):
+        quick(linear(), made(), loader, method="cross_entropy")
+
+
+def test_very_many_validation_items_are_looked_at_at_random() -> None:
+    target = (torch.arange(60_000) >= 55_000).long()  # sorted: the first 50,000 are of one class
+    plan = Plan(mg.metric("f1"), tune=True, batch=64, balanced=False, folds=None, share=0.2)
+    _, ground = to_ground(Items(*made()), Items(torch.zeros(60_000, 5), target), plan, 0)
+    assert ground.judge.seen.target.float().mean().item() == pytest.approx(1 / 12, rel=0.05)
+
+
+def test_one_cut_has_every_class_on_both_sides() -> None:
+    target = (torch.arange(101) >= 98).long()
+    for share in (0.2, 0.9):
+        for seed in range(5):
+            (fold,) = cut(Items(torch.zeros(101, 2), target), 1, share, seed)
+            assert set(target[fold.valid].tolist()) == set(target[fold.train].tolist()) == {0, 1}
+            assert len(fold.valid) + len(fold.train) == 101

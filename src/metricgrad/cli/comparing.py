@@ -48,6 +48,7 @@ from metricgrad.progress import progress as to_progress
 from metricgrad.report import write_comparison
 from metricgrad.training.entrants import ORDINARY, method_names, takes, usual_methods
 
+_APART = 1000  # seeds of splits, so that the next --seed shares none of them
 _TRIED = 100  # rows that tell whether a loss takes such targets
 
 
@@ -153,11 +154,12 @@ def measure(folder: RunFolder, asked: dict[str, Any], x: Any, y: Any, *, progres
     names, splits = asked["methods"], asked["splits"]
     with to_progress("comparing", len(names) * splits, progress) as tell:
         for split in range(splits):
-            trained, tested = cut(x, y, asked["test_share"], asked["seed"] + split)
+            seed = asked["seed"] + _APART * split
+            trained, tested = cut(x, y, asked["test_share"], seed)
             for name in names:
                 known = values.setdefault(name, [])
                 if len(known) <= split:
-                    model = classifier(asked, trained.y, name, progress=False)
+                    model = classifier(asked | {"seed": seed}, trained.y, name, progress=False)
                     model.fit(trained.x, trained.y, rows=trained.rows)
                     if model.fit_.stopped:
                         raise KeyboardInterrupt  # half a training is no value

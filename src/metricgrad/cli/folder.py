@@ -8,12 +8,15 @@ result.json          values, what was tried, what was decided; there once the ru
 
 import hashlib
 import json
+import os
 import platform
 import shutil
+import sys
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+_LOCK = ".lock"
 _PACKAGES = ("metricgrad", "torch", "numpy", "scikit-learn", "pandas")
 
 
@@ -27,11 +30,15 @@ class RunFolder:
 
     def __init__(self, path: Path, config: dict[str, Any]) -> None:
         self.path = path
-        stored = path / "config.json"
         if path.exists() and not path.is_dir():
             raise ValueError(f"--out {path} is a file; name a folder")
-        if stored.exists() and self.begun:
-            before = json.loads(stored.read_text())["asked"]
+        before = _asked(path / "config.json")
+        if before is None and path.exists() and any(each.name != _LOCK for each in path.iterdir()):
+            raise ValueError(f"{path} has files in it that are no run of metricgrad; choose another --out")
+        path.mkdir(parents=True, exist_ok=True)
+        if self.result is None or self.result.get("stopped"):
+            _lock(path)
+        if before is not None and self.begun:
             here = json.loads(json.dumps(config))
             for name in sorted(before.keys() | here.keys()):
                 if before.get(name) == here.get(name):
@@ -43,9 +50,6 @@ class RunFolder:
                     "choose another --out"
                 )
             return
-        if path.exists() and not stored.exists() and any(path.iterdir()):
-            raise ValueError(f"{path} has files in it that are no run of metricgrad; choose another --out")
-        path.mkdir(parents=True, exist_ok=True)
         self.write("config.json", {"asked": config, "versions": versions()})
 
     @property
@@ -77,6 +81,30 @@ class RunFolder:
         self.write("result.json", result)
         if not result.get("stopped"):
             shutil.rmtree(self.checkpoints, ignore_errors=True)
+            (self.path / _LOCK).unlink(missing_ok=True)
+
+
+def _asked(config: Path) -> dict[str, Any] | None:
+    """What a run was asked for; None where no run has written the file: many programs have a config.json."""
+    try:
+        stored = json.loads(config.read_text())
+    except (FileNotFoundError, ValueError):
+        return None
+    return stored["asked"] if isinstance(stored, dict) and {"asked", "versions"} <= stored.keys() else None
+
+
+def _lock(path: Path) -> None:
+    """Keeps other processes out of a folder until this one ends, however it ends; ValueError where one is in it."""
+    if sys.platform == "win32":
+        return  # two starts at once are the user's own care there
+    import fcntl
+
+    number = os.open(path / _LOCK, os.O_WRONLY | os.O_CREAT)  # open for as long as the process is
+    try:
+        fcntl.lockf(number, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except (BlockingIOError, PermissionError):
+        os.close(number)
+        raise ValueError(f"another process is at work in {path}; wait for it, or choose another --out") from None
 
 
 def digests(*paths: Path | None) -> list[str | None]:

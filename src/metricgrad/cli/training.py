@@ -74,7 +74,8 @@ def train(
         chosen, read = to_metric(metric), parts(data, target, test, test_share, seed, drop)
         trained, tested = read.trained, read.tested
         folder = RunFolder(out or Path("runs") / f"{name}-{metric}", asked | {"sha256": read.sha256})
-        if folder.result is None or folder.result["stopped"]:
+        unfinished = folder.result is None or folder.result["stopped"]
+        if unfinished:
             model = classifier(asked, trained.y, method, progress=not as_json)
             model.fit(trained.x, trained.y, rows=trained.rows, folder=folder.checkpoints)
             model.save(folder.path / "model.safetensors")
@@ -83,13 +84,14 @@ def train(
             np.savez_compressed(folder.path / "evidence.npz", **evidence)
             rows = {"train": len(trained), "test": len(tested), "without_target": read.left_out}
             folder.finish(outcome(model, chosen, x, y) | {"rows": rows})
-            write_run(folder.path)
         elif not as_json:
             Console(stderr=True).print("this run is there already; here is its result", style="yellow")
+        if unfinished or not (folder.path / "report.html").exists():  # a kill may come between result and report
+            write_run(folder.path)
     except (ValueError, OSError, RuntimeError) as error:  # of which the last is training that diverged
         refuse(str(error))
     except KeyboardInterrupt:
-        refuse("stopped before there was anything to keep")
+        refuse("stopped before there was a result; the same command goes on from here")
     result = folder.result
     assert result is not None
     if as_json:

@@ -160,6 +160,8 @@ class MetricClassifier(ClassifierMixin, BaseEstimator):
     def predict(self, X: Any) -> np.ndarray:  # noqa: N803
         """Classes, decided at the threshold that was tuned with the model.
 
+        For a metric of order, which has none, two classes are told apart where their probability is one half.
+
         Args:
             X: `[items, columns]`.
 
@@ -174,7 +176,9 @@ class MetricClassifier(ClassifierMixin, BaseEstimator):
         return self.classes_[found.argmax(-1)]
 
     def predict_proba(self, X: Any) -> np.ndarray:  # noqa: N803
-        """Probabilities as the decisions see them: 0.5 is at the threshold, the steepness is fitted on validation data.
+        """Probabilities as the decisions see them: 0.5 is at the threshold.
+
+        Of two classes the steepness is fitted on validation data; of more, and of labels, it is that of the scores.
 
         Args:
             X: `[items, columns]`.

@@ -91,7 +91,8 @@ def write_comparison(folder: Path) -> Path:
             sign="+",
         ),
         f"Mean gain over {result['splits']} splits of the data into training and test, paired, with 95 % intervals "
-        "that allow for rows shared by training parts. Better is to the right.",
+        "that allow for rows shared by training parts, each for itself; p in the table is corrected for their number. "
+        "Better is to the right.",
     )
     header = ("trained on", result["metric"], "spread", "gain", "error", "p, corrected")
     cells = []
@@ -146,9 +147,10 @@ def _figures(folder: Path, result: dict[str, Any], evidence: dict[str, np.ndarra
     aligned = _aligned(evidence)
     if aligned:
         picture = plots.alignment(aligned, name, place / "alignment.png")
+        line = "falling" if result["higher_is_better"] else "rising"
         caption = (
             "Sets of validation items, scored by all that was tried, whatever it was trained on: the closer to one "
-            "falling line, the better. UniLoss is drawn by its relaxation, which it descends; its value is the metric."
+            f"{line} line, the better. UniLoss is drawn by its relaxation, which it descends; its value is the metric."
         )
         found.append(("Is the loss aligned with the metric?", _figure(picture, caption)))
     return found
@@ -219,9 +221,10 @@ def _tried(result: dict[str, Any]) -> str:
         for each in tried
     ]
     table = _table(("loss", "learning rate", "epochs", "best epoch", "validation"), rows)
+    meets = ", and meets cross-entropy" if len(result["finalists"]) > 1 else ""
     return (
         "<p>Everyone trains briefly, the best third for longer, the best two to the end; the best of all these "
-        "trainings is the one that meets cross-entropy, as a short one can be best.</p>"
+        f"trainings counts, as a short one can be best{meets}.</p>"
         f"<details><summary>All {len(rows)} trainings</summary>{table}</details>"
     )
 

@@ -6,6 +6,7 @@ ones; a flexible model on clean data needs the warm start, on noisy data it hurt
 learning rates.
 """
 
+import copy
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -86,9 +87,9 @@ class Contender:
         return (self.method, repr(sorted(options.items())), self.start, id(self.given))
 
     def loss(self, metric: Metric, seed: int) -> Surrogate:
-        """The loss itself, of scores multiplied by `scale`."""
+        """The loss itself, of scores multiplied by `scale`; the user's own as a copy, as some learn on the way."""
         if self.given is not None:
-            return self.given
+            return copy.deepcopy(self.given)
         generator = torch.Generator().manual_seed(seed)
         match self.method:
             case "uniloss":

@@ -111,13 +111,23 @@ def to_feed(name: str, data: Any, batch: int) -> Items | Loader:
         raise TypeError(
             f"{name} must be (x, y) of arrays or tensors, a Dataset or a DataLoader; got {type(data).__name__}"
         )
-    x, y = (part if isinstance(part, Tensor) else torch.as_tensor(np.asarray(part)) for part in data)
-    x = x.float() if x.is_floating_point() or x.dtype in (torch.bool, torch.uint8) else x
+    x, y = features(data[0]), tensor(data[1])
     if len(x) != len(y) or not len(x):
         raise ValueError(f"{name} must be as many features as targets, and some; got x {shape(x)} and y {shape(y)}")
     if x.is_floating_point() and not x.isfinite().all():
         raise ValueError(f"{name} has {int((~x.isfinite()).sum())} values that are missing or not finite; fill them in")
     return Items(x, y)
+
+
+def tensor(data: Any) -> Tensor:
+    """Whatever can be an array, as a tensor."""
+    return data if isinstance(data, Tensor) else torch.as_tensor(np.asarray(data))
+
+
+def features(data: Any) -> Tensor:
+    """Features as a model takes them: numbers, truth values and pixels as float32, other whole numbers as they are."""
+    x = tensor(data)
+    return x.float() if x.is_floating_point() or x.dtype in (torch.bool, torch.uint8) else x
 
 
 def one_class_each(data: Items | Loader, metric: Metric) -> Items | Loader:
@@ -187,8 +197,19 @@ def cut(items: Items, folds: int, share: float, seed: int) -> list[Fold]:
     else:
         every = round(1 / share)
         even = every > 1 and math.isclose(every * share, 1)
-        parts = [place % every == every // 2 if even else ((place + 1) * share).floor() > (place * share).floor()]
+        part = place % every == every // 2 if even else ((place + 1) * share).floor() > (place * share).floor()
+        parts = [part if items.classes() is None else _all_classes(part, items.y[order])]
     return [Fold(order[~part].sort().values, order[part].sort().values) for part in parts]
+
+
+def _all_classes(part: Tensor, target: Tensor) -> Tensor:
+    """A cut, `[items]`, with at least one item of each class, of two or more, on either side."""
+    _, kind, counts = target.unique(return_inverse=True, return_counts=True)
+    taken, part = torch.bincount(kind[part], minlength=len(counts)), part.clone()
+    for each in ((counts > 1) & ((taken == 0) | (taken == counts))).nonzero():
+        own = (kind == each).nonzero().squeeze(-1)
+        part[own[len(own) // 2]] ^= True
+    return part
 
 
 class Drawing:
@@ -203,7 +224,7 @@ class Drawing:
     """
 
     def __init__(self, items: Items, folds: list[Fold], batch: int, balanced: bool, seed: int) -> None:
-        self.items, self.folds, self._seed = items, folds, seed
+        self.items, self.folds, self.balanced, self._seed = items, folds, balanced, seed
         smallest = min(len(fold.train) for fold in folds)
         self.size = min(batch, smallest)
         self.steps = min(max(smallest // self.size, _PASSES[0]), _PASSES[1])

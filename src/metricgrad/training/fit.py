@@ -28,15 +28,16 @@ from metricgrad.training.algorithm import modes_kept
 from metricgrad.training.entrants import RATES, Contender, challengers, contenders, ordinary, takes
 from metricgrad.training.entry import Entry, Settings
 from metricgrad.training.feeding import Drawing, Fold, Items, Loader, cut_dataset, fingerprint, one_class_each, to_feed
-from metricgrad.training.ground import Ground, View, everything, to_ground
+from metricgrad.training.ground import Ground, Plan, View, everything, to_ground
 from metricgrad.training.judging import Seen, binary_scores
-from metricgrad.training.tournament import Arena, bracket, decide, heat_epochs, remembered
+from metricgrad.training.tournament import Arena, Decision, bracket, decide, remembered, schedule
 from metricgrad.training.trained import Fit, Trained
 
 _SETS, _SET = 512, 128  # score sets that are kept, and their items
 _SHORTEST = 4  # epochs
 _TRIED = 64  # items that tell whether a loss takes such targets
 _ATTEMPTS = 3  # trainings on everything, until one is as good as its folds
+_AFTER = 4  # trainings of one model after the tournament: two that meet again, two on everything
 
 
 def fit(
@@ -68,7 +69,8 @@ def fit(
     Args:
         model: any module from features to scores; it is trained in place, from the weights it has.
         train: `(x, y)` of arrays or tensors, a `Dataset` or a `DataLoader`.
-        valid: the same; None takes a part of `train`, which must not be a loader then.
+        valid: the same, in the same order each time; None takes a part of `train`, which must not be a loader then. Of
+            more than 50,000 items in memory so many are looked at, drawn at random.
         metric: a name, a `Metric` or a callable.
         method: `"auto"`, a method's name (`cross_entropy`, `uniloss`, `reloss`, `soft_f_beta`, ...) or a surrogate.
         options: of the loss, for a method by name.
@@ -79,10 +81,11 @@ def fit(
         clip: the longest gradient; None leaves it as it is.
         balanced: gives every class an equal share of a batch.
         memory: past items that join every batch (`mg.with_memory`); 0 for none.
-        folds: of cross-validation; 1 is one cut, None decides by the number of items of the rarest class.
+        folds: of cross-validation; 1 is one cut, None decides by the number of items of the rarest class. Not with
+            `valid`, nor with a `Dataset`, which is cut once.
         share: of the training data that is cut off for validation, where there is one cut.
         patience: epochs without a better value after which a training ends; None makes all.
-        budget: seconds; fewer epochs, and fewer challengers, where it would take longer.
+        budget: seconds, about; fewer epochs, and fewer challengers, where it would take longer.
         tune_threshold: chooses the threshold on validation data, where the metric has one.
         seed: of everything random.
         folder: for checkpoints after every epoch: called again with the same folder, it goes on where it stopped.
@@ -111,12 +114,12 @@ def fit(
         raise ValueError("balanced batches are drawn from items in memory; give the loader a sampler instead")
     if valid is not None:
         valid = one_class_each(to_feed("valid", valid, batch), chosen)
-    cuts, ground = to_ground(trained, valid, chosen, tune_threshold, batch, folds, share, balanced, seed)
+    plan = Plan(chosen, tune_threshold, batch, balanced, folds, share)
+    cuts, ground = to_ground(trained, valid, plan, seed)
     place, known = None if folder is None else Path(folder), {}
     if place is not None:
         place.mkdir(parents=True, exist_ok=True)
-        known = {"metric": metric_config(chosen), "balanced": balanced, "tune_threshold": tune_threshold}
-        known |= {"data": fingerprint(trained, valid), "model": fingerprint(model.state_dict())}
+        known = _known(plan, method, fingerprint(trained, valid), model)
     arena = Arena(model, ground, Settings(seed, decay, clip, memory, patience, known), epochs, place, budget)
     rates, alone = list(RATES) if rate is None else [rate], method != "auto"
     usual = ordinary(chosen, ground.judge.sets)
@@ -124,24 +127,20 @@ def fit(
     if alone:
         brackets = {"ordinary" if method == usual.method else "challengers": contenders(method, chosen, options)}
 
-    def work(length: int) -> int:
-        return sum(heat_epochs(arena, each, rates, length) for each in brackets.values())
+    def heats(length: int) -> list[tuple[int, int]]:
+        return [heat for each in brackets.values() for heat in schedule(arena, each, rates, length)]
 
     if budget is not None:
-        arena.epochs = remembered(place, "epochs", lambda: _affordable(arena, work, len(rates), budget))
-    with to_progress(f"training for {chosen.name}", work(arena.epochs), progress) as arena.tell:
+        arena.epochs = remembered(place, "epochs", lambda: _affordable(arena, heats, len(rates), budget))
+    total = sum(length for _, length in heats(arena.epochs))
+    with to_progress(f"training for {chosen.name}", total, progress) as arena.tell:
         left = {name: bracket(arena, name, each, rates) for name, each in brackets.items()}
         others = None
         if len(left) == 2 and valid is None:
-            _, others = to_ground(trained, None, chosen, tune_threshold, batch, len(cuts), share, balanced, seed + 1)
+            _, others = to_ground(trained, None, replace(plan, folds=len(cuts)), seed + 1)
         decision = decide(arena, left.get("ordinary", []), left.get("challengers", []), others)
-    winner, finalists = decision.winner, {}
-    for name, entry in (("cross_entropy", decision.ordinary), ("challenger", decision.challenger)):
-        if entry is not None:
-            own = model if entry is winner else copy.deepcopy(model)
-            own.load_state_dict(_state(arena, trained, entry, cuts, batch, balanced))
-            finalists[name] = Trained(model=own.eval(), metric=chosen, threshold=entry.threshold)
-    sets = _score_sets(arena.entries, ground.judge.seen, seed)
+    finalists = _finalists(arena, decision, trained, cuts, plan)
+    winner, sets = decision.winner, _score_sets(arena.entries, ground.judge.seen, seed)
     for entry in arena.entries:
         if entry not in (decision.ordinary, decision.challenger):
             entry.forget()
@@ -184,6 +183,17 @@ def _check(model: nn.Module, method: str | Surrogate, options: Mapping[str, Any]
         raise ValueError(f"the model has no parameters to train; got {model!r}")
 
 
+def _known(plan: Plan, method: str | Surrogate, data: str, model: nn.Module) -> dict[str, Any]:
+    """What a training that goes on must agree in, besides what its heats know: ready for JSON."""
+    loss: Any = method
+    if isinstance(method, Surrogate):
+        loss = method.description() | {"weights": fingerprint(method.state_dict())}
+    return {
+        "metric": metric_config(plan.metric), "balanced": plan.balanced, "tune_threshold": plan.tune,
+        "batch": plan.batch, "method": loss, "data": data, "model": fingerprint(model.state_dict()),
+    }  # fmt: skip
+
+
 def _taking(found: list[Contender], metric: Metric, model: nn.Module, trained: Items | Loader) -> list[Contender]:
     """The contenders that have a loss of such scores and targets."""
     batch = trained.take(torch.arange(min(len(trained), _TRIED))) if isinstance(trained, Items) else trained.first()
@@ -211,9 +221,20 @@ def _score_sets(entries: list[Entry], seen: Seen, seed: int) -> list[ScoreSets]:
     return found
 
 
-def _state(
-    arena: Arena, items: Items | Loader, winner: Entry, cuts: list[Fold], batch: int, balanced: bool
-) -> dict[str, Tensor]:
+def _finalists(
+    arena: Arena, decision: Decision, trained: Items | Loader, cuts: list[Fold], plan: Plan
+) -> dict[str, Trained]:
+    """The models of those who met at the end; the winner's is the user's own."""
+    found: dict[str, Trained] = {}
+    for name, entry in (("cross_entropy", decision.ordinary), ("challenger", decision.challenger)):
+        if entry is not None:
+            own = arena.model if entry is decision.winner else copy.deepcopy(arena.model)
+            own.load_state_dict(_state(arena, trained, entry, cuts, plan))
+            found[name] = Trained(model=own.eval(), metric=plan.metric, threshold=entry.threshold)
+    return found
+
+
+def _state(arena: Arena, items: Items | Loader, winner: Entry, cuts: list[Fold], plan: Plan) -> dict[str, Tensor]:
     """The state of an entrant's model: of several folds, that of a training on all items up to its best epoch.
 
     A short training of few items may fail by an unlucky order of batches. A model that does worse on what it was
@@ -229,7 +250,7 @@ def _state(
     found: list[tuple[float, dict[str, Tensor]]] = []
     for attempt in range(_ATTEMPTS):
         seed = arena.settings.seed + attempt
-        feed = Drawing(items, everything(items), batch, balanced, seed)
+        feed = Drawing(items, everything(items), plan.batch, plan.balanced, seed)
         again = replace(
             arena, ground=Ground(feed, View(items, index), judge), settings=replace(arena.settings, seed=seed)
         )
@@ -241,12 +262,21 @@ def _state(
     return max(found, key=lambda each: each[0])[1]
 
 
-def _affordable(arena: Arena, work: Callable[[int], int], rates: int, budget: float) -> int:
+def _affordable(arena: Arena, heats: Callable[[int], list[tuple[int, int]]], rates: int, budget: float) -> int:
     """The epochs of a training with which all heats fit into the budget, by the time that one epoch of one takes."""
     trial = replace(arena, folder=None, entries=[])
     start = time.monotonic()
     judge = arena.ground.judge
     trial.heat("trial", [(ordinary(judge.metric, judge.sets), RATES[0])] * rates, 1)
+    if trial.stopped:
+        raise KeyboardInterrupt  # there is nothing to keep yet
     each = 1.3 * (time.monotonic() - start)  # most losses take a little longer than cross-entropy
-    fitting = (epochs for epochs in range(arena.epochs, _SHORTEST, -1) if work(epochs) * each < budget)
-    return next(fitting, _SHORTEST)
+
+    def taken(epochs: int) -> float:
+        # Heats of more entrants than were tried take longer in proportion; those of one, the second meeting and the
+        # training on everything, about half.
+        return each * (
+            sum(max(1.0, places / rates) * length for places, length in heats(epochs)) + 0.5 * _AFTER * epochs
+        )
+
+    return next((epochs for epochs in range(arena.epochs, _SHORTEST, -1) if taken(epochs) < budget), _SHORTEST)

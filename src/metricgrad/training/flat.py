@@ -28,6 +28,7 @@ class Descent(ABC):
     """
 
     decay = 0.0
+    _moving: float | Tensor = 1.0  # `[P]`, 0 for parameters that stay as they are
 
     def __init__(self, vector: Tensor, rate: float | Tensor, clip: float | None) -> None:
         self.vector, self.rate, self._clip = vector, rate, clip
@@ -68,7 +69,7 @@ class Descent(ABC):
         self._square.mul_(beta2).addcmul_(self.slope, self.slope, value=1 - beta2)
         spread = self._square.sqrt().div_((1 - beta2**self._step) ** 0.5).add_(eps)
         if self.decay:
-            self.vector.mul_(1 - share * self.decay * self.rate)
+            self.vector.mul_(1 - share * self.decay * self.rate * self._moving)
         if isinstance(self.rate, Tensor):
             spread.div_(self.rate)
         else:
@@ -152,6 +153,9 @@ class Stack(Descent):
         example = next(modules[0].parameters())
         super().__init__(example.new_zeros(len(modules), size).detach().requires_grad_(), rate, clip)
         self.vector.grad = self.slope
+        if self._frozen:
+            moving = [example.new_full((each.numel(),), float(each.requires_grad)) for each in modules[0].parameters()]
+            self._moving = torch.cat(moving)
         self.join()
 
     @torch.no_grad()

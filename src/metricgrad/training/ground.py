@@ -4,13 +4,12 @@ With few items of the rarest class one cut misleads, so validation is by five fo
 """
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from metricgrad.metrics import Metric
-from metricgrad.training.feeding import Drawing, Fold, Items, Loader, cut, to_feed
+from metricgrad.training.feeding import Drawing, Fold, Items, Loader, cut
 from metricgrad.training.judging import Judge, Seen
 
 _ENOUGH = 1000  # items of the rarest class, above which one cut will do
@@ -35,28 +34,36 @@ class Ground:
     judge: Judge
 
 
+@dataclass(frozen=True)
+class Plan:
+    """How data are cut and drawn, and what decides.
+
+    Attributes:
+        metric: what decides.
+        tune: whether a threshold is chosen.
+        batch: items of a batch.
+        balanced: gives every class an equal share of a batch.
+        folds: of cross-validation; None decides by the number of items of the rarest class.
+        share: of validation in one cut.
+    """
+
+    metric: Metric
+    tune: bool
+    batch: int
+    balanced: bool
+    folds: int | None
+    share: float
+
+
 def to_ground(
-    trained: Items | Loader,
-    valid: Any,
-    metric: Metric,
-    tune: bool,
-    batch: int,
-    folds: int | None,
-    share: float,
-    balanced: bool,
-    seed: int,
+    trained: Items | Loader, valid: Items | Loader | None, plan: Plan, seed: int
 ) -> tuple[list[Fold], Ground]:
     """The cuts between training and validation data, and both.
 
     Args:
         trained: training data.
         valid: validation data; None cuts it off the training data.
-        metric: what decides.
-        tune: whether a threshold is chosen.
-        batch: items of a batch.
-        folds: of cross-validation; None decides by the number of items of the rarest class.
-        share: of validation in one cut.
-        balanced: gives every class an equal share of a batch.
+        plan: how.
         seed: of the cuts and the batches.
 
     Returns:
@@ -65,28 +72,30 @@ def to_ground(
     if isinstance(trained, Loader) and valid is None:
         raise ValueError("a loader cannot be cut into training and validation; pass valid=")
     if valid is not None:
+        if plan.folds is not None:
+            raise ValueError(f"folds are of training data; there is validation data already. Got folds={plan.folds}")
         whole = everything(trained)
-        feed = trained if isinstance(trained, Loader) else Drawing(trained, whole, batch, balanced, seed)
-        view, seen = _viewed(to_feed("valid", valid, batch))
-        return whole, Ground(feed, view, Judge(metric, seen, tune))
+        feed = trained if isinstance(trained, Loader) else Drawing(trained, whole, plan.batch, plan.balanced, seed)
+        view, seen = _viewed(valid, seed)
+        return whole, Ground(feed, view, Judge(plan.metric, seen, plan.tune))
     assert isinstance(trained, Items)
     counts = trained.classes()
     if counts is not None and len(counts) < 2:
         raise ValueError(f"all {len(trained)} targets are {trained.y[0].item()}: there is nothing to tell apart")
-    number = folds or (1 if (counts.min() if counts is not None else len(trained) // 5) >= _ENOUGH else _FOLDS)
+    number = plan.folds or (1 if (counts.min() if counts is not None else len(trained) // 5) >= _ENOUGH else _FOLDS)
     if counts is not None and counts.min() < max(2, number):
         rarest = (
             f"class {trained.y.unique()[counts.argmin()].item()} has only {int(counts.min())} of {len(trained)} items"
         )
         told = "leave it out, or collect more" if counts.min() < 2 else "pass folds=1"
         raise ValueError(f"{rarest}, too few to train on some and look at others ({number} folds); {told}")
-    cuts = cut(trained, number, share, seed)
+    cuts = cut(trained, number, plan.share, seed)
     longest = max(len(fold.valid) for fold in cuts)
     index = torch.stack([torch.nn.functional.pad(fold.valid, (0, longest - len(fold.valid))) for fold in cuts])
     live = torch.stack([torch.arange(longest) < len(fold.valid) for fold in cuts])
     taken = trained.take(index)
-    judge = Judge(metric, Seen(taken.y, live, taken.where), tune)
-    return cuts, Ground(Drawing(trained, cuts, batch, balanced, seed), View(trained, index), judge)
+    judge = Judge(plan.metric, Seen(taken.y, live, taken.where), plan.tune)
+    return cuts, Ground(Drawing(trained, cuts, plan.batch, plan.balanced, seed), View(trained, index), judge)
 
 
 def everything(trained: Items | Loader) -> list[Fold]:
@@ -95,11 +104,13 @@ def everything(trained: Items | Loader) -> list[Fold]:
     return [Fold(items, torch.zeros(0, dtype=torch.int64))]
 
 
-def _viewed(looked: Items | Loader) -> tuple[View, Seen]:
-    """Validation data that the user passed."""
+def _viewed(looked: Items | Loader, seed: int) -> tuple[View, Seen]:
+    """Validation data that the user passed; of very many items those that are drawn at random."""
     if isinstance(looked, Items):
-        index = torch.arange(len(looked))[:_LOOKED_AT].unsqueeze(0)
+        order = torch.randperm(len(looked), generator=torch.Generator().manual_seed(seed))
+        index = order[:_LOOKED_AT].sort().values.unsqueeze(0)
         taken = looked.take(index)
         return View(looked, index), Seen(taken.y, torch.ones_like(index, dtype=torch.bool), taken.where)
-    target = torch.cat([batch.y for batch in looked.epoch(0, 0, 1)], 1)
+    with torch.random.fork_rng(devices=[]):
+        target = torch.cat([batch.y for batch in looked.epoch(0, 0, 1)], 1)
     return View(looked), Seen(target, torch.ones(target.shape[:2], dtype=torch.bool))

@@ -87,7 +87,7 @@ class Heat:
             if path is not None and path.exists():
                 self._restore(read_checkpoint(path, self._state(), known, varying="loss."))
             try:
-                while self._epoch < (only or self.epochs) and not self._gave_up():
+                while self._epoch < (only or self.epochs) and (only is not None or not self._gave_up()):
                     mean = self._train()
                     self._epoch += 1
                     if only in (None, self._epoch):
@@ -196,8 +196,14 @@ class Heat:
         self._module.eval()
         number, found = len(self._crew.vector), []
         if isinstance(self._view.data, Loader):
+            targets = []
             for batch in self._view.data.epoch(0, 0, number):
                 found.append(self._shaped(self._crew(batch.x), batch.y))
+                targets.append(batch.y[:1])
+            if not torch.equal(torch.cat(targets, 1), self._judge.seen.target):
+                raise ValueError(
+                    "the validation loader gives other items, or another order, each time; do not shuffle it"
+                )
         else:
             assert self._view.index is not None
             for part in self._view.index.split(_CHUNK, -1):
@@ -249,12 +255,6 @@ class Heat:
     def _entry(self, number: int) -> Entry:
         value, rows = self._best["value"][number].item(), number * self._folds
         threshold = self._best["threshold"][number]
-        state: dict[str, Tensor] = {}
-        if self._folds == 1:
-            names = dict(self._module.named_parameters())
-            parts = self._best["vector"][rows].split([each.numel() for each in names.values()])
-            state = {name: part.view_as(names[name]).clone() for name, part in zip(names, parts, strict=True)}
-            state |= {name: self._best[f"buffer.{name}"][rows].clone() for name in self._crew.buffers}
         return Entry(
             *self.places[number],
             self.epochs,
@@ -262,9 +262,19 @@ class Heat:
             None if math.isnan(value) else value,
             None if threshold.isnan().any() else threshold,
             self._best["scores"][number],
-            state,
+            self._best_state(rows) if self._folds == 1 else {},
             self._curve[:, number],
         )
+
+    @torch.no_grad()
+    def _best_state(self, row: int) -> dict[str, Tensor]:
+        """A model at its best, for `load_state_dict`: by way of the module, which knows what is tied or left out."""
+        parts = self._best["vector"][row].split([each.numel() for each in self._module.parameters()])
+        for each, part in zip(self._module.parameters(), parts, strict=True):
+            each.copy_(part.view_as(each))
+        for name, buffer in self._module.named_buffers():
+            buffer.copy_(self._best[f"buffer.{name}"][row])
+        return {name: value.clone() for name, value in self._module.state_dict().items()}
 
     def _state(self) -> dict[str, Tensor]:
         """Everything that the next epoch depends on."""

@@ -26,6 +26,12 @@ class JointHeat(Heat):
         feed = ground.feed
         if isinstance(feed, Loader) or settings.memory:
             raise ValueError("method='bilevel' draws its own batches: pass train=(x, y) in memory, and memory=0")
+        if settings.decay:
+            raise ValueError(f"method='bilevel' has no weight decay; pass decay=0. Got {settings.decay}")
+        if feed.balanced:
+            raise ValueError(
+                "method='bilevel' draws its own batches, in which classes have their shares; pass balanced=False"
+            )
         super().__init__(model, places, ground, epochs, settings)
         (loss,) = self._losses
         assert isinstance(loss, BilevelLoss)

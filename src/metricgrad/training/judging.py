@@ -6,7 +6,8 @@ folds.
 
 A gain is compared with the luck of resampled items: the metric's gain over cross-entropy is computed on bootstrap
 draws of the validation items, centred, and for the best of several challengers at once. Its 84th percentile is one
-standard error where there is one challenger, and more with every challenger that could have been lucky.
+standard error where there is one challenger, and more with every challenger that could have been lucky. A function of
+the user's own is taken for a metric of decisions: whether it is one of order cannot be seen.
 """
 
 from dataclasses import dataclass, replace
@@ -20,12 +21,13 @@ from metricgrad.metrics.confusion import ConfusionMetric
 from metricgrad.metrics.curves import CurveMetric
 from metricgrad.metrics.function import FunctionMetric
 from metricgrad.metrics.multiclass import ClassificationMetric
+from metricgrad.metrics.ranking import RankingMetric
 from metricgrad.metrics.threshold import bagged_threshold
 
 _CUTS, _CUT_ELEMENTS = (8, 64), 250_000  # draws that a threshold is the median of, and their items in all
 _DRAWS = 200
 _ELEMENTS = 4_000_000  # scores that are resampled at once
-_ONE_SIGMA = 0.8413
+ONE_SIGMA = 0.8413
 
 
 class Look(NamedTuple):
@@ -96,16 +98,23 @@ class Judge:
         labels = zip(scores.unbind(-1), target.unbind(-1), strict=True)
         return torch.stack([bagged_threshold(one, truth, self.metric, draws, generator) for one, truth in labels])
 
-    def luck(self, scores: list[Tensor], thresholds: list[Tensor | None], generator: torch.Generator) -> float:
+    def luck(
+        self,
+        scores: list[Tensor],
+        thresholds: list[Tensor | None],
+        generator: torch.Generator,
+        quantile: float = ONE_SIGMA,
+    ) -> float:
         """The gain over the first that the best of the others reaches by luck alone.
 
         Args:
             scores: `[K, V, ...]` each: of cross-entropy, then of its challengers.
             thresholds: theirs.
             generator: of the draws.
+            quantile: of luck; one standard error, for one challenger, unless given.
 
         Returns:
-            The 84th percentile of the highest centred gain over draws of the items.
+            The quantile of the highest centred gain over draws of the items.
         """
         whole = torch.stack([self._values(*each) for each in zip(scores, thresholds, strict=True)])
         items = self.seen.live.shape[1]
@@ -119,7 +128,7 @@ class Judge:
             done += size
         centred = torch.cat(gains, -1)
         highest = (centred if self.metric.higher_is_better else -centred).amax(0)
-        return float(torch.quantile(highest.double(), _ONE_SIGMA))
+        return float(torch.quantile(highest.double(), quantile))
 
     def _decides(self, scores: Tensor) -> bool:
         """Whether the metric has a threshold to tune: one of binary scores or labels that is not of order alone."""
@@ -140,7 +149,7 @@ class Judge:
             counts = live & (where & (target > 0)).any(-1)
             values = metric(scores, target, where=where).masked_fill(~counts, 0.0)
             return values.sum((-1, -2)) / counts.sum((-1, -2)).clamp(min=1)
-        if isinstance(metric, CurveMetric):
+        if isinstance(metric, CurveMetric | RankingMetric):
             return metric(scores, target, where=live).mean(-1)
         place = 0 if drawn is None else 1
         scores, target, live = (part.flatten(place, place + 1) for part in (scores, target, live))

@@ -6,8 +6,9 @@ and of those the best two to the end with one. Cross-entropy has a bracket of it
 
 The best of many looks better than it is. So the best challenger meets cross-entropy once more, both with the settings
 and the epoch they were chosen with, on other cuts of the data; it replaces cross-entropy only where its gain exceeds
-what luck would give (`judging.py`) both times. Where validation data was passed there are no other cuts, and luck is
-that of the best of the challengers.
+what luck would give (`judging.py`) both times. By folds, the items of both meetings are the same: what is new is how
+they are dealt, and all that is random in training. Where validation data was passed there are no other cuts, and one
+meeting has to show more: a gain that the best of all challengers would reach by luck in one of twenty cases.
 """
 
 import json
@@ -25,11 +26,14 @@ from metricgrad.training.entry import Entry, Place, Settings
 from metricgrad.training.ground import Ground
 from metricgrad.training.heat import Heat, Tell
 from metricgrad.training.joint_heat import JointHeat
+from metricgrad.training.judging import ONE_SIGMA
 
 _SHARES = (0.25, 0.5, 1.0)  # of the epochs, in each round
 _FEWEST = 4  # epochs
 _TOGETHER = 128  # models of a heat, at most
-_RIVALS = 2  # the best of so many challengers are those that could have been lucky
+# The best of so many challengers could have been lucky, and a gain must exceed this quantile of what luck gives them:
+_TWICE = (2, ONE_SIGMA)  # where it must do so again on other cuts
+_ONCE = (12, 0.95)  # where there are none
 
 
 @dataclass
@@ -64,7 +68,7 @@ class Arena:
         """One heat, from its file if it has been run before."""
         heat = self.prepare(places, epochs)
         found = heat.run(None if self.folder is None else self.folder / f"{name}.safetensors", self.tell, only)
-        self.stopped = heat.stopped
+        self.stopped |= heat.stopped
         self.entries += found
         return found
 
@@ -102,8 +106,8 @@ def bracket(arena: Arena, name: str, contenders: list[Contender], rates: list[fl
         rates: the learning rates that each enters with.
 
     Returns:
-        All entrants of all rounds, the best first: a short training can be the best on few items. None if time ran out
-        before the last round.
+        All entrants of all rounds, the best first: a short training can be the best on few items. Those of the first
+        rounds alone, if time runs out.
     """
     places = [(contender, rate) for contender in contenders for rate in rates]
     everyone: list[Entry] = []
@@ -119,9 +123,7 @@ def bracket(arena: Arena, name: str, contenders: list[Contender], rates: list[fl
             found += arena.heat(f"{name}-{number}-{order}", group, epochs)
         found = sorted((entry for entry in found if entry.value is not None), key=arena.key, reverse=True)
         everyone += found
-        if not found and not arena.stopped:
-            return []
-        if last or arena.stopped:
+        if last or arena.stopped or not found:
             break
         places = _promoted(found, len(contenders), number)
     return sorted(everyone, key=arena.key, reverse=True)
@@ -184,43 +186,43 @@ def decide(arena: Arena, ordinary: list[Entry], challengers: list[Entry], others
         best = (ordinary or challengers)[0]
         return Decision(best, ordinary[0] if ordinary else None, challengers[0] if challengers else None)
     usual, best = ordinary[0], challengers[0]
-    gain, luck = _gain(arena, usual, challengers[:_RIVALS])
+    gain, luck = _gain(arena, usual, challengers, *(_ONCE if others is None else _TWICE))
     decision = Decision(best if gain > luck else usual, usual, best, gain, luck)
     if decision.winner is usual or others is None or arena.stopped:
         return decision
-    second = replace(arena, ground=others, entries=[])
-    met = [
-        second.heat(f"again-{number}", [(entry.contender, entry.rate)], entry.epochs, entry.epoch)[0]
-        for number, entry in enumerate((usual, best))
-    ]
-    arena.stopped = second.stopped
-    if second.stopped or any(entry.value is None for entry in met):
-        return replace(decision, winner=usual)  # not shown twice
-    gain, luck = _gain(second, met[0], met[1:])
+    second, met = replace(arena, ground=others, entries=[]), []
+    for number, entry in enumerate((usual, best)):
+        met += second.heat(f"again-{number}", [(entry.contender, entry.rate)], entry.epochs, entry.epoch)
+        if second.stopped or met[-1].value is None:
+            arena.stopped = second.stopped
+            return replace(decision, winner=usual)  # not shown twice
+    gain, luck = _gain(second, met[0], met[1:], *_TWICE)
     return Decision(best if gain > luck else usual, usual, best, gain, luck, again=True)
 
 
-def _gain(arena: Arena, usual: Entry, challengers: list[Entry]) -> tuple[float, float]:
-    """The gain of the first challenger, and what luck would give the best of all."""
+def _gain(arena: Arena, usual: Entry, challengers: list[Entry], rivals: int, quantile: float) -> tuple[float, float]:
+    """The gain of the first challenger, and what luck would give the best of its rivals."""
     luck = arena.ground.judge.luck(
-        [usual.scores, *(entry.scores for entry in challengers)],
-        [usual.threshold, *(entry.threshold for entry in challengers)],
+        [usual.scores, *(entry.scores for entry in challengers[:rivals])],
+        [usual.threshold, *(entry.threshold for entry in challengers[:rivals])],
         torch.Generator().manual_seed(arena.settings.seed),
+        quantile,
     )
     return arena.key(challengers[0]) - arena.key(usual), luck
 
 
-def heat_epochs(arena: Arena, contenders: list[Contender], rates: list[float], epochs: int) -> int:
-    """Epochs of all heats of a bracket, at most; what a progress bar counts."""
-    total, places = 0, [(contender, rate) for contender in contenders for rate in rates]
+def schedule(arena: Arena, contenders: list[Contender], rates: list[float], epochs: int) -> list[tuple[int, int]]:
+    """Entrants and epochs of every heat of a bracket, at most."""
+    heats, places = [], [(contender, rate) for contender in contenders for rate in rates]
     for number, share in enumerate(_SHARES):
         last = number == len(_SHARES) - 1
         if not last and len(places) <= 2:
             continue
-        total += len(arena.heats(places)) * (epochs if last else _short(epochs, share))
+        length = epochs if last else _short(epochs, share)
+        heats += [(len(group), length) for group in arena.heats(places)]
         kept, width = _promotion(len(contenders), number)
         places = [(contender, rate) for contender in contenders[:kept] for rate in rates[:width]]
-    return total
+    return heats
 
 
 def remembered(folder: Path | None, name: str, make: Callable[[], int]) -> int:
@@ -231,5 +233,7 @@ def remembered(folder: Path | None, name: str, make: Callable[[], int]) -> int:
     if path.exists():
         return json.loads(path.read_text())
     value = make()
-    path.write_text(json.dumps(value))
+    partial = path.with_suffix(".partial")
+    partial.write_text(json.dumps(value))
+    partial.replace(path)
     return value

@@ -3,7 +3,6 @@
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -13,6 +12,7 @@ from metricgrad.surrogates.score_sets import ScoreSets
 from metricgrad.training.algorithm import modes_kept
 from metricgrad.training.entrants import ORDINARY
 from metricgrad.training.entry import Entry
+from metricgrad.training.feeding import features, tensor
 from metricgrad.training.judging import Seen, at_threshold, binary_scores
 from metricgrad.training.tournament import Decision
 
@@ -43,11 +43,9 @@ class Trained:
         Returns:
             `[items]` for binary scores, `[items, C]` otherwise.
         """
-        x = x if isinstance(x, Tensor) else torch.as_tensor(np.asarray(x))
-        x = x.float() if x.is_floating_point() else x
         with modes_kept(self.model):
             self.model.eval()
-            found = torch.cat([self.model(part) for part in x.split(_CHUNK)])
+            found = torch.cat([self.model(part) for part in features(x).split(_CHUNK)])
         return found if found.dim() == 1 or is_multilabel(self.metric) else binary_scores(self.metric, found)
 
     def predict(self, x: Any) -> Tensor:
@@ -69,13 +67,15 @@ class Trained:
 
         Args:
             x: `[items, ...]`.
-            y: their targets.
+            y: their targets, `[items]` or, as in `mg.fit`, `[items, 1]`.
 
         Returns:
             The metric.
         """
         metric, scores = at_threshold(self.metric, self.threshold, self.scores(x))
-        return float(metric(scores, y if isinstance(y, Tensor) else torch.as_tensor(np.asarray(y))))
+        target = tensor(y)
+        column = scores.dim() == 1 and target.shape == (len(scores), 1)
+        return float(metric(scores, target.squeeze(1) if column else target))
 
 
 @dataclass(kw_only=True)
@@ -124,6 +124,10 @@ class Fit(Trained):
         told = f"{name} {found.challenger.value:.4f} against {usual}'s {found.ordinary.value:.4f} {how}"
         told += f"; on other cuts the gain is {found.gain:.4f}" if found.again else ""
         told += f"; {found.luck:.4f} would be luck"
+        if found.gain > found.luck and found.winner is found.ordinary:
+            return (
+                f"{found.challenger.contender} may be better, which no second meeting on other cuts has shown: {told}"
+            )
         if found.winner is found.challenger:
             return f"{self.method} is better: {told}"
         return f"{usual} is as good here: the best challenger, {found.challenger.contender}, has {told}"

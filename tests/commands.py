@@ -1,0 +1,28 @@
+"""The command line on a small table: what the tests of it share."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from typer.testing import CliRunner
+
+from metricgrad.cli import app
+
+QUICK = ("--hidden", "none", "--epochs", "2")
+
+
+def run(*arguments: Any) -> Any:
+    return CliRunner().invoke(app, list(map(str, arguments)))
+
+
+def table(number: int = 300, seed: int = 0) -> pd.DataFrame:
+    generator = np.random.default_rng(seed)
+    x = generator.normal(size=(number, 3))
+    kind = generator.choice(["a", "b"], number)
+    y = np.where(x[:, 0] + (kind == "a") + 0.5 * generator.normal(size=number) > 1.2, "yes", "no")
+    return pd.DataFrame({"one": x[:, 0], "two": x[:, 1], "three": x[:, 2], "kind": kind, "label": y})
+
+
+def train(data: Path, *arguments: Any) -> Any:
+    return run("train", data, "--target", "label", "--positive", "yes", *QUICK, *arguments)

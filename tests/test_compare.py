@@ -1,0 +1,111 @@
+"""`metricgrad compare`: paired splits, corrected for overlap and for many methods."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy.stats import t as student
+from scipy.stats import ttest_rel
+
+import metricgrad as mg
+from metricgrad.cli import comparing
+from metricgrad.cli.comparing import differences, method_list
+from tests.commands import QUICK, run, table
+
+
+def test_compare_tells_what_is_significant_and_goes_on_where_it_stopped(data: Path, tmp_path: Path) -> None:
+    out = tmp_path / "compared"
+    arguments = ("compare", data, "--target", "label", *QUICK, "--methods", "focal", "--splits", 3, "--out", out)
+    found = run(*arguments)
+    assert found.exit_code == 0, found.output
+    assert "no difference shown" in found.output
+    result = json.loads((out / "result.json").read_text())
+    assert [len(values) for values in result["values"].values()] == [3, 3]
+    values = json.loads((out / "values.json").read_text())
+    values["focal"][:] = [0.1, 0.2]  # as if it had been stopped before the last split, with other values
+    (out / "values.json").write_text(json.dumps(values))
+    again = run(*arguments, "--json")
+    assert json.loads(again.stdout)["values"]["focal"] == [0.1, 0.2, result["values"]["focal"][2]]
+
+
+def test_differences_are_paired_corrected_for_overlap_and_for_many() -> None:
+    generator = np.random.default_rng(0)
+    usual = generator.normal(0.7, 0.02, 10)
+    values = {
+        "cross_entropy": usual,
+        "good": usual + generator.normal(0.05, 0.01, 10),
+        "fair": usual + generator.normal(0.02, 0.03, 10),
+        "same": usual + 1e-3 * generator.normal(size=10),
+    }
+    listed = {name: list(each) for name, each in values.items()}
+    found = differences(listed, True, 0.25)
+    assert found["good"]["mean"] == pytest.approx((values["good"] - usual).mean())
+    each = values["good"] - usual
+    assert found["good"]["error"] == pytest.approx(each.std(ddof=1) * np.sqrt(1 / 10 + 1 / 3))
+    assert found["good"]["p"] < 0.01
+    overlap = np.sqrt((1 / 10 + 1 / 3) / (1 / 10))  # by how much splits that share rows spread less than others
+    tests = {name: ttest_rel(each, usual) for name, each in values.items() if name != "cross_entropy"}
+    alone = {name: 2 * student.sf(abs(test.statistic) / overlap, 9) for name, test in tests.items()}
+    first, second, third = sorted(alone, key=lambda name: alone[name])
+    assert (first, third) == ("good", "same")
+    assert found[first]["p"] == pytest.approx(3 * alone[first])
+    assert found[second]["p"] == pytest.approx(max(3 * alone[first], 2 * alone[second]))
+    assert found[third]["p"] == pytest.approx(max(2 * alone[second], alone[third]))
+    worse = differences(listed, False, 0.25)
+    assert worse["good"]["mean"] == -found["good"]["mean"]
+
+
+def test_compare_keeps_the_sign_of_a_value(tmp_path: Path) -> None:
+    """MCC of labels that say nothing is around 0, on either side of it."""
+    frame = table().assign(label=np.random.default_rng(3).permutation(np.arange(300) % 2))
+    frame.to_csv(tmp_path / "data.csv", index=False)
+    options = ("--target", "label", "--metric", "mcc", *QUICK, "--methods", "focal", "--splits", 6, "--json")
+    values = json.loads(run("compare", tmp_path / "data.csv", *options, "--out", tmp_path / "run").stdout)["values"]
+    assert min(values["focal"] + values["cross_entropy"]) < 0
+
+
+def test_compare_refuses_methods_it_does_not_know(data: Path, tmp_path: Path) -> None:
+    found = run("compare", data, "--target", "label", "--methods", "auto,magic", "--out", tmp_path / "run")
+    assert found.exit_code == 2
+    assert "no method 'magic'; there are all, auto, approx_ndcg" in found.output.replace("\n", " ")
+
+
+def test_compare_takes_all_methods_that_there_are_for_such_targets(tmp_path: Path) -> None:
+    classes = pd.Series(np.arange(300) % 3)
+    binary = method_list("all", mg.metric("f1"), classes % 2, None)
+    assert {"uniloss", "reloss", "bilevel", "smooth_ap", "auto"} < set(binary)
+    assert "heatmap_mse" not in binary
+    several = method_list("all", mg.metric("accuracy"), classes, None)
+    assert set(several) < set(binary)
+    assert "smooth_ap" not in several
+    table().assign(label=classes).to_csv(tmp_path / "data.csv", index=False)
+    options = ("--target", "label", "--metric", "accuracy", *QUICK, "--methods", "all", "--splits", 2, "--json")
+    found = run("compare", tmp_path / "data.csv", *options, "--out", tmp_path / "run")
+    assert found.exit_code == 0, found.output
+    assert list(json.loads(found.stdout)["values"]) == several
+
+
+def test_splits_have_seeds_of_their_own_and_share_none_with_the_next_seed(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seeds: list[tuple[int, int]] = []
+    make, cut = comparing.classifier, comparing.cut
+
+    def cutting(x: Any, y: Any, share: float, seed: int) -> Any:
+        seeds.append((seed, -1))
+        return cut(x, y, share, seed)
+
+    def making(asked: dict[str, Any], *arguments: Any, **options: Any) -> Any:
+        seeds[-1] = (seeds[-1][0], asked["seed"])
+        return make(asked, *arguments, **options)
+
+    monkeypatch.setattr(comparing, "cut", cutting)
+    monkeypatch.setattr(comparing, "classifier", making)
+    for seed in (0, 1):
+        options = ("--methods", "cross_entropy", "--splits", 2, "--seed", seed, "--out", tmp_path / f"run{seed}")
+        assert run("compare", data, "--target", "label", *QUICK, *options).exit_code == 0
+    assert all(split == training for split, training in seeds)
+    assert len(set(seeds)) == 4

@@ -1,0 +1,134 @@
+"""Run folders: what a second start does, after an end, a kill, a full disk, or in a folder that is not its own."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.commands import QUICK, run, table, train
+
+
+def test_a_second_start_shows_the_result_and_another_is_refused(data: Path, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    train(data, "--out", out, "--method", "cross_entropy")
+    before = {path.name: path.read_bytes() for path in out.rglob("*.*")}
+    second = train(data, "--out", out, "--method", "cross_entropy")
+    assert second.exit_code == 0
+    assert "this run is there already" in second.output
+    other = train(data, "--out", out, "--method", "cross_entropy", "--metric", "mcc")
+    assert other.exit_code == 2
+    assert "has a run with metric = 'f1', and this one has 'mcc'" in other.output
+    changed = data.read_bytes()
+    data.write_bytes(changed + changed.splitlines(keepends=True)[-1])
+    another = train(data, "--out", out, "--method", "cross_entropy")
+    assert another.exit_code == 2
+    assert "a file has changed since" in another.output
+    assert {path.name: path.read_bytes() for path in out.rglob("*.*")} == before
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis.txt").write_text("years of work")
+    foreign = train(data, "--out", tmp_path / "mine")
+    assert foreign.exit_code == 2
+    assert "files in it that are no run" in foreign.output
+
+
+def test_a_configuration_of_another_program_is_left_alone(data: Path, tmp_path: Path) -> None:
+    """Folders of models have a config.json too."""
+    own = {"config.json": '{"architectures": ["BertModel"]}', "model.safetensors": "weights"}
+    for name, content in own.items():
+        (tmp_path / name).write_text(content)
+    data.unlink()
+    table().to_csv(tmp_path.parent / "data.csv", index=False)
+    found = train(tmp_path.parent / "data.csv", "--out", tmp_path, "--method", "cross_entropy")
+    assert found.exit_code == 2
+    assert "files in it that are no run" in found.output
+    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == own
+
+
+HOLDER = """
+import sys, time
+from pathlib import Path
+from metricgrad.cli.folder import RunFolder
+folder = RunFolder(Path(sys.argv[1]), {})
+print("begun", flush=True)
+time.sleep(60)
+"""
+
+
+def test_two_starts_at_once_do_not_share_a_folder(data: Path, tmp_path: Path) -> None:
+    command = [sys.executable, "-c", HOLDER, str(tmp_path / "run")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline() == "begun\n"
+        found = train(data, "--out", tmp_path / "run", "--method", "cross_entropy")
+        other.kill()
+    assert found.exit_code == 2
+    assert "another process is at work in" in found.output.replace("\n", " ")
+    assert train(data, "--out", tmp_path / "run", "--method", "cross_entropy").exit_code == 0  # its lock went with it
+
+
+def test_a_report_that_a_kill_has_cost_is_written_by_the_next_start(data: Path, tmp_path: Path) -> None:
+    train(data, "--out", tmp_path / "run", "--method", "cross_entropy")
+    report = tmp_path / "run" / "report.html"
+    before = report.read_bytes()
+    report.unlink()
+    assert train(data, "--out", tmp_path / "run", "--method", "cross_entropy").exit_code == 0
+    assert report.read_bytes() == before
+
+
+def test_a_run_that_was_killed_goes_on_and_ends_the_same(data: Path, tmp_path: Path) -> None:
+    def command(out: str) -> list[str]:
+        main = ["-m", "metricgrad", "train", str(data), "--target", "label", "--out", str(tmp_path / out)]
+        return [sys.executable, *main, *QUICK, "--method", "uniloss"]
+
+    surroundings = {**os.environ, "OMP_NUM_THREADS": "1"}
+    subprocess.run(command("whole"), check=True, capture_output=True, env=surroundings)
+    process = subprocess.Popen(
+        command("killed"), env=surroundings, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+    checkpoints = tmp_path / "killed" / "checkpoints"
+    for _ in range(1200):
+        if checkpoints.is_dir() and len(list(checkpoints.glob("challengers*.safetensors"))) >= 1:
+            break
+        time.sleep(0.02)
+    process.send_signal(signal.SIGKILL)
+    assert process.wait() == -signal.SIGKILL
+    assert not (tmp_path / "killed" / "result.json").exists()
+    subprocess.run(command("killed"), check=True, capture_output=True, env=surroundings)
+    models = [(tmp_path / name / "model.safetensors").read_bytes() for name in ("whole", "killed")]
+    assert models[0] == models[1]
+
+
+def test_a_refused_command_does_not_block_its_folder(data: Path, tmp_path: Path) -> None:
+    options = ("train", data, "--target", "label", *QUICK, "--out", tmp_path / "run")
+    refused = run(*options, "--method", "nope")
+    assert (refused.exit_code, "no method 'nope'" in refused.output.replace("\n", " ")) == (2, True)
+    assert run(*options, "--method", "cross_entropy").exit_code == 0
+    (tmp_path / "file").write_text("")
+    taken = run("train", data, "--target", "label", "--out", tmp_path / "file")
+    assert (taken.exit_code, "is a file; name a folder" in taken.output.replace("\n", " ")) == (2, True)
+
+
+FULL_DISK = """
+import resource, sys
+resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[1]),) * 2)  # a longer file fails as on a full disk
+from metricgrad.cli import app
+app(["train", "--epochs", "2", "--method", "cross_entropy", "--hidden", "none", "--out", sys.argv[2]])
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="limits the length of files by the operating system")
+def test_a_full_disk_is_told_in_a_sentence_and_the_run_goes_on_later(tmp_path: Path) -> None:
+    def start(length: int) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-c", FULL_DISK, str(length), str(tmp_path / "run")]
+        return subprocess.run(command, capture_output=True, text=True, check=False)
+
+    found = start(4000)
+    assert found.returncode == 2
+    assert "could not be written" in found.stderr
+    assert "Traceback" not in found.stderr
+    assert start(10_000_000).returncode == 0
+    assert (tmp_path / "run" / "report.html").exists()
