@@ -15,6 +15,7 @@ from torch import Tensor
 import metricgrad as mg
 from metricgrad.metrics.blackbox import NotDecidedError
 from metricgrad.metrics.reexpress import BlackBoxMetric, WatchedMetric
+from metricgrad.surrogates import uniloss
 
 Function = Callable[..., Any]
 
@@ -474,11 +475,15 @@ def test_which_way_was_taken_is_logged_once(
     fn: Function, kind: type, level: int, message: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     scores, target = normal(20), labels(20)
-    loss = mg.UniLoss(mg.from_function(fn, best=1.0))
+    uniloss._warn.cache_clear()  # of other tests
+    mine = mg.from_function(fn, best=1.0)
+    loss = mg.UniLoss(mine)
     found = scores.clone().requires_grad_()
     with caplog.at_level(logging.INFO, logger="metricgrad"):
         loss(found, target).backward()
         loss(scores, target)
+        if level == logging.WARNING:
+            mg.UniLoss(mine)(scores, target)
     assert [(record.levelno, record.message.startswith(message)) for record in caplog.records] == [(level, True)]
     assert isinstance(loss.metric, kind)
     assert found.grad is not None

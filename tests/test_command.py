@@ -11,8 +11,8 @@ import pytest
 from sklearn.datasets import dump_svmlight_file
 
 import metricgrad as mg
+from metricgrad.cli.options import folder_name, named_metric, seconds, widths
 from metricgrad.cli.reading import bundled, read_table
-from metricgrad.cli.training import seconds, widths
 from tests.commands import QUICK, run, table, train
 
 # ------------------------------------------------------------------------------------------------------------ train
@@ -102,9 +102,8 @@ def spoiled(tmp_path: Path, kind: str) -> tuple[Path, tuple[str, ...]]:
             options = ("--target", "lable")
         case "constant target":
             frame["label"] = "no"
-        case "three classes":
-            frame["label"] = np.arange(len(frame)) % 3
-            options += ("--metric", "eer")
+        case "continuous target":
+            frame["label"] = frame["three"]
         case "text among numbers":
             frame["one"] = frame["one"].astype(object)
             frame.loc[16, "one"] = "a lot"
@@ -142,6 +141,7 @@ def spoiled(tmp_path: Path, kind: str) -> tuple[Path, tuple[str, ...]]:
     [
         ("missing column", "there is no column 'lable' among one, two, three, kind, label. Did you mean 'label'?"),
         ("constant target", "column 'label' is 'no' in all 300 rows"),
+        ("continuous target", "column 'label' has 300 values such as"),
         ("text among numbers", "column 'one' is numbers but for 1 rows, such as 'a lot' in row 17"),
         ("empty file", "data.csv is empty"),
         ("no rows", "has columns but no rows"),
@@ -253,3 +253,70 @@ def test_a_model_that_was_trained_on_an_array_predicts_a_table(tmp_path: Path) -
         2,
         True,
     )
+
+
+def test_a_metric_with_options(data: Path, tmp_path: Path) -> None:
+    assert named_metric("fbeta:beta=2") == mg.metric("fbeta", beta=2)
+    assert named_metric("f1:average=micro") == mg.metric("f1", average="micro")
+    assert folder_name("data", "fbeta:beta=2") == "data-fbeta-beta-2"
+    with pytest.raises(ValueError, match="takes options as in fbeta:beta=2; got 'fbeta:2'"):
+        named_metric("fbeta:2")
+    found = train(data, "--metric", "fbeta:beta=2", "--method", "cross_entropy", "--out", tmp_path / "run", "--json")
+    assert found.exit_code == 0, found.output
+    model = mg.MetricClassifier.load(tmp_path / "run" / "model.safetensors")
+    assert vars(model.trained_.metric)["beta"] == 2
+
+
+def test_which_class_is_positive_is_told(data: Path, tmp_path: Path) -> None:
+    options = ("train", data, "--target", "label", *QUICK, "--method", "cross_entropy", "--positive")
+    rare = run(*options, "yes", "--out", tmp_path / "yes").output.replace("\n", " ")
+    assert "positive is yes, 25.3 % of test rows" in rare
+    assert "for the other" not in rare
+    often = run(*options, "no", "--out", tmp_path / "no").output.replace("\n", " ")
+    assert "of test rows; --positive yes for the other" in often
+    assert "positive is no, 74.7 %" in (tmp_path / "no" / "report.html").read_text()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        pytest.param(lambda frame: frame.drop(columns="two"), "has no column 'two', which the training", id="column"),
+        pytest.param(lambda frame: frame.assign(label="maybe"), "classes that the training data has not", id="class"),
+        pytest.param(lambda frame: frame.assign(two="much"), "was numbers in training and has text now", id="text"),
+    ],
+)
+def test_test_data_that_does_not_fit_is_refused_before_training(
+    change: Any, message: str, data: Path, tmp_path: Path
+) -> None:
+    change(table(seed=5)).to_csv(tmp_path / "test.csv", index=False)
+    refused = train(data, "--test", tmp_path / "test.csv", "--method", "cross_entropy", "--out", tmp_path / "run")
+    assert (refused.exit_code, message in refused.output.replace("\n", " ")) == (2, True)
+    assert not (tmp_path / "run").exists()
+    table(seed=5).assign(more=1)[["more", *table().columns[::-1]]].to_csv(tmp_path / "test.csv", index=False)
+    again = train(data, "--test", tmp_path / "test.csv", "--method", "cross_entropy", "--out", tmp_path / "run")
+    assert again.exit_code == 0, again.output
+
+
+def test_features_that_are_nowhere_in_an_svmlight_file_are_zero(tmp_path: Path) -> None:
+    x = np.random.default_rng(0).normal(size=(120, 4)).round(3)
+    y = (x[:, 0] > 0.5).astype(int)
+    dump_svmlight_file(x, y, str(tmp_path / "train.svm"))
+    dump_svmlight_file(x[:, :3], y, str(tmp_path / "test.svm"))
+    options = ("train", tmp_path / "train.svm", "--test", tmp_path / "test.svm", *QUICK, "--method", "cross_entropy")
+    assert run(*options, "--out", tmp_path / "run").exit_code == 0
+    found = run("predict", tmp_path / "run", tmp_path / "test.svm", "--target", "target", "--json")
+    assert found.exit_code == 0, found.output
+    told = json.loads(found.stdout)
+    result = json.loads((tmp_path / "run" / "result.json").read_text())
+    assert told["value"] == pytest.approx(result["finalists"]["cross_entropy"]["test"])
+    assert len(told["predictions"]) == told["rows"] == 120
+
+
+def test_dates_in_text_are_times_and_endings_may_be_capital(tmp_path: Path) -> None:
+    frame = table().assign(day=pd.date_range("2024-01-31", periods=300).strftime("%Y-%m-%d"))
+    frame.loc[3, "day"] = None
+    frame.to_csv(tmp_path / "DATA.CSV", index=False)
+    found = run("train", tmp_path / "DATA.CSV", "--target", "label", *QUICK, "--out", tmp_path / "run")
+    assert found.exit_code == 0, found.output
+    model = mg.MetricClassifier.load(tmp_path / "run" / "model.safetensors")
+    assert [type(each).__name__ for each in model._preparation.columns][-1] == "Number"

@@ -137,7 +137,10 @@ def test_a_mixed_table() -> None:
 
 def test_categories_of_small_tables_times_and_numbers_with_gaps() -> None:
     few = pd.DataFrame({"kind": ["a", "b", "a", "b", "c", "a"] * 3})
-    assert Preparation().fit(few).names == ["kind = a", "kind = b", "kind = c"]
+    assert names(Preparation().fit(few), few) == ["kind = a", "kind = b", "kind = c"]
+    stays = pd.DataFrame({"stay": pd.to_timedelta(["1 day", "12 hours", "3 days"])})
+    (stay,) = Preparation().fit(stays).columns
+    assert (isinstance(stay, Number) and stay.mean) == pytest.approx(1.5)
     days = pd.DataFrame({"day": pd.to_datetime(["2000-01-02", None, "2000-01-04"])})
     found = Preparation().fit(days)
     assert found.columns[0] == Number(median=2.0, mean=2.0, spread=1.0, marks=True)
@@ -172,11 +175,22 @@ def test_a_ranker_takes_grades_for_every_metric_of_order(metric: str) -> None:
         ranker.fit(x, 0 * grades, groups=queries)
 
 
+def names(preparation: Preparation, table: pd.DataFrame) -> list[str]:
+    """What each column that comes out says."""
+    found: list[str] = []
+    for name, column in zip(table.columns, preparation.columns, strict=True):
+        if isinstance(column, Number):
+            found += [name, *[f"{name} missing"] * column.marks]
+        else:
+            found += [*(f"{name} = {each}" for each in column.frequent), *[f"{name} rare"] * column.rare]
+    return found
+
+
 def test_how_columns_are_prepared() -> None:
     table, _ = mixed()
     preparation = Preparation(least=20).fit(table)
     found = preparation.transform(table)
-    columns = dict(zip(preparation.names, found.T, strict=True))
+    columns = dict(zip(names(preparation, table), found.T, strict=True))
     assert found.dtype == np.float32
     missing = table["size"].isna().to_numpy()
     assert (columns["size missing"] == missing).all()
@@ -190,7 +204,7 @@ def test_how_columns_are_prepared() -> None:
     assert (columns["note = (missing)"] == table["note"].isna()).all()
     assert (columns["bit"] == table["bit"]).all()
     new = table.assign(colour="violet")
-    assert (preparation.transform(new)[:, preparation.names.index("colour rare")] == 1).all()
+    assert (preparation.transform(new)[:, names(preparation, table).index("colour rare")] == 1).all()
 
 
 def test_rows_of_a_table_are_as_good_as_a_table_of_these_rows() -> None:
@@ -305,3 +319,22 @@ def test_what_a_ranker_refuses() -> None:
         mg.MetricRanker().fit(x, grades, groups=groups[:-1])
     with pytest.raises(ValueError, match="two queries or more; groups has 1"):
         mg.MetricRanker().fit(x, grades, groups=np.zeros(len(x)))
+
+
+def test_a_classifier_for_a_function_of_scikit_learn_pickles(cancer: tuple[np.ndarray, np.ndarray]) -> None:
+    x, y = cancer
+    model = mg.MetricClassifier(f1_score, **QUICK).fit(x[::2], y[::2])
+    again = pickle.loads(pickle.dumps(model))
+    assert (again.predict(x[1::2]) == model.predict(x[1::2])).all()
+    assert again.score(x[1::2], y[1::2]) == model.score(x[1::2], y[1::2])
+
+
+def test_targets_of_pandas_that_may_have_gaps(cancer: tuple[np.ndarray, np.ndarray]) -> None:
+    x, y = cancer
+    whole = pd.Series(y, dtype="Int64")
+    assert quick().fit(x[::2], whole[::2]).predict(x[:4]).dtype == np.int64
+    letters: Any = np.where(y == 1, "a", "b").astype(object)
+    letters[:3] = None
+    for gaps in (whole.where(whole.index > 2), letters):
+        with pytest.raises(ValueError, match="the target has 3 missing values; leave their rows out"):
+            quick().fit(pd.DataFrame(x), gaps)

@@ -7,7 +7,7 @@ import pytest
 import torch
 from sklearn.metrics import f1_score
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 import metricgrad as mg
 from metricgrad.training.entrants import BASELINES, contenders, method_names
@@ -173,6 +173,7 @@ def test_options_of_a_surrogate_that_is_passed_are_refused() -> None:
         quick(linear(), empty, made(seed=9), method="cross_entropy")
 
 
+@pytest.mark.filterwarnings("ignore:validation data has")
 def test_a_dataset_smaller_than_a_batch_is_trained_on_and_cut_by_itself() -> None:
     model = linear()
     before = model.weight.detach().clone()
@@ -342,6 +343,7 @@ def test_options_without_effect_on_a_bilevel_loss_are_refused(options: dict[str,
         quick(linear(), made(), method="bilevel", folds=1, **options)
 
 
+@pytest.mark.filterwarnings("ignore:validation data has")
 def test_folds_beside_validation_data_are_refused() -> None:
     with pytest.raises(ValueError, match=r"validation data already\. Got folds=5"):
         quick(linear(), made(), made(seed=3), folds=5)
@@ -371,3 +373,47 @@ def test_one_cut_has_every_class_on_both_sides() -> None:
             (fold,) = cut(Items(torch.zeros(101, 2), target), 1, share, seed)
             assert set(target[fold.valid].tolist()) == set(target[fold.train].tolist()) == {0, 1}
             assert len(fold.valid) + len(fold.train) == 101
+
+
+def test_a_dataset_is_cut_class_by_class_and_few_positives_are_warned_of() -> None:
+    x, _ = made(300)
+    rare = (torch.arange(300) % 75 == 0).long()  # four
+    with pytest.warns(UserWarning, match="validation data has 1 items of its rarest class, on which choices are half"):
+        found = quick(linear(), Squares((x, rare)), method="cross_entropy")
+    assert found.seen.target.sum() == 1
+    with pytest.raises(ValueError, match="all 300 targets are 0: there is nothing to tell apart"):
+        quick(linear(), Squares((x, torch.zeros(300, dtype=torch.long))))
+
+
+class Rows(Dataset[tuple[Any, Any]]):
+    """Items of numpy's own types, each with its target in a list of one."""
+
+    def __len__(self) -> int:
+        return 400
+
+    def __getitem__(self, index: int) -> tuple[Any, Any]:
+        x, y = made()
+        return x[index].double().numpy(), y[index : index + 1].numpy()
+
+
+def test_items_of_float64_with_targets_in_a_column() -> None:
+    found, plain = (
+        quick(linear(), DataLoader(each, 100), DataLoader(each, 100), method="cross_entropy", epochs=1)
+        for each in (Rows(), Squares(made()))
+    )
+    assert same(found, plain)
+    assert found.value == plain.value
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        pytest.param((torch.ones(90, 5).long(), torch.arange(90) % 2), r"torch\.int64: .*x\.float\(\)", id="whole x"),
+        pytest.param((torch.ones(90, 4), torch.arange(90) % 2), r"the model fails on x \[64, 4\]", id="width"),
+        pytest.param((torch.ones(90, 5), ["yes", "no"] * 45), "must be numbers; got <U3, such as .*'yes'", id="text"),
+        pytest.param((torch.ones(90, 5), torch.ones(90, 2)), r"multilabel=True\), or one class", id="labels"),
+    ],
+)
+def test_data_that_the_model_or_the_metric_does_not_take(data: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        quick(linear(), data, method="cross_entropy")

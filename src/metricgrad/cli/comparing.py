@@ -22,9 +22,7 @@ from scipy.stats import t as student
 
 from metricgrad.cli.app import app, refuse
 from metricgrad.cli.folder import RunFolder, digests
-from metricgrad.cli.parts import cut, loaded
-from metricgrad.cli.reading import TARGET
-from metricgrad.cli.training import (
+from metricgrad.cli.options import (
     BudgetOption,
     DataArgument,
     DropOption,
@@ -37,13 +35,16 @@ from metricgrad.cli.training import (
     TargetOption,
     TestShareOption,
     chosen_class,
-    classifier,
+    folder_name,
+    named_metric,
     seconds,
     widths,
 )
+from metricgrad.cli.parts import cut, loaded
+from metricgrad.cli.reading import TARGET
+from metricgrad.cli.training import classifier
 from metricgrad.estimators.target import Target
 from metricgrad.metrics import Metric
-from metricgrad.metrics import metric as to_metric
 from metricgrad.progress import progress as to_progress
 from metricgrad.report import write_comparison
 from metricgrad.training.entrants import ORDINARY, method_names, takes, usual_methods
@@ -76,7 +77,7 @@ def compare(
 ) -> None:
     """Compare losses on a table: repeated splits, and what is significant against tuned cross-entropy."""
     try:
-        chosen = to_metric(metric)
+        chosen = named_metric(metric)
         table = loaded(data, target, drop)
         names = method_list(methods, chosen, table[1], chosen_class(positive, table[1]))
         asked = {
@@ -86,7 +87,7 @@ def compare(
             "drop": drop,
         }  # fmt: skip
         stem = "digits" if data is None else data.name.split(".")[0]
-        folder = RunFolder(out or Path("runs") / f"{stem}-{metric}-compared", asked)
+        folder = RunFolder(out or Path("runs") / f"{folder_name(stem, metric)}-compared", asked)
         values = measure(folder, asked, *table[:2], progress=not as_json)
     except (ValueError, OSError, RuntimeError) as error:  # of which the last is training that diverged
         refuse(str(error))

@@ -9,7 +9,8 @@ import numpy as np
 import pandas as pd
 
 from metricgrad.cli.folder import digests
-from metricgrad.cli.reading import bundled, read_table, split_target, without
+from metricgrad.cli.reading import bundled, like, read_table, split_target, without
+from metricgrad.estimators.preparing import Preparation
 
 
 @dataclass(frozen=True)
@@ -67,9 +68,20 @@ def parts(
         if test is None:
             trained, tested = cut(x, y, test_share, seed)
         else:
-            x_test, y_test, more = loaded(test, target, drop)
-            trained, tested, left_out = Part(x, y), Part(x_test, y_test), left_out + more
+            tested, more = _tested(x, y, test, target, drop)
+            trained, left_out = Part(x, y), left_out + more
     return Parts(trained, tested, left_out, sha256.result())
+
+
+def _tested(x: Any, y: Any, test: Path, target: str, drop: str | None) -> tuple[Part, int]:
+    """Test data of a file, and rows without a target; ValueError, before anything is trained, where it does not fit."""
+    x_test, y_test, left_out = split_target(without(read_table(test), drop), target, several=False)
+    x_test = like(x_test, x.columns, test)
+    unseen = sorted(set(y_test.unique().tolist()) - set(y.unique().tolist()), key=str)
+    if unseen:
+        raise ValueError(f"{test} has classes that the training data has not: {', '.join(map(repr, unseen))}")
+    Preparation().fit(x).transform(x_test)
+    return Part(x_test, y_test), left_out
 
 
 def loaded(data: Path | None, target: str, drop: str | None = None) -> tuple[Any, Any, int]:
@@ -92,7 +104,7 @@ def cut(x: Any, y: Any, share: float, seed: int) -> tuple[Part, Part]:
     number, classes = pd.factorize(y)
     counts = np.bincount(number)
     if counts.min() < 2:
-        rarest = classes[counts.argmin()]
+        rarest = np.asarray(classes).tolist()[counts.argmin()]
         raise ValueError(
             f"class {rarest!r} of column {y.name!r} is in {counts.min()} rows only, too few to train and to test on; "
             "leave it out, or pass --test"

@@ -3,6 +3,7 @@
 import difflib
 import gzip
 import io
+import re
 from pathlib import Path
 from typing import Any, cast
 
@@ -15,7 +16,8 @@ from metricgrad.estimators.preparing import is_boolean
 _TEXT = (".csv", ".tsv", ".txt")
 _SPARSE = (".svm", ".svmlight", ".libsvm")
 _KINDS = "CSV (.csv, .tsv), Parquet (.parquet) or svmlight (.svm, .svmlight, .libsvm), each also as .gz"
-_PACKED = {".gz": "gzip"}
+_CLASSES = 20  # more values than this of numbers that are not whole are no classes
+_DATE = re.compile(r"\d{4}-\d\d-\d\d")
 TARGET = "target"
 
 
@@ -32,7 +34,7 @@ def read_table(path: Path) -> Any:
         raise ValueError(f"there is no file {path}")
     if not path.stat().st_size:
         raise ValueError(f"{path} is empty")
-    kind = path.with_suffix("").suffix if path.suffix in _PACKED else path.suffix
+    kind = kind_of(path)
     readers = dict.fromkeys(_TEXT, _read_text) | dict.fromkeys(_SPARSE, _read_svmlight) | {".parquet": _read_parquet}
     if kind not in readers:
         raise ValueError(f"{path} is of no kind that can be read; pass {_KINDS}")
@@ -45,6 +47,30 @@ def read_table(path: Path) -> Any:
     if not len(table):
         raise ValueError(f"{path} has columns but no rows")
     return table
+
+
+def kind_of(path: Path) -> str:
+    """The ending that tells what a file is, such as `.csv` of `DATA.CSV.gz`."""
+    return Path(path.name.lower().removesuffix(".gz")).suffix
+
+
+def like(table: Any, columns: Any, path: Path) -> Any:
+    """The columns of a table that another was trained on; ValueError where it does not have them.
+
+    Args:
+        table: from the file.
+        columns: names of those of the training data.
+        path: of the file; svmlight does not write zeros, so a feature that is nowhere in it is 0 throughout.
+
+    Returns:
+        The table with these columns, in this order.
+    """
+    missing = [name for name in columns if name not in table.columns]
+    if missing and kind_of(path) in _SPARSE:
+        table, missing = table.assign(**dict.fromkeys(missing, 0.0)), []
+    if missing:
+        raise ValueError(f"{path} has no column {', '.join(map(repr, missing))}, which the training data has")
+    return table[list(columns)]
 
 
 def without(table: Any, columns: str | None) -> Any:
@@ -89,11 +115,23 @@ def split_target(table: Any, target: str, *, several: bool = True) -> tuple[Any,
         raise ValueError(f"column {target!r} is {only} in all {len(y)} rows; there is nothing to tell apart")
     if y.dtype.kind == "f" and (y == y.round()).all():
         y = y.astype(np.int64)
+    elif y.dtype.kind == "f" and y.nunique() > _CLASSES:
+        raise ValueError(
+            f"column {target!r} has {y.nunique()} values such as {y.iloc[0]}, and classes are needed; cut it into "
+            "some, at a threshold for example"
+        )
     return numbers(table.drop(columns=target)), y, missing
 
 
 def numbers(table: Any) -> Any:
-    """The table with columns of text that are numbers made numbers; ValueError where text stands among numbers."""
+    """The table with columns of text that are numbers, or dates as 2024-01-31, made such.
+
+    Args:
+        table: as it was read.
+
+    Returns:
+        The table; ValueError where text stands among numbers.
+    """
     changed: dict[Any, Any] = {}
     for name in table.columns:
         column = table[name]
@@ -103,6 +141,8 @@ def numbers(table: Any) -> Any:
         wrong = read.isna() & column.notna()
         if not wrong.any():
             changed[name] = read
+        elif (dates := _dates(column)) is not None:
+            changed[name] = dates
         elif wrong.sum() < 0.5 * column.notna().sum():
             row = int(np.flatnonzero(wrong)[0])
             raise ValueError(
@@ -112,15 +152,28 @@ def numbers(table: Any) -> Any:
     return table.assign(**changed) if changed else table
 
 
+def _dates(column: Any) -> Any:
+    """Text as times, if all of it is dates that begin with the year; None otherwise."""
+    known = column.dropna()
+    if not len(known) or not _DATE.match(str(known.iloc[0])):
+        return None
+    found = pd.to_datetime(column, format="ISO8601", errors="coerce", utc=True)
+    return None if (found.isna() & column.notna()).any() else found
+
+
+def _packed(path: Path) -> bool:
+    return path.name.lower().endswith(".gz")
+
+
 def _read_text(path: Path) -> Any:
     """A table with commas, semicolons or tabs: whichever the first line has most of."""
-    with gzip.open(path, "rt") if path.suffix == ".gz" else path.open() as file:
+    with gzip.open(path, "rt") if _packed(path) else path.open() as file:
         first = file.readline()
     return pd.read_csv(path, sep=max(",;\t", key=first.count))
 
 
 def _read_parquet(path: Path) -> Any:
-    return pd.read_parquet(io.BytesIO(gzip.decompress(path.read_bytes())) if path.suffix == ".gz" else path)
+    return pd.read_parquet(io.BytesIO(gzip.decompress(path.read_bytes())) if _packed(path) else path)
 
 
 def _read_svmlight(path: Path) -> Any:

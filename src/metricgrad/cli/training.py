@@ -1,14 +1,12 @@
-"""`metricgrad train` and `metricgrad predict`: a table in, a model, its values on test data and a plain answer out."""
+"""`metricgrad train`: a table in, a model, its values on test data and a plain answer out."""
 
 import json
-import re
 import shlex
 import sys
 from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
-import pandas as pd
 import typer
 from rich import box
 from rich.console import Console
@@ -18,28 +16,31 @@ from torch import Tensor
 from metricgrad.cli.app import app, refuse
 from metricgrad.cli.evidence import gather, intervals
 from metricgrad.cli.folder import RunFolder
+from metricgrad.cli.options import (
+    BudgetOption,
+    DataArgument,
+    DropOption,
+    EpochsOption,
+    HiddenOption,
+    JsonOption,
+    MetricOption,
+    PositiveOption,
+    SeedOption,
+    TargetOption,
+    TestShareOption,
+    chosen_class,
+    folder_name,
+    named_metric,
+    seconds,
+    widths,
+)
 from metricgrad.cli.parts import parts
-from metricgrad.cli.reading import TARGET, numbers, read_table, split_target
+from metricgrad.cli.reading import TARGET
 from metricgrad.estimators import MetricClassifier
 from metricgrad.metrics import Metric
-from metricgrad.metrics import metric as to_metric
 from metricgrad.report import label, write_run
 from metricgrad.surrogates.base import metric_config
 from metricgrad.training import Fit
-
-DataArgument = Annotated[
-    Path | None, typer.Argument(help="CSV, Parquet or svmlight file; none takes digits from scikit-learn.")
-]
-TargetOption = Annotated[str, typer.Option(help="Column to predict.")]
-MetricOption = Annotated[str, typer.Option(help="What the model is judged by; `metricgrad metrics` lists all.")]
-HiddenOption = Annotated[str, typer.Option(help="Widths of hidden layers, such as 100,30,10; `none` is linear.")]
-TestShareOption = Annotated[float, typer.Option(help="Of the rows, kept for testing.", min=0.01, max=0.9)]
-DropOption = Annotated[str | None, typer.Option(help="Columns to leave out, such as id,date.")]
-BudgetOption = Annotated[str | None, typer.Option(help="Time for training: 90s, 2m, 1h.")]
-EpochsOption = Annotated[int, typer.Option(help="Of a training, at most.", min=1)]
-SeedOption = Annotated[int, typer.Option(help="Of everything random.")]
-PositiveOption = Annotated[str | None, typer.Option(help="Which of two classes is the positive one.")]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print the result, for machines.")]
 
 
 @app.command(
@@ -71,9 +72,9 @@ def train(
             "test_share": test_share, "positive": positive, "epochs": epochs, "budget": seconds(budget), "seed": seed,
             "drop": drop,
         }  # fmt: skip
-        chosen, read = to_metric(metric), parts(data, target, test, test_share, seed, drop)
+        chosen, read = named_metric(metric), parts(data, target, test, test_share, seed, drop)
         trained, tested = read.trained, read.tested
-        folder = RunFolder(out or Path("runs") / f"{name}-{metric}", asked | {"sha256": read.sha256})
+        folder = RunFolder(out or Path("runs") / folder_name(name, metric), asked | {"sha256": read.sha256})
         unfinished = folder.result is None or folder.result["stopped"]
         if unfinished:
             model = classifier(asked, trained.y, method, progress=not as_json)
@@ -100,58 +101,15 @@ def train(
     show(result, folder.path)
 
 
-@app.command(epilog="Example: `metricgrad predict runs/fraud-f1 new.csv --out predictions.csv`")
-def predict(
-    model: Annotated[Path, typer.Argument(help="Folder of a run, or its model.safetensors.")],
-    data: Annotated[Path, typer.Argument(help="CSV, Parquet or svmlight file with the columns of the training data.")],
-    out: Annotated[Path | None, typer.Option(help="CSV file to write; none prints to the terminal.")] = None,
-    target: Annotated[str | None, typer.Option(help="Column of the truth, to measure the model on.")] = None,
-) -> None:
-    """Predict the rows of a table with a model that `train` made."""
-    try:
-        loaded = MetricClassifier.load(model / "model.safetensors" if model.is_dir() else model)
-        table = read_table(data)
-        names = list(vars(loaded).get("feature_names_in_", []))
-        if not names:  # trained on an array: columns by their places
-            names = [name for name in table.columns if name != target]
-            if len(names) != loaded.n_features_in_:
-                raise ValueError(f"{data} has {len(names)} columns; the model was trained on {loaded.n_features_in_}")
-        missing = [name for name in names if name not in table.columns]
-        if missing:
-            raise ValueError(f"{data} has no column {', '.join(map(repr, missing))}, which the model was trained on")
-        x: Any = numbers(table[names])
-        x = x if "feature_names_in_" in vars(loaded) else x.to_numpy()
-        found = pd.DataFrame({"prediction": loaded.predict(x)})
-        chances = loaded.predict_proba(x)
-        for number, each in enumerate(loaded.classes_):
-            found[f"probability of {each}"] = chances[:, number].round(6)
-        if target is not None:
-            known = table[target].notna().to_numpy() if target in table.columns else slice(None)
-            _, y, _ = split_target(table, target, several=False)
-            value = loaded.trained_.measure(loaded.prepared(x[known]), loaded.encoded(y.to_numpy()))
-            Console(stderr=True).print(f"{loaded.trained_.metric.name}: {value:.4f} on {len(y)} rows", highlight=False)
-        if out is not None and out.exists():
-            raise ValueError(f"{out} is there already; choose another --out")
-        found.to_csv(sys.stdout if out is None else out, index=False)
-    except (ValueError, OSError) as error:
-        refuse(str(error))
-
-
 def classifier(asked: dict[str, Any], y: Any, method: str, *, progress: bool) -> MetricClassifier:
     """The classifier that was asked for."""
-    settings = {name: asked[name] for name in ("metric", "hidden", "epochs", "budget")}
-    settings |= {"positive": chosen_class(asked["positive"], y), "random_state": asked["seed"]}
+    settings = {name: asked[name] for name in ("hidden", "epochs", "budget")}
+    settings |= {
+        "metric": named_metric(asked["metric"]),
+        "positive": chosen_class(asked["positive"], y),
+        "random_state": asked["seed"],
+    }
     return MetricClassifier(method=method, progress=progress, **settings)
-
-
-def chosen_class(positive: str | None, y: Any) -> Any:
-    """The class of a target that text such as `1` or `yes` stands for."""
-    if positive is None:
-        return None
-    by_name = {str(each): each for each in y.unique()}
-    if positive not in by_name:
-        raise ValueError(f"--positive must be one of {', '.join(sorted(by_name))}; got {positive}")
-    return by_name[positive]
 
 
 def outcome(model: MetricClassifier, metric: Metric, x: Tensor, y: Tensor) -> dict[str, Any]:
@@ -180,6 +138,7 @@ def outcome(model: MetricClassifier, metric: Metric, x: Tensor, y: Tensor) -> di
         "higher_is_better": metric.higher_is_better,
         "metric_config": metric_config(found.metric),
         "classes": [str(each) for each in model.target_.ordered],
+        "positive_share": float(y.double().mean()) if model.target_.kind == "binary" else None,
         "finalists": finalists,
         "chosen": winner,
         "gain": decision.gain,
@@ -220,25 +179,12 @@ def show(result: dict[str, Any], folder: Path) -> None:
         table.add_row(called, f"{each['validation']:.4f}", f"{each['test']:.4f}", mark)
     console.print(table)
     console.print(result["verdict"], highlight=False, markup=False)
+    share, classes = result["positive_share"], result["classes"]
+    if share is not None:
+        other = f"; --positive {classes[0]} for the other" if share > 0.5 else ""
+        console.print(
+            f"positive is {classes[1]}, {100 * share:.1f} % of test rows{other}", highlight=False, markup=False
+        )
     if result["stopped"]:
         console.print("stopped early: this is the best so far; the same command goes on", style="yellow")
     console.print(f"{folder / 'report.html'}, after {result['seconds']} s", style="dim", highlight=False)
-
-
-def widths(text: str) -> list[int]:
-    """Widths of hidden layers from text such as `100,30,10`; `none` is a linear model."""
-    if text.strip().lower() in ("none", ""):
-        return []
-    if not re.fullmatch(r"\s*\d+\s*(,\s*\d+\s*)*", text):
-        raise ValueError(f"--hidden must be widths such as 100,30,10, or none; got {text!r}")
-    return [int(each) for each in text.split(",")]
-
-
-def seconds(text: str | None) -> float | None:
-    """Seconds from text such as `90s`, `2m` or `1h`."""
-    if text is None:
-        return None
-    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([smh]?)\s*", text)
-    if not found or not float(found[1]):
-        raise ValueError(f"--budget must be a time such as 90s, 2m or 1h; got {text!r}")
-    return float(found[1]) * {"": 1, "s": 1, "m": 60, "h": 3600}[found[2]]

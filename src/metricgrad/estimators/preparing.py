@@ -1,7 +1,7 @@
 """From a table to numbers a network can take: one float32 column after the other.
 
     numbers       missing values become the median, with a column that says so; then mean 0 and spread 1
-    times         the same, in days
+    times         the same, in days; so are durations
     0 and 1       stay as they are
     categories    a column of 0 and 1 for each that is frequent enough, one for all rare ones; missing is one of them
 
@@ -10,6 +10,7 @@ What was not seen in training, such as a new category, counts as rare.
 """
 
 import math
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -84,13 +85,11 @@ class Preparation:
 
     Attributes:
         columns: how each column is prepared.
-        names: of the columns that come out.
     """
 
     def __init__(self, least: int = 10, most: int = 50) -> None:
         self.least, self.most = least, most
         self.columns: list[Number | Category] = []
-        self.names: list[str] = []
 
     def fit(self, table: Any, rows: np.ndarray | None = None) -> "Preparation":
         """Learns medians, means, spreads and categories.
@@ -102,18 +101,12 @@ class Preparation:
         Returns:
             Itself.
         """
-        self.columns, self.names = [], []
+        self.columns = []
         for name, values in _each(table):
             some = _some(values, slice(None) if rows is None else rows)
             column = _number(name, some) if isinstance(some, np.ndarray) else self._category(name, some)
             self.columns.append(column)
-            if isinstance(column, Number):
-                self.names += [name, *([f"{name} missing"] if column.marks else [])]
-            else:
-                self.names += [f"{name} = {each}" for each in column.frequent] + (
-                    [f"{name} rare"] if column.rare else []
-                )
-        if not self.names:
+        if not self.columns:
             raise ValueError("the table has no columns; there is nothing to learn from")
         return self
 
@@ -148,9 +141,11 @@ class Preparation:
         frequent = tuple(counts[counts >= least].index[: self.most])
         if not frequent:
             example = ", ".join(repr(each) for each in list(counts.index[:3]))
+            marks = all(re.fullmatch(r"-?\d[\d.,' ]*", str(each)) for each in counts.index[:3])
+            hint = ", written as 12573.02, without other marks" if marks else ""
             raise ValueError(
                 f"column {name!r} is text, and no value is there {least} times ({example}, ...); leave it out (--drop "
-                f"{name} on the command line), or convert it to numbers"
+                f"{name} on the command line), or convert it to numbers{hint}"
             )
         return Category(frequent, rare=len(frequent) < len(counts))
 
@@ -168,6 +163,8 @@ def _each(table: Any) -> Iterator[tuple[str, Any]]:
         if types.is_datetime64_any_dtype(column.dtype):
             days = column.dt.tz_localize(None) if column.dt.tz is not None else column
             yield str(name), ((days - _EPOCH) / np.timedelta64(1, "D")).to_numpy(dtype=np.float64)
+        elif types.is_timedelta64_dtype(column.dtype):
+            yield str(name), (column / np.timedelta64(1, "D")).to_numpy(dtype=np.float64)
         elif types.is_bool_dtype(column.dtype) or not types.is_numeric_dtype(column.dtype):
             yield str(name), column
         elif types.is_extension_array_dtype(column.dtype):

@@ -42,6 +42,7 @@ class Target:
         Returns:
             What they are; ValueError where nothing can be learned from them.
         """
+        y = _plain(y)
         check_classification_targets(y)
         if type_of_target(y, input_name="y") == "multilabel-indicator":
             return cls("labels", np.arange(np.asarray(y).shape[1]))
@@ -98,7 +99,7 @@ class Target:
         """
         if self.kind == "labels":
             return torch.from_numpy(np.asarray(y).astype(np.int64))
-        y = np.ravel(np.asarray(y))
+        y = np.ravel(np.asarray(_plain(y)))
         unseen = sorted(set(np.unique(y).tolist()) - set(self.classes.tolist()), key=str)
         if unseen:
             known = ", ".join(map(repr, self.classes.tolist()))
@@ -107,3 +108,20 @@ class Target:
             )
         found = np.searchsorted(self.classes, y)
         return torch.from_numpy(found if self.kind == "classes" else np.asarray(self.order)[found])
+
+
+def _plain(y: Any) -> Any:
+    """A target without the types of pandas that may hold gaps; ValueError where there are some."""
+    if hasattr(y, "isna"):
+        missing = int(np.asarray(y.isna()).sum())
+        y = y.to_numpy() if getattr(y, "ndim", 1) == 1 else y
+    else:
+        known = np.asarray(y)
+        missing = (
+            sum(each is None or each != each for each in known.flat) if known.ndim and known.dtype == object else 0
+        )
+    if missing:
+        raise ValueError(f"the target has {missing} missing values; leave their rows out")
+    if isinstance(y, np.ndarray) and y.dtype == object and all(isinstance(each, int | np.integer) for each in y.flat):
+        return y.astype(bool if all(isinstance(each, bool | np.bool_) for each in y.flat) else np.int64)
+    return y

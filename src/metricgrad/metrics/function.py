@@ -182,7 +182,7 @@ def _adapt(fn: Callable[..., Any]) -> tuple[Call, bool | None]:
     """How to call fn with (scores, target), and the direction that it states, if it does."""
     kind = next((c.__module__ for c in inspect.getmro(type(fn)) if c.__module__.startswith("torchmetrics.")), None)
     if kind is not None:
-        return _torchmetrics(_resetting(fn), type(fn).__module__), getattr(fn, "higher_is_better", None)
+        return _torchmetrics(_Resetting(copy.deepcopy(fn)), type(fn).__module__), getattr(fn, "higher_is_better", None)
     if type(fn).__module__ == "sklearn.metrics._scorer":
         return _scorer(fn)
     function = inspect.unwrap(fn.func if isinstance(fn, functools.partial) else fn)
@@ -191,7 +191,7 @@ def _adapt(fn: Callable[..., Any]) -> tuple[Call, bool | None]:
         return _torchmetrics(fn, module), None
     if module.startswith("sklearn.metrics"):
         stated = False if name.endswith(("_loss", "_error", "_deviance")) else True if name.endswith("_score") else None
-        return _sklearn(fn, _wants(module, name, _parameters(fn)), name), stated
+        return _Sklearn(fn, _wants(module, name, _parameters(fn)), name), stated
     first = next(iter(_parameters(fn)), "")
     if first in ("y_true", "target", "targets", "label", "labels"):
         raise ValueError(
@@ -208,30 +208,36 @@ def _parameters(fn: Callable[..., Any]) -> list[str]:
         return []
 
 
-def _resetting(fn: Any) -> Callable[..., Any]:
-    """A copy of a torchmetrics object that forgets each set before the next."""
-    own = copy.deepcopy(fn)
+# What follows are classes and not closures, as what is fitted for a metric must pickle.
 
-    def call(scores: Tensor, target: Tensor) -> Any:
-        own.reset()
+
+@dataclass(frozen=True)
+class _Resetting:
+    """A torchmetrics object of one's own that forgets each set before the next."""
+
+    own: Any
+
+    def __call__(self, scores: Tensor, target: Tensor) -> Any:
+        self.own.reset()
         try:
-            return own(scores, target)
+            return self.own(scores, target)
         finally:
-            own.reset()
+            self.own.reset()
 
-    return call
+
+@dataclass(frozen=True)
+class _OfProbabilities:
+    """torchmetrics takes scores between 0 and 1 for probabilities: it gets probabilities, and integer targets."""
+
+    fn: Callable[..., Any]
+
+    def __call__(self, scores: Any, target: Any) -> Any:
+        values, truth = torch.as_tensor(scores).double(), torch.as_tensor(target).to(torch.int64)
+        return self.fn(values.softmax(-1) if values.dim() == truth.dim() + 1 else values.sigmoid(), truth)
 
 
 def _torchmetrics(fn: Callable[..., Any], module: str) -> Call:
-    """torchmetrics takes scores between 0 and 1 for probabilities: it gets probabilities, and integer targets."""
-    if ".classification" not in module and ".retrieval" not in module:
-        return fn
-
-    def call(scores: Any, target: Any) -> Any:
-        values, truth = torch.as_tensor(scores).double(), torch.as_tensor(target).to(torch.int64)
-        return fn(values.softmax(-1) if values.dim() == truth.dim() + 1 else values.sigmoid(), truth)
-
-    return call
+    return _OfProbabilities(fn) if ".classification" in module or ".retrieval" in module else fn
 
 
 Wants = Literal["scores", "probabilities", "decisions", "raw"]
@@ -248,7 +254,7 @@ def _scorer(fn: Any) -> tuple[Call, bool]:
     module, name = fn._score_func.__module__ or "", fn._score_func.__name__
     if module.startswith("sklearn.metrics"):
         wants = _wants(module, name, _parameters(fn._score_func))
-    return _sklearn(function, wants, name), fn._sign > 0
+    return _Sklearn(function, wants, name), fn._sign > 0
 
 
 def _wants(module: str, name: str, parameters: list[str]) -> Wants:
@@ -265,18 +271,23 @@ def _wants(module: str, name: str, parameters: list[str]) -> Wants:
     return "decisions" if parameters[1] in ("y_pred", "y2") else "scores"
 
 
-def _sklearn(fn: Callable[..., Any], wants: Wants, name: str) -> Call:
-    def call(scores: Any, target: Any) -> Any:
+@dataclass(frozen=True)
+class _Sklearn:
+    """A function of scikit-learn, which takes the target first, called with (scores, target)."""
+
+    fn: Callable[..., Any]
+    wants: Wants
+    name: str
+
+    def __call__(self, scores: Any, target: Any) -> Any:
         values, truth = torch.as_tensor(scores), torch.as_tensor(target)
         classes = values.dim() == truth.dim() + 1
-        if wants == "decisions":
+        if self.wants == "decisions":
             values = values.argmax(-1) if classes else values > 0
-        elif wants != "raw" and classes:
+        elif self.wants != "raw" and classes:
             values = values.double().softmax(-1)
-        elif wants == "probabilities":
+        elif self.wants == "probabilities":
             values = values.double().sigmoid()
-        if name in _LISTS and truth.dim() == 1:
+        if self.name in _LISTS and truth.dim() == 1:
             values, truth = values.unsqueeze(0), truth.unsqueeze(0)
-        return fn(truth.cpu().numpy(), values.cpu().numpy())
-
-    return call
+        return self.fn(truth.cpu().numpy(), values.cpu().numpy())

@@ -38,6 +38,10 @@ th, td { text-align: right; padding: 6px 10px; border-bottom: 1px solid var(--li
 th:first-child, td:first-child { text-align: left; } th { color: var(--quiet); font-weight: 600; }
 pre { background: var(--wash); padding: 12px 14px; border-radius: 8px; overflow-x: auto; font-size: 14px; }
 details summary { cursor: pointer; color: var(--ours); }
+@media (max-width: 700px) {
+  main { padding: 20px 10px 40px; } section { padding: 14px 12px; } th, td { padding: 5px 6px; }
+  table { font-size: 13px; } figure { overflow-x: auto; } img { max-width: none; } figcaption { max-width: 85vw; }
+}
 """
 
 
@@ -68,6 +72,8 @@ def write_run(folder: Path) -> Path:
         f"{rows['train']:,} rows for training, {rows['test']:,} for testing{without}; {result['seconds']} s; "
         f"trained on {chosen}"
     )
+    if result.get("positive_share") is not None:
+        about += f"; positive is {result['classes'][1]}, {100 * result['positive_share']:.1f} % of the rows for testing"
     return _write(folder / "report.html", head, about, result["verdict"], sections)
 
 

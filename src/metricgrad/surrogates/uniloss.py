@@ -12,6 +12,7 @@ the value. h and g have no gradient, so each is interpolated (Eqn. 5): e~ = g~(h
 What the loss returns is the set's true value of the metric, as a loss, with the gradient of e~.
 """
 
+import functools
 import logging
 from typing import Any, Literal
 
@@ -38,6 +39,7 @@ from metricgrad.surrogates.relaxations import relaxation as to_relaxation
 Interpolation = Literal["multilinear", "idw"]
 Gradient = Literal["exact", "released"]
 _LOG = logging.getLogger("metricgrad")
+_warn = functools.cache(_LOG.warning)  # once, however many losses of a function a tournament makes
 
 
 class UniLoss(Surrogate):
@@ -220,7 +222,7 @@ class UniLoss(Surrogate):
         except Exception as error:
             function(inputs.scores.detach(), inputs.target, where=inputs.where)  # if this fails too, it is no metric
             reason = error.what if isinstance(error, WatchError) else f"fails when it is watched ({error})"
-            _LOG.warning("%s is taken as a black box, as it %s", function.name, reason)
+            _warn(f"{function.name} is taken as a black box, as it {reason}")
             self.metric = black_box(function, generator=self.generator)
         else:
             _LOG.info("%s is re-expressed by watching it", function.name)

@@ -7,6 +7,7 @@ goes on exactly as it would have.
 
 import hashlib
 import math
+import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
@@ -16,12 +17,14 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset, TensorDataset
 
-from metricgrad.metrics import Metric
+from metricgrad.metrics import Metric, metric_options
 from metricgrad.metrics.checks import shape
 from metricgrad.metrics.function import FunctionMetric
+from metricgrad.metrics.multiclass import ClassificationMetric
 from metricgrad.surrogates.elements import is_multilabel
 from metricgrad.training.batches import Batches, has_classes, is_whole
 
+_FEW = 30  # items of a class, below which one cut misleads
 _PASSES = (25, 150)  # the fewest and the most batches of an epoch, of items in memory
 
 
@@ -61,9 +64,15 @@ class Items:
 
 @dataclass(frozen=True)
 class Loader:
-    """Batches `(x, y)` of the user's own loader."""
+    """Batches `(x, y)` of the user's own loader.
+
+    Attributes:
+        batches: the loader.
+        columns: whether targets `[B, 1]` are one class for each item.
+    """
 
     batches: DataLoader[Any]
+    columns: bool = False
 
     def first(self) -> Batch:
         """One batch, as one model sees it."""
@@ -78,7 +87,8 @@ class Loader:
         for batch in self.batches:
             if not (isinstance(batch, tuple | list) and len(batch) == 2):
                 raise TypeError(f"the loader must give batches (x, y); got {type(batch).__name__}")
-            x, y = (torch.as_tensor(part) for part in batch)
+            x, y = features(batch[0]), tensor(batch[1])
+            y = y.squeeze(1) if self.columns and y.dim() == 2 and y.shape[1] == 1 else y
             yield Batch(x.expand(models, *x.shape), y.expand(models, *y.shape), None)
 
 
@@ -120,8 +130,17 @@ def to_feed(name: str, data: Any, batch: int) -> Items | Loader:
 
 
 def tensor(data: Any) -> Tensor:
-    """Whatever can be an array, as a tensor."""
-    return data if isinstance(data, Tensor) else torch.as_tensor(np.asarray(data))
+    """Whatever can be an array of numbers, as a tensor."""
+    if isinstance(data, Tensor):
+        return data
+    found = np.asarray(data)
+    if found.dtype.kind not in "biuf":
+        example = repr(found.flat[0]) if found.size else "nothing"
+        raise ValueError(
+            f"x and y must be numbers; got {found.dtype}, such as {example}. Number the classes, or pass tables with "
+            "text to mg.MetricClassifier"
+        )
+    return torch.as_tensor(found)
 
 
 def features(data: Any) -> Tensor:
@@ -131,12 +150,21 @@ def features(data: Any) -> Tensor:
 
 
 def one_class_each(data: Items | Loader, metric: Metric) -> Items | Loader:
-    """Targets `[items, 1]` of a metric that is not of labels as `[items]`."""
-    column = isinstance(data, Items) and data.y.dim() == 2 and data.y.shape[1] == 1 and data.where is None
-    if not column or is_multilabel(metric) or isinstance(metric, FunctionMetric):
+    """Targets `[items, 1]` of a metric that is not of labels as `[items]`; several columns are refused."""
+    if is_multilabel(metric) or isinstance(metric, FunctionMetric):
         return data
-    assert isinstance(data, Items)
-    return replace(data, y=data.y.squeeze(1))
+    if isinstance(data, Loader):
+        return replace(data, columns=True)
+    if data.y.dim() != 2 or data.where is not None:
+        return data
+    if data.y.shape[1] == 1:
+        return replace(data, y=data.y.squeeze(1))
+    if isinstance(metric, ClassificationMetric) and "multilabel" in metric_options(type(metric)):
+        raise ValueError(
+            f"targets {shape(data.y)} are labels; pass metric=mg.metric({metric.name!r}, multilabel=True), or one "
+            "class for each item"
+        )
+    return data
 
 
 def fingerprint(*parts: Any) -> str:
@@ -158,13 +186,35 @@ def fingerprint(*parts: Any) -> str:
 
 
 def cut_dataset(data: Any, share: float, seed: int) -> tuple[Any, Any]:
-    """A `Dataset` in two, at random, the second with the share; anything else stays whole, and there is no second."""
+    """A `Dataset` in two, the second with the share, and with that of every class; it is read once for its targets.
+
+    Args:
+        data: the `Dataset`; anything else stays whole, and there is no second.
+        share: of the second.
+        seed: of the cut.
+
+    Returns:
+        Both.
+    """
     if not isinstance(data, Dataset) or isinstance(data, TensorDataset | IterableDataset):
         return data, None
     count = len(data)  # pyright: ignore[reportArgumentType] (every other kind has a length)
-    order = torch.randperm(count, generator=torch.Generator().manual_seed(_mix(seed, 1, 0))).tolist()
-    looked_at = min(count - 1, max(1, round(share * count)))
-    return Subset(data, order[looked_at:]), Subset(data, order[:looked_at])
+    if not count:
+        raise ValueError("train is a Dataset without items")
+    target = torch.stack([tensor(data[number][1]) for number in range(count)])
+    target = target.squeeze(1) if target.shape[1:] == (1,) else target
+    items = Items(target, target)
+    if items.classes() is not None and len(target.unique()) < 2:
+        raise ValueError(f"all {count} targets are {target[0].item()}: there is nothing to tell apart")
+    (fold,) = cut(items, 1, share, seed)
+    found = target[fold.valid].unique(return_counts=True)[1] if items.classes() is not None else None
+    if found is not None and found.min() < _FEW:
+        warnings.warn(
+            f"validation data has {int(found.min())} items of its rarest class, on which choices are half luck; pass "
+            "train=(x, y) in memory, which is cross-validated, or valid=",
+            stacklevel=3,
+        )
+    return Subset(data, fold.train.tolist()), Subset(data, fold.valid.tolist())
 
 
 @dataclass(frozen=True)

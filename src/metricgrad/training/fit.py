@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from metricgrad.metrics import Metric
 from metricgrad.metrics import metric as to_metric
-from metricgrad.metrics.checks import whole
+from metricgrad.metrics.checks import shape, whole
 from metricgrad.progress import progress as to_progress
 from metricgrad.surrogates import Surrogate
 from metricgrad.surrogates.base import metric_config
@@ -88,7 +88,8 @@ def fit(
         budget: seconds, about; fewer epochs, and fewer challengers, where it would take longer.
         tune_threshold: chooses the threshold on validation data, where the metric has one.
         seed: of everything random.
-        folder: for checkpoints after every epoch: called again with the same folder, it goes on where it stopped.
+        folder: for checkpoints after every epoch: called again with the same folder, and a model with the weights that
+            it began with, it goes on where it stopped.
         progress: shows a bar with the metric, on a terminal.
 
     Returns:
@@ -123,7 +124,8 @@ def fit(
     arena = Arena(model, ground, Settings(seed, decay, clip, memory, patience, known), epochs, place, budget)
     rates, alone = list(RATES) if rate is None else [rate], method != "auto"
     usual = ordinary(chosen, ground.judge.sets)
-    brackets = {"ordinary": [usual], "challengers": _taking(challengers(chosen), chosen, model, trained)}
+    example = _tried(model, trained, chosen)
+    brackets = {"ordinary": [usual], "challengers": _taking(challengers(chosen), chosen, *example)}
     if alone:
         brackets = {"ordinary" if method == usual.method else "challengers": contenders(method, chosen, options)}
 
@@ -194,15 +196,22 @@ def _known(plan: Plan, method: str | Surrogate, data: str, model: nn.Module) -> 
     }  # fmt: skip
 
 
-def _taking(found: list[Contender], metric: Metric, model: nn.Module, trained: Items | Loader) -> list[Contender]:
-    """The contenders that have a loss of such scores and targets."""
+def _tried(model: nn.Module, trained: Items | Loader, metric: Metric) -> tuple[Tensor, Tensor]:
+    """Scores and targets of a few items; ValueError where the model does not take them."""
     batch = trained.take(torch.arange(min(len(trained), _TRIED))) if isinstance(trained, Items) else trained.first()
-    with torch.no_grad(), modes_kept(model):
-        model.eval()
-        scores = model(batch.x)
-    if scores.dim() == batch.y.dim() + 1:
-        scores = binary_scores(metric, scores)
-    able = {each.method: takes(each.method, metric, scores, batch.y) for each in found}
+    try:
+        with torch.no_grad(), modes_kept(model):
+            model.eval()
+            scores = model(batch.x)
+    except (RuntimeError, TypeError, ValueError, IndexError) as error:
+        hint = "" if batch.x.is_floating_point() else ". Whole numbers stay so, for embeddings; x.float() is features"
+        raise ValueError(f"the model fails on x {shape(batch.x)} of {batch.x.dtype}: {error}{hint}") from error
+    return binary_scores(metric, scores) if scores.dim() == batch.y.dim() + 1 else scores, batch.y
+
+
+def _taking(found: list[Contender], metric: Metric, scores: Tensor, target: Tensor) -> list[Contender]:
+    """The contenders that have a loss of such scores and targets."""
+    able = {each.method: takes(each.method, metric, scores, target) for each in found}
     return [each for each in found if able[each.method]]
 
 
