@@ -24,3 +24,8 @@ def refuse(message: str) -> NoReturn:
     """Ends the command with one sentence of what is wrong, and exit code 2."""
     Console(stderr=True).print(message, style="red", markup=False, highlight=False, soft_wrap=True)
     raise typer.Exit(2)
+
+
+def examples(*commands: str) -> str:
+    """What `--help` ends with: commands to copy, one to a line."""
+    return "\n\n".join(["Examples:", *(f"`{command}`" for command in commands)])

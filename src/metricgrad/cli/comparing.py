@@ -20,7 +20,7 @@ from rich.console import Console
 from rich.table import Table
 from scipy.stats import t as student
 
-from metricgrad.cli.app import app, refuse
+from metricgrad.cli.app import app, examples, refuse
 from metricgrad.cli.folder import RunFolder, digests
 from metricgrad.cli.options import (
     BudgetOption,
@@ -54,8 +54,10 @@ _TRIED = 100  # rows that tell whether a loss takes such targets
 
 
 @app.command(
-    epilog="Examples: `metricgrad compare --metric mcc` · "
-    "`metricgrad compare fraud.csv --target is_fraud --metric f1 --methods auto,uniloss,focal --splits 10`"
+    epilog=examples(
+        "metricgrad compare --metric mcc",
+        "metricgrad compare fraud.csv --target is_fraud --methods auto,focal --splits 10",
+    )
 )
 def compare(
     data: DataArgument = None,

@@ -9,13 +9,15 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from metricgrad.cli.app import app, refuse
+from metricgrad.cli.app import app, examples, refuse
 from metricgrad.training.recipes import as_shipped, read_scores, teach
 
 
 @app.command(
-    epilog="Examples: `metricgrad learn f1 --out f1.safetensors` · "
-    "`metricgrad learn auc --scores mine.npz --steps 2000 --out auc.safetensors`"
+    epilog=examples(
+        "metricgrad learn f1 --out f1.safetensors",
+        "metricgrad learn auc --scores mine.npz --steps 2000 --out auc.safetensors",
+    )
 )
 def learn(
     name: Annotated[str, typer.Argument(help="The metric: accuracy, or one of binary scores.")],

@@ -11,12 +11,12 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from metricgrad.cli.app import app, refuse
+from metricgrad.cli.app import app, examples, refuse
 from metricgrad.metrics import TIE_RULES, Metric, metric, metric_names, metric_options
 
 
 @app.command(
-    epilog="Examples: `metricgrad metrics` · `metricgrad metrics ndcg` · `metricgrad metrics --json | jq '.[].name'`"
+    epilog=examples("metricgrad metrics", "metricgrad metrics ndcg", "metricgrad metrics --json | jq '.[].name'")
 )
 def metrics(
     name: Annotated[str | None, typer.Argument(help="One metric, in full: formula, options, reference.")] = None,

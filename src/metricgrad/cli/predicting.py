@@ -9,13 +9,13 @@ import pandas as pd
 import typer
 from rich.console import Console
 
-from metricgrad.cli.app import app, refuse
+from metricgrad.cli.app import app, examples, refuse
 from metricgrad.cli.options import JsonOption
 from metricgrad.cli.reading import like, numbers, read_table, split_target
 from metricgrad.estimators import MetricClassifier
 
 
-@app.command(epilog="Example: `metricgrad predict runs/fraud-f1 new.csv --out predictions.csv`")
+@app.command(epilog=examples("metricgrad predict runs/fraud-f1 new.csv --out predictions.csv"))
 def predict(
     model: Annotated[Path, typer.Argument(help="Folder of a run, or its model.safetensors.")],
     data: Annotated[Path, typer.Argument(help="CSV, Parquet or svmlight file with the columns of the training data.")],

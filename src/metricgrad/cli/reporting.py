@@ -7,11 +7,11 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from metricgrad.cli.app import app, refuse
+from metricgrad.cli.app import app, examples, refuse
 from metricgrad.report import write_comparison, write_run
 
 
-@app.command(epilog="Example: `metricgrad report runs/fraud-f1`")
+@app.command(epilog=examples("metricgrad report runs/fraud-f1"))
 def report(
     run: Annotated[Path, typer.Argument(help="Folder of a run of train or compare.")],
     as_json: Annotated[bool, typer.Option("--json", help="Print what was written, for machines.")] = False,

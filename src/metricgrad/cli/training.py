@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 from torch import Tensor
 
-from metricgrad.cli.app import app, refuse
+from metricgrad.cli.app import app, examples, refuse
 from metricgrad.cli.evidence import gather, intervals
 from metricgrad.cli.folder import RunFolder
 from metricgrad.cli.options import (
@@ -44,8 +44,11 @@ from metricgrad.training import Fit
 
 
 @app.command(
-    epilog="Examples: `metricgrad train` · `metricgrad train fraud.csv --target is_fraud --metric average_precision` · "
-    "`metricgrad train data.parquet --target y --metric mcc --hidden none --budget 2m --out runs/mcc`"
+    epilog=examples(
+        "metricgrad train",
+        "metricgrad train fraud.csv --target is_fraud --metric average_precision",
+        "metricgrad train data.parquet --metric fbeta:beta=2 --hidden none --budget 2m",
+    )
 )
 def train(
     data: DataArgument = None,

@@ -85,7 +85,8 @@ def fit(
             `valid`, nor with a `Dataset`, which is cut once.
         share: of the training data that is cut off for validation, where there is one cut.
         patience: epochs without a better value after which a training ends; None makes all.
-        budget: seconds, about; fewer epochs, and fewer challengers, where it would take longer.
+        budget: seconds, about; fewer epochs, and fewer challengers, where it would take longer. A training that goes on
+            has as many again.
         tune_threshold: chooses the threshold on validation data, where the metric has one.
         seed: of everything random.
         folder: for checkpoints after every epoch: called again with the same folder, and a model with the weights that
