@@ -43,7 +43,7 @@ from metricgrad.cli.options import (
 from metricgrad.cli.parts import cut, loaded
 from metricgrad.cli.reading import TARGET
 from metricgrad.cli.training import classifier
-from metricgrad.estimators.target import Target
+from metricgrad.estimators.target import Target, plain
 from metricgrad.metrics import Metric
 from metricgrad.progress import progress as to_progress
 from metricgrad.report import write_comparison
@@ -130,7 +130,7 @@ def method_list(text: str | None, metric: Metric, y: Any, positive: Any) -> list
         if unknown:
             raise ValueError(f"there is no method {', '.join(map(repr, unknown))}; there are all, {', '.join(known)}")
         return list(dict.fromkeys([ORDINARY, *names]))
-    kind = Target.of(y.to_numpy(), metric, positive)
+    kind = Target.of(plain(y), metric, positive)
     target = kind.encode(y.iloc[:_TRIED].to_numpy())
     scores = torch.randn(len(target), kind.outputs, generator=torch.Generator().manual_seed(0))
     scores = scores.squeeze(-1) if kind.kind == "binary" else scores

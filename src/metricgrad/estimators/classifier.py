@@ -15,7 +15,7 @@ from metricgrad.estimators.calibrating import calibrated
 from metricgrad.estimators.networks import perceptron, widths
 from metricgrad.estimators.preparing import Preparation
 from metricgrad.estimators.saving import load_classifier, save_classifier
-from metricgrad.estimators.target import Target
+from metricgrad.estimators.target import Target, plain
 from metricgrad.metrics import metric as to_metric
 from metricgrad.surrogates import Surrogate
 from metricgrad.training import Fit, Trained, fit
@@ -115,7 +115,7 @@ class MetricClassifier(ClassifierMixin, BaseEstimator):
         Returns:
             Itself.
         """
-        table, y = self._table(X, reset=True, y=y)
+        table, y = self._table(X, reset=True, y=None if y is None else plain(y))
         y = y if rows is None else np.asarray(y)[rows]
         self.target_ = Target.of(y, to_metric(self.metric), self.positive)
         self.classes_, target = self.target_.classes, self.target_.encode(y)

@@ -42,7 +42,6 @@ class Target:
         Returns:
             What they are; ValueError where nothing can be learned from them.
         """
-        y = _plain(y)
         check_classification_targets(y)
         if type_of_target(y, input_name="y") == "multilabel-indicator":
             return cls("labels", np.arange(np.asarray(y).shape[1]))
@@ -99,7 +98,7 @@ class Target:
         """
         if self.kind == "labels":
             return torch.from_numpy(np.asarray(y).astype(np.int64))
-        y = np.ravel(np.asarray(_plain(y)))
+        y = np.ravel(np.asarray(plain(y)))
         unseen = sorted(set(np.unique(y).tolist()) - set(self.classes.tolist()), key=str)
         if unseen:
             known = ", ".join(map(repr, self.classes.tolist()))
@@ -110,8 +109,15 @@ class Target:
         return torch.from_numpy(found if self.kind == "classes" else np.asarray(self.order)[found])
 
 
-def _plain(y: Any) -> Any:
-    """A target without the types of pandas that may hold gaps; ValueError where there are some."""
+def plain(y: Any) -> Any:
+    """A target without the types of pandas that may hold gaps.
+
+    Args:
+        y: `[items]`, or `[items, labels]`.
+
+    Returns:
+        The same; ValueError where values are missing.
+    """
     if hasattr(y, "isna"):
         missing = int(np.asarray(y.isna()).sum())
         y = y.to_numpy() if getattr(y, "ndim", 1) == 1 else y
