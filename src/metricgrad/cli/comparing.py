@@ -20,26 +20,9 @@ from rich.console import Console
 from rich.table import Table
 from scipy.stats import t as student
 
+from metricgrad.cli import options
 from metricgrad.cli.app import app, examples, refuse
 from metricgrad.cli.folder import RunFolder, digests
-from metricgrad.cli.options import (
-    BudgetOption,
-    DataArgument,
-    DropOption,
-    EpochsOption,
-    HiddenOption,
-    JsonOption,
-    MetricOption,
-    PositiveOption,
-    SeedOption,
-    TargetOption,
-    TestShareOption,
-    chosen_class,
-    folder_name,
-    named_metric,
-    seconds,
-    widths,
-)
 from metricgrad.cli.parts import cut, loaded
 from metricgrad.cli.reading import TARGET
 from metricgrad.cli.training import classifier
@@ -60,36 +43,36 @@ _TRIED = 100  # rows that tell whether a loss takes such targets
     )
 )
 def compare(
-    data: DataArgument = None,
-    target: TargetOption = TARGET,
-    metric: MetricOption = "f1",
+    data: options.DataArgument = None,
+    target: options.TargetOption = TARGET,
+    metric: options.MetricOption = "f1",
     methods: Annotated[
         str | None, typer.Option(help="Names, such as auto,uniloss,focal, or all; none takes the usual.")
     ] = None,
     splits: Annotated[int, typer.Option(help="Of the data into training and test.", min=2)] = 5,
-    hidden: HiddenOption = "100,30,10",
-    test_share: TestShareOption = 0.25,
-    positive: PositiveOption = None,
-    drop: DropOption = None,
-    epochs: EpochsOption = 20,
-    budget: BudgetOption = None,
-    seed: SeedOption = 0,
+    hidden: options.HiddenOption = "100,30,10",
+    test_share: options.TestShareOption = 0.25,
+    positive: options.PositiveOption = None,
+    drop: options.DropOption = None,
+    epochs: options.EpochsOption = 20,
+    budget: options.BudgetOption = None,
+    seed: options.SeedOption = 0,
     out: Annotated[Path | None, typer.Option(help="Folder of the comparison.")] = None,
-    as_json: JsonOption = False,
+    as_json: options.JsonOption = False,
 ) -> None:
     """Compare losses on a table: repeated splits, and what is significant against tuned cross-entropy."""
     try:
-        chosen = named_metric(metric)
+        chosen = options.named_metric(metric)
         table = loaded(data, target, drop)
-        names = method_list(methods, chosen, table[1], chosen_class(positive, table[1]))
+        names = method_list(methods, chosen, table[1], options.chosen_class(positive, table[1]))
         asked = {
             "command": "compare", "data": None if data is None else str(data), "target": target, "metric": metric,
-            "methods": names, "splits": splits, "hidden": widths(hidden), "test_share": test_share,
-            "positive": positive, "epochs": epochs, "budget": seconds(budget), "seed": seed, "sha256": digests(data),
-            "drop": drop,
+            "methods": names, "splits": splits, "hidden": options.widths(hidden), "test_share": test_share,
+            "positive": positive, "epochs": epochs, "budget": options.seconds(budget), "seed": seed,
+            "sha256": digests(data), "drop": drop,
         }  # fmt: skip
         stem = "digits" if data is None else data.name.split(".")[0]
-        folder = RunFolder(out or Path("runs") / f"{folder_name(stem, metric)}-compared", asked)
+        folder = RunFolder(out or Path("runs") / f"{options.folder_name(stem, metric)}-compared", asked)
         values = measure(folder, asked, *table[:2], progress=not as_json)
     except (ValueError, OSError, RuntimeError) as error:  # of which the last is training that diverged
         refuse(str(error))

@@ -9,8 +9,8 @@ import pandas as pd
 import typer
 from rich.console import Console
 
+from metricgrad.cli import options
 from metricgrad.cli.app import app, examples, refuse
-from metricgrad.cli.options import JsonOption
 from metricgrad.cli.reading import like, numbers, read_table, split_target
 from metricgrad.estimators import MetricClassifier
 
@@ -21,7 +21,7 @@ def predict(
     data: Annotated[Path, typer.Argument(help="CSV, Parquet or svmlight file with the columns of the training data.")],
     out: Annotated[Path | None, typer.Option(help="CSV file to write; none prints to the terminal.")] = None,
     target: Annotated[str | None, typer.Option(help="Column of the truth, to measure the model on.")] = None,
-    as_json: JsonOption = False,
+    as_json: options.JsonOption = False,
 ) -> None:
     """Predict the rows of a table with a model that `train` made."""
     try:

@@ -13,27 +13,10 @@ from rich.console import Console
 from rich.table import Table
 from torch import Tensor
 
+from metricgrad.cli import options
 from metricgrad.cli.app import app, examples, refuse
 from metricgrad.cli.evidence import gather, intervals
 from metricgrad.cli.folder import RunFolder
-from metricgrad.cli.options import (
-    BudgetOption,
-    DataArgument,
-    DropOption,
-    EpochsOption,
-    HiddenOption,
-    JsonOption,
-    MetricOption,
-    PositiveOption,
-    SeedOption,
-    TargetOption,
-    TestShareOption,
-    chosen_class,
-    folder_name,
-    named_metric,
-    seconds,
-    widths,
-)
 from metricgrad.cli.parts import parts
 from metricgrad.cli.reading import TARGET
 from metricgrad.estimators import MetricClassifier
@@ -51,33 +34,33 @@ from metricgrad.training import Fit
     )
 )
 def train(
-    data: DataArgument = None,
-    target: TargetOption = TARGET,
-    metric: MetricOption = "f1",
+    data: options.DataArgument = None,
+    target: options.TargetOption = TARGET,
+    metric: options.MetricOption = "f1",
     method: Annotated[str, typer.Option(help="`auto`, or the name of a loss: cross_entropy, uniloss, ...")] = "auto",
-    hidden: HiddenOption = "100,30,10",
+    hidden: options.HiddenOption = "100,30,10",
     test: Annotated[Path | None, typer.Option(help="A file with test data; none cuts a part off.")] = None,
-    test_share: TestShareOption = 0.25,
-    positive: PositiveOption = None,
-    drop: DropOption = None,
-    epochs: EpochsOption = 20,
-    budget: BudgetOption = None,
-    seed: SeedOption = 0,
+    test_share: options.TestShareOption = 0.25,
+    positive: options.PositiveOption = None,
+    drop: options.DropOption = None,
+    epochs: options.EpochsOption = 20,
+    budget: options.BudgetOption = None,
+    seed: options.SeedOption = 0,
     out: Annotated[Path | None, typer.Option(help="Folder of the run; runs/NAME-METRIC unless given.")] = None,
-    as_json: JsonOption = False,
+    as_json: options.JsonOption = False,
 ) -> None:
     """Train a model for a metric, and say whether that was better than training on cross-entropy."""
     try:
         name = "digits" if data is None else data.name.split(".")[0]
         asked = {
             "command": "train", "data": None if data is None else str(data), "target": target, "metric": metric,
-            "method": method, "hidden": widths(hidden), "test": None if test is None else str(test),
-            "test_share": test_share, "positive": positive, "epochs": epochs, "budget": seconds(budget), "seed": seed,
-            "drop": drop,
+            "method": method, "hidden": options.widths(hidden), "test": None if test is None else str(test),
+            "test_share": test_share, "positive": positive, "epochs": epochs, "budget": options.seconds(budget),
+            "seed": seed, "drop": drop,
         }  # fmt: skip
-        chosen, read = named_metric(metric), parts(data, target, test, test_share, seed, drop)
+        chosen, read = options.named_metric(metric), parts(data, target, test, test_share, seed, drop)
         trained, tested = read.trained, read.tested
-        folder = RunFolder(out or Path("runs") / folder_name(name, metric), asked | {"sha256": read.sha256})
+        folder = RunFolder(out or Path("runs") / options.folder_name(name, metric), asked | {"sha256": read.sha256})
         unfinished = folder.result is None or folder.result["stopped"]
         if unfinished:
             model = classifier(asked, trained.y, method, progress=not as_json)
@@ -108,8 +91,8 @@ def classifier(asked: dict[str, Any], y: Any, method: str, *, progress: bool) ->
     """The classifier that was asked for."""
     settings = {name: asked[name] for name in ("hidden", "epochs", "budget")}
     settings |= {
-        "metric": named_metric(asked["metric"]),
-        "positive": chosen_class(asked["positive"], y),
+        "metric": options.named_metric(asked["metric"]),
+        "positive": options.chosen_class(asked["positive"], y),
         "random_state": asked["seed"],
     }
     return MetricClassifier(method=method, progress=progress, **settings)

@@ -201,6 +201,9 @@ def cut_dataset(data: Any, share: float, seed: int) -> tuple[Any, Any]:
     count = len(data)  # pyright: ignore[reportArgumentType] (every other kind has a length)
     if not count:
         raise ValueError("train is a Dataset without items")
+    first = data[0]
+    if not (isinstance(first, tuple | list) and len(first) == 2):
+        raise TypeError(f"a Dataset must give items (x, y); got {type(first).__name__}")
     target = torch.stack([tensor(data[number][1]) for number in range(count)])
     target = target.squeeze(1) if target.shape[1:] == (1,) else target
     items = Items(target, target)
