@@ -57,7 +57,7 @@ def write_run(folder: Path) -> Path:
     asked, result = (json.loads((folder / f"{name}.json").read_text()) for name in ("config", "result"))
     with np.load(folder / "evidence.npz", allow_pickle=False) as file:
         evidence = dict(file)
-    name, chosen = result["metric"], result["finalists"][result["chosen"]]["method"]
+    name, chosen = result["metric"], label(result["chosen"], result["finalists"][result["chosen"]])
     first, *others = _figures(folder, result, evidence)
     sections = [
         _section("On test data", _values(result), first),
