@@ -1,14 +1,20 @@
 """Says whether pip brought CUDA packages into this environment; an error under CI, advice elsewhere.
 
-An open version range lets pip replace a CPU build of torch by the newest one with several GB of CUDA packages. CI is
-strict about it. A machine with a GPU may want them, so there it is only said.
+An open version range lets pip replace a CPU build of torch by the newest one with several GB of
+CUDA packages. CI is strict about it. A machine with a GPU may want them, so there it is only said.
 """
 
 import os
 import sys
 from importlib.metadata import distributions, version
 
-cuda = sorted({dist.name for dist in distributions() if dist.name.lower().startswith(("nvidia-", "cuda-", "triton"))})
+cuda = sorted(
+    {
+        dist.name
+        for dist in distributions()
+        if dist.name.lower().startswith(("nvidia-", "cuda-", "triton"))
+    }
+)
 if not cuda:
     print(f"no CUDA package installed (torch {version('torch')})")
     sys.exit(0)

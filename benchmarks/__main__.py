@@ -42,9 +42,13 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
     """Runs a table, or all of them."""
     names = table_names() if arguments.name == "all" else [arguments.name]
     rows = arguments.rows.split(",") if arguments.rows else None
-    runs = [run for name in names for run in table(name).runs(arguments.scale, arguments.seeds, rows)]
+    runs = [
+        run for name in names for run in table(name).runs(arguments.scale, arguments.seeds, rows)
+    ]
     needs_data = any(run.configuration.get("dataset", BUNDLED[0]) not in BUNDLED for run in runs)
-    errors = run_all(runs, data_folder(arguments.data) if needs_data else None, arguments.jobs, console)
+    errors = run_all(
+        runs, data_folder(arguments.data) if needs_data else None, arguments.jobs, console
+    )
     for error in errors:
         console.print(f"[red]failed[/red] {error}", highlight=False)
     return 1 if errors else 0
@@ -62,13 +66,20 @@ def main(words: list[str] | None = None) -> int:
     commands.add_parser("list", help="all tables, with how much of each is there")
     running = commands.add_parser("run", help="run a table; runs that have a report are skipped")
     running.add_argument("name", help="of the table, or all")
-    running.add_argument("--data", type=Path, help="folder of the data sets (default: METRICGRAD_DATA)")
     running.add_argument(
-        "--scale", choices=SCALES, default="small", help="small fits two cores; paper is the full budget"
+        "--data", type=Path, help="folder of the data sets (default: METRICGRAD_DATA)"
+    )
+    running.add_argument(
+        "--scale",
+        choices=SCALES,
+        default="small",
+        help="small fits two cores; paper is the full budget",
     )
     running.add_argument("--seeds", type=int, help="how many (default: the table's own number)")
     running.add_argument("--rows", help="names of rows, separated by commas (default: all)")
-    running.add_argument("--jobs", type=int, default=2, help="processes at once, one thread each (default: 2)")
+    running.add_argument(
+        "--jobs", type=int, default=2, help="processes at once, one thread each (default: 2)"
+    )
     commands.add_parser("report", help="build benchmarks/README.md from the results")
     arguments = parser.parse_args(words)
     console = Console()

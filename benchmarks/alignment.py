@@ -1,8 +1,8 @@
 """How well losses rank models as metrics do, on real scores (ReLoss, Table 1 and Table 13).
 
-Networks are trained on cross-entropy, and their scores of training data taken along the way: that is what ReLoss learns
-from, besides made-up sets. The rank correlations are over sets of test data, scored along the training of a network
-that was not learned from.
+Networks are trained on cross-entropy, and their scores of training data taken along the way: that
+is what ReLoss learns from, besides made-up sets. The rank correlations are over sets of test data,
+scored along the training of a network that was not learned from.
 """
 
 import json
@@ -22,12 +22,15 @@ from benchmarks.resnet import ResNet
 Sets = list[tuple[Tensor, Tensor]]
 
 
-def run(settings: Settings, seed: int, folder: Path | None, known: list[dict[str, Any]]) -> dict[str, Any]:
+def run(
+    settings: Settings, seed: int, folder: Path | None, known: list[dict[str, Any]]
+) -> dict[str, Any]:
     """One learning of each kind of loss, and the rank correlations of all.
 
     Args:
         settings: the data set, metric, network and steps.
-        seed: of the losses, and of the networks and sets too unless the settings have a seed for `networks`.
+        seed: of the losses, and of the networks and sets too unless the settings have a seed for
+            `networks`.
         folder: where the data sets are.
         known: not used.
 
@@ -38,15 +41,21 @@ def run(settings: Settings, seed: int, folder: Path | None, known: list[dict[str
     losses: dict[str, mg.Surrogate] = {"ordinary": mg.baselines.CrossEntropy()}
     for name, options in settings["losses"].items():
         generator = torch.Generator().manual_seed(seed)
-        losses[name] = learned_loss(settings["metric"], stored, options, settings["learning_steps"], generator)
+        losses[name] = learned_loss(
+            settings["metric"], stored, options, settings["learning_steps"], generator
+        )
     losses["pretrained"] = mg.ReLoss.pretrained(settings["metric"])
     values: dict[str, float] = {}
     for name, loss in losses.items():
-        found = mg.rank_correlation(loss, settings["metric"], held, generator=torch.Generator().manual_seed(seed))
+        found = mg.rank_correlation(
+            loss, settings["metric"], held, generator=torch.Generator().manual_seed(seed)
+        )
         values |= {f"{name}_spearman": found.spearman, f"{name}_kendall": found.kendall}
     # What is left of the ordinary loss's disagreement.
     for name in (*settings["losses"], "pretrained"):
-        values[f"{name}_left"] = (1 - values[f"{name}_spearman"]) / (1 - values["ordinary_spearman"])
+        values[f"{name}_left"] = (1 - values[f"{name}_spearman"]) / (
+            1 - values["ordinary_spearman"]
+        )
     return {"values": values}
 
 
@@ -55,7 +64,9 @@ def _networks(settings: str, seed: int, folder: Path | None) -> tuple[Sets, Sets
     """Score sets of training data to learn from, and of test data and another network to be judged on."""
     chosen = json.loads(settings)
     data = load(chosen["dataset"], folder, seed)
-    return along_training(chosen, data, data.train, seed), along_training(chosen, data, data.test, seed + 1000)
+    return along_training(chosen, data, data.train, seed), along_training(
+        chosen, data, data.test, seed + 1000
+    )
 
 
 def learned_loss(
@@ -66,7 +77,8 @@ def learned_loss(
     Args:
         metric: its metric.
         stored: score sets of models.
-        options: of ReLoss; `sees`, `width`, `layers` and `monotone` of its network, `relabel` of its learning.
+        options: of ReLoss; `sees`, `width`, `layers` and `monotone` of its network, `relabel` of
+            its learning.
         steps: of learning.
         generator: source of randomness.
 
@@ -74,7 +86,11 @@ def learned_loss(
         The loss, frozen.
     """
     options = dict(options)
-    shape = {name: options.pop(name) for name in ("sees", "width", "layers", "monotone") if name in options}
+    shape = {
+        name: options.pop(name)
+        for name in ("sees", "width", "layers", "monotone")
+        if name in options
+    }
     learning = {name: options.pop(name) for name in ("relabel", "share") if name in options}
     net = mg.nets.Classification(**shape, generator=generator) if shape else None
     loss = mg.ReLoss(metric, net=net, generator=generator, **options)

@@ -1,7 +1,7 @@
 """Algorithm 1 of Learning Surrogate Losses as its pseudo-code reads, in plain eager PyTorch: the yardstick of speed.
 
-Batch by batch: a forward pass, scikit-learn's metric, a step of `torch.optim.Adam` with clipped gradients. It is
-written as one would from the paper, with nothing of the library.
+Batch by batch: a forward pass, scikit-learn's metric, a step of `torch.optim.Adam` with clipped
+gradients. It is written as one would from the paper, with nothing of the library.
 """
 
 from collections.abc import Callable, Sequence
@@ -11,11 +11,18 @@ import torch
 from torch import Tensor, nn
 
 
-def paper_network(features: int, hidden: Sequence[int] = (100, 30, 10), dropout: float = 0.2) -> nn.Sequential:
+def paper_network(
+    features: int, hidden: Sequence[int] = (100, 30, 10), dropout: float = 0.2
+) -> nn.Sequential:
     """The paper's prediction model (Sec. 4.1): batch normalisation, dropout and Leaky-ReLU after each hidden layer."""
     layers: list[nn.Module] = []
     for width in hidden:
-        layers += [nn.Linear(features, width), nn.BatchNorm1d(width), nn.Dropout(dropout), nn.LeakyReLU()]
+        layers += [
+            nn.Linear(features, width),
+            nn.BatchNorm1d(width),
+            nn.Dropout(dropout),
+            nn.LeakyReLU(),
+        ]
         features = width
     return nn.Sequential(*layers, nn.Linear(features, 1), nn.Flatten(0))
 
@@ -27,12 +34,19 @@ class SetNetwork(nn.Module):
         super().__init__()
         self.g = nn.Sequential(nn.Linear(2, 30), nn.LeakyReLU(), nn.Linear(30, 30), nn.LeakyReLU())
         self.h = nn.Sequential(
-            nn.Linear(30, 10), nn.LeakyReLU(), nn.Linear(10, 10), nn.LeakyReLU(), nn.Linear(10, 1), nn.Flatten(0)
+            nn.Linear(30, 10),
+            nn.LeakyReLU(),
+            nn.Linear(10, 10),
+            nn.LeakyReLU(),
+            nn.Linear(10, 1),
+            nn.Flatten(0),
         )
 
     def forward(self, target: Tensor, scores: Tensor) -> Tensor:
         """The surrogate of one set."""
-        return self.h(self.g(torch.stack([target.float(), scores], -1)).mean(0, keepdim=True)).squeeze(0)
+        return self.h(
+            self.g(torch.stack([target.float(), scores], -1)).mean(0, keepdim=True)
+        ).squeeze(0)
 
 
 class PlainAlternation:
@@ -69,7 +83,9 @@ class PlainAlternation:
     def sample(self) -> tuple[Tensor, Tensor]:
         """A stratified batch."""
         parts = zip(self.classes, self.counts, strict=True)
-        index = torch.cat([members[torch.randint(len(members), (count,))] for members, count in parts])
+        index = torch.cat(
+            [members[torch.randint(len(members), (count,))] for members, count in parts]
+        )
         return self.x[index], self.y[index]
 
     def iterate(self, model_steps: int = 3, surrogate_steps: int = 10) -> None:

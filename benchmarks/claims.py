@@ -75,8 +75,16 @@ def verdict(claim: dict[str, Any], cells: Cells, content: Table, digits: int) ->
         return f"{place}: {name} {asked}: {times:.2f} times, {_word(times <= claim['times'])}"
     rival = max(others, key=lambda other: cells[other, column].mean)
     margin = ours.mean - cells[rival, column].mean
-    asked = f"at least {claim['by']} above" if "by" in claim else "not more than one standard error below"
-    allowed = claim["by"] if "by" in claim else -((ours.error**2 + cells[rival, column].error ** 2) ** 0.5)
+    asked = (
+        f"at least {claim['by']} above"
+        if "by" in claim
+        else "not more than one standard error below"
+    )
+    allowed = (
+        claim["by"]
+        if "by" in claim
+        else -((ours.error**2 + cells[rival, column].error ** 2) ** 0.5)
+    )
     label = content.rows[rival]["label"]
     return f"{place}: {name} {asked} {label}: {margin:+.{digits}f}, {_word(margin >= allowed)}"
 
@@ -106,7 +114,9 @@ def _verdict_on_all(claim: dict[str, Any], cells: Cells, content: Table, digits:
 
 def _tested(found: dict[str, Cell]) -> str:
     """Which cells differ from 0: paired t tests over seeds, corrected by Holm's rule over all cells."""
-    seeds = min(len(cell.values) for cell in found.values())  # a table under way has more of some cells
+    seeds = min(
+        len(cell.values) for cell in found.values()
+    )  # a table under way has more of some cells
     whole = {name: cell.values[:seeds] for name, cell in found.items()}
     if seeds < 2:
         return "not measured yet"

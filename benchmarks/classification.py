@@ -1,13 +1,15 @@
 """The task of most tables: a small network, a loss, a metric; everything chosen on validation data.
 
-A run trains one model for every point of its grid (learning rate, slope, start, ...), keeps each at its best moment on
-validation data, and reports the test value of the one that was best there. A metric of decisions has its threshold
-tuned on validation scores, for every method alike. `start = "warm"` spends the first half of the same budget on
-cross-entropy. With `screen` in the settings the grid is decided after that share of the budget, and only the winner is
-trained in full. A training that diverges ends there.
+A run trains one model for every point of its grid (learning rate, slope, start, ...), keeps each at
+its best moment on validation data, and reports the test value of the one that was best there. A
+metric of decisions has its threshold tuned on validation scores, for every method alike. `start =
+"warm"` spends the first half of the same budget on cross-entropy. With `screen` in the settings the
+grid is decided after that share of the budget, and only the winner is trained in full. A training
+that diverges ends there.
 
-Every point is trained from the same seed on its own, so a grid that grows takes the known points' validation values
-from the old report and trains only the new ones (and again the winner, whose weights a report does not keep).
+Every point is trained from the same seed on its own, so a grid that grows takes the known points'
+validation values from the old report and trains only the new ones (and again the winner, whose
+weights a report does not keep).
 """
 
 import itertools
@@ -39,11 +41,15 @@ class Judge:
 
     def metric(self, **options: Any) -> mg.Metric:
         """The metric of the table's column."""
-        return own.metric(self.settings["metric"], **self.settings.get("metric_options", {}), **options)
+        return own.metric(
+            self.settings["metric"], **self.settings.get("metric_options", {}), **options
+        )
 
     def value(self, scores: Tensor, target: Tensor, threshold: float | None) -> float:
         """The true metric."""
-        return float(self.metric(**({} if threshold is None else {"threshold": threshold}))(scores, target))
+        return float(
+            self.metric(**({} if threshold is None else {"threshold": threshold}))(scores, target)
+        )
 
     def tuned(self, scores: Tensor, target: Tensor) -> tuple[float, float | None]:
         """The metric at its best threshold, and that threshold; None where the metric has none."""
@@ -86,7 +92,8 @@ def run(
         point: of the grid, where it has been chosen for all seeds together.
 
     Returns:
-        `value` on test data, `valid`, the chosen point, all points with their validation values, and the curve.
+        `value` on test data, `valid`, the chosen point, all points with their validation values,
+        and the curve.
     """
     data, judge = load(settings["dataset"], folder, seed), Judge(settings)
     if settings["method"] == "constant":
@@ -97,7 +104,9 @@ def run(
     else:
         best, trials = train(settings, point, data, seed, steps), known
     if best.valid is None:
-        raise RuntimeError(f"every training diverged before its first evaluation: {settings.get('grid')}")
+        raise RuntimeError(
+            f"every training diverged before its first evaluation: {settings.get('grid')}"
+        )
     model = network(settings, data)
     model.load_state_dict(best.state)
     return {
@@ -120,7 +129,15 @@ def _tournament(
     for point in grid:
         old = None if screened else known_trial(known, point)
         if old is None:
-            trials.append(train(settings, point, data, seed, int(steps * settings["screen"]) if screened else steps))
+            trials.append(
+                train(
+                    settings,
+                    point,
+                    data,
+                    seed,
+                    int(steps * settings["screen"]) if screened else steps,
+                )
+            )
         else:
             trials.append(Trial(point, valid=old["valid"], step=old["step"]))
     best = _best(trials, judge)
@@ -138,7 +155,9 @@ def train(settings: Settings, point: dict[str, Any], data: Data, seed: int, step
     warm = steps // 2 if settings.get("start") == "warm" else 0
     every = max(1, steps // settings.get("evaluations", 20))
     losses: list[Tensor] = []
-    for step, batch in enumerate(_batches(len(data.train.y), settings["batch"], steps, seed), start=1):
+    for step, batch in enumerate(
+        _batches(len(data.train.y), settings["batch"], steps, seed), start=1
+    ):
         for group in optimizer.param_groups:
             group["lr"] = settings["learning_rate"] * _decay(settings, step - 1, warm, steps)
         scores, target = model(data.train.x[batch]), data.train.y[batch]
@@ -150,7 +169,15 @@ def train(settings: Settings, point: dict[str, Any], data: Data, seed: int, step
         optimizer.step()
         losses.append(value.detach())
         if step % every == 0 or step == steps:
-            _look(trial, model, data.valid, judge, step, torch.stack(losses).mean().item(), eligible=step > warm)
+            _look(
+                trial,
+                model,
+                data.valid,
+                judge,
+                step,
+                torch.stack(losses).mean().item(),
+                eligible=step > warm,
+            )
             losses.clear()
     return trial
 
@@ -187,7 +214,15 @@ def _best(trials: list[Trial], judge: Judge) -> Trial:
     return best
 
 
-def _look(trial: Trial, model: nn.Module, valid: Part, judge: Judge, step: int, mean: float, eligible: bool) -> None:
+def _look(
+    trial: Trial,
+    model: nn.Module,
+    valid: Part,
+    judge: Judge,
+    step: int,
+    mean: float,
+    eligible: bool,
+) -> None:
     value, threshold = judge.tuned(predict(model, valid.x), valid.y)
     trial.curve.append([step, round(mean, 6), round(value, 6)])
     if eligible and judge.better(value, trial.valid):
@@ -204,8 +239,12 @@ def _constant(judge: Judge, data: Data) -> dict[str, Any]:
 
     def value(score: Tensor, target: Tensor) -> float:
         scores = score.expand(len(target), *score.shape)
-        if judge.settings["metric"] in own.FUNCTIONS:  # these take equal scores in the order of the data
-            scores = scores + 1e-3 * torch.rand(scores.shape, generator=torch.Generator().manual_seed(0))
+        if (
+            judge.settings["metric"] in own.FUNCTIONS
+        ):  # these take equal scores in the order of the data
+            scores = scores + 1e-3 * torch.rand(
+                scores.shape, generator=torch.Generator().manual_seed(0)
+            )
         return judge.value(scores, target, None)
 
     best = candidates[0]
@@ -220,7 +259,9 @@ def _optimizer(settings: Settings, model: nn.Module) -> torch.optim.Optimizer:
     rate, decay = settings["learning_rate"], settings.get("weight_decay", 0.0)
     if settings["optimizer"] == "adam":
         return torch.optim.AdamW(model.parameters(), rate, weight_decay=decay, fused=True)
-    return torch.optim.SGD(model.parameters(), rate, momentum=settings["momentum"], weight_decay=decay, fused=True)
+    return torch.optim.SGD(
+        model.parameters(), rate, momentum=settings["momentum"], weight_decay=decay, fused=True
+    )
 
 
 def _batches(items: int, size: int, steps: int, seed: int) -> Iterator[Tensor]:

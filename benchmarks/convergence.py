@@ -1,7 +1,8 @@
 """How fast a model converges with a loss from scratch and with one that has learned before (Figure 3).
 
-Algorithm 1 for several metrics at once, stacked: the surrogate's value on the model's batches, its misfit, and the true
-loss on test data along the way. Nothing is chosen here, so the test data is only looked at.
+Algorithm 1 for several metrics at once, stacked: the surrogate's value on the model's batches, its
+misfit, and the true loss on test data along the way. Nothing is chosen here, so the test data is
+only looked at.
 """
 
 from pathlib import Path
@@ -16,7 +17,9 @@ from benchmarks.data import load
 from benchmarks.surrogate import VARIANTS, universal
 
 
-def run(settings: Settings, seed: int, folder: Path | None, known: list[dict[str, Any]]) -> dict[str, Any]:
+def run(
+    settings: Settings, seed: int, folder: Path | None, known: list[dict[str, Any]]
+) -> dict[str, Any]:
     """One training for all metrics.
 
     Args:
@@ -26,9 +29,14 @@ def run(settings: Settings, seed: int, folder: Path | None, known: list[dict[str
         known: not used.
 
     Returns:
-        `values`: under `METRIC_KIND_ITERATION` the surrogate's value, its misfit and the true test loss.
+        `values`: under `METRIC_KIND_ITERATION` the surrogate's value, its misfit and the true test
+        loss.
     """
-    data, metrics, variant = load(settings["dataset"], folder, seed), settings["metrics"], VARIANTS[settings["method"]]
+    data, metrics, variant = (
+        load(settings["dataset"], folder, seed),
+        settings["metrics"],
+        VARIANTS[settings["method"]],
+    )
     models, losses = [], []
     for name in metrics:
         torch.manual_seed(seed)

@@ -1,7 +1,8 @@
 """Data sets by name, cut into training, validation and test parts.
 
-Validation data is cut from the training part, by seed; a test part that comes with the data stays as it is. Numbers
-that are not already 0 and 1 are standardised with the training part's mean and spread.
+Validation data is cut from the training part, by seed; a test part that comes with the data stays
+as it is. Numbers that are not already 0 and 1 are standardised with the training part's mean and
+spread.
 """
 
 import os
@@ -48,9 +49,13 @@ def data_folder(given: Path | None) -> Path:
     """The folder of the data sets: `--data`, or the environment variable METRICGRAD_DATA."""
     folder = given or os.environ.get("METRICGRAD_DATA")
     if folder is None:
-        raise ValueError("benchmarks on real data need their folder: pass --data DIR or set METRICGRAD_DATA")
+        raise ValueError(
+            "benchmarks on real data need their folder: pass --data DIR or set METRICGRAD_DATA"
+        )
     if not Path(folder).is_dir():
-        raise ValueError(f"there is no folder {folder}; pass --data DIR with one folder for each data set in it")
+        raise ValueError(
+            f"there is no folder {folder}; pass --data DIR with one folder for each data set in it"
+        )
     return Path(folder)
 
 
@@ -58,8 +63,9 @@ def load(name: str, folder: Path | None, seed: int) -> Data:
     """A data set by name.
 
     Args:
-        name: of a table of numbers, "mnist", "mnist_zero" for zero against the rest, "cifar10" (20,000 of its 50,000
-            training images), or "digits", the eights among the digits that come with scikit-learn.
+        name: of a table of numbers, "mnist", "mnist_zero" for zero against the rest, "cifar10"
+            (20,000 of its 50,000 training images), or "digits", the eights among the digits that
+            come with scikit-learn.
         folder: where the data sets are.
         seed: of the cut into training and validation (and test, where there is no official one).
 
@@ -81,7 +87,12 @@ def load(name: str, folder: Path | None, seed: int) -> Data:
             )
         with np.load(folder / TABULAR[name]) as file:
             if "X_test" in file:
-                x, y, x_test, y_test = file["X_train"], file["y_train"], file["X_test"], file["y_test"]
+                x, y, x_test, y_test = (
+                    file["X_train"],
+                    file["y_train"],
+                    file["X_test"],
+                    file["y_test"],
+                )
             else:
                 x, x_test, y, y_test = _cut(file["X"], file["y"], seed)
     x, x_valid, y, y_valid = _cut(x, y, seed)
@@ -105,7 +116,10 @@ def whole_table(name: str, folder: Path | None) -> tuple[np.ndarray, np.ndarray]
     """
     with np.load(data_folder(folder) / TABULAR[name]) as file:
         if "X_test" in file:
-            x, y = (np.concatenate([file[f"{each}_{part}"] for part in ("train", "test")]) for each in ("X", "y"))
+            x, y = (
+                np.concatenate([file[f"{each}_{part}"] for part in ("train", "test")])
+                for each in ("X", "y")
+            )
         else:
             x, y = file["X"], file["y"]
     return x, y.astype(np.int64)
@@ -122,9 +136,13 @@ def _mnist(folder: Path, zero_against_rest: bool) -> Data:
         digits = [file[f"y_{part}"].astype(np.int64) for part in ("train", "test")]
     if zero_against_rest:
         digits = [(digit == 0).astype(np.int64) for digit in digits]
-    train, test = (Part(*_tensors(x.reshape(len(x), -1), y)) for x, y in zip(images, digits, strict=True))
+    train, test = (
+        Part(*_tensors(x.reshape(len(x), -1), y)) for x, y in zip(images, digits, strict=True)
+    )
     tenth = len(train.y) // 10
-    return Data(Part(train.x[tenth:], train.y[tenth:]), Part(train.x[:tenth], train.y[:tenth]), test)
+    return Data(
+        Part(train.x[tenth:], train.y[tenth:]), Part(train.x[:tenth], train.y[:tenth]), test
+    )
 
 
 def _cifar10(folder: Path, seed: int) -> Data:
@@ -132,9 +150,12 @@ def _cifar10(folder: Path, seed: int) -> Data:
     with np.load(folder / "cifar10" / "labels.npz") as file:
         labels = [file[f"y_{part}"].astype(np.int64) for part in ("train", "test")]
     images = [
-        _sheets(folder / "cifar10", part, len(y) // 1000) for part, y in zip(("train", "test"), labels, strict=True)
+        _sheets(folder / "cifar10", part, len(y) // 1000)
+        for part, y in zip(("train", "test"), labels, strict=True)
     ]
-    parts: Any = train_test_split(images[0], labels[0], test_size=0.1, stratify=labels[0], random_state=seed)
+    parts: Any = train_test_split(
+        images[0], labels[0], test_size=0.1, stratify=labels[0], random_state=seed
+    )
     x, x_valid, y, y_valid = parts
     mean, spread = x.mean((0, 2, 3), keepdims=True), x.std((0, 2, 3), keepdims=True)
     parts = [Part(*_tensors((part - mean) / spread, target)) for part, target in
@@ -146,8 +167,15 @@ def _sheets(folder: Path, part: str, number: int) -> np.ndarray:
     """Images from sheets of 25 rows and 40 columns, `[N, 3, 32, 32]` in 0 to 1."""
     found = []
     for index in range(number):
-        sheet = np.asarray(Image.open(folder / f"{part}_{index:02d}.webp").convert("RGB"), dtype=np.float32) / 255
-        found.append(sheet.reshape(-1, 32, 40, 32, 3).transpose(0, 2, 4, 1, 3).reshape(-1, 3, 32, 32))
+        sheet = (
+            np.asarray(
+                Image.open(folder / f"{part}_{index:02d}.webp").convert("RGB"), dtype=np.float32
+            )
+            / 255
+        )
+        found.append(
+            sheet.reshape(-1, 32, 40, 32, 3).transpose(0, 2, 4, 1, 3).reshape(-1, 3, 32, 32)
+        )
     return np.concatenate(found)
 
 

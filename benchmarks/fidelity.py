@@ -1,8 +1,9 @@
 """How well an interpolation follows the metric away from the bits it was made for (UniLoss, supplement Sec. 2.1).
 
-A network is trained, and the bits v of some of its batches are kept, as training met them. At each distance, so many
-bits of v are flipped at random; the interpolation made at v (its anchors drawn there, or its gains taken there) is
-compared with the true metric of the flipped bits: root mean square error in points of 100, and rank correlation.
+A network is trained, and the bits v of some of its batches are kept, as training met them. At each
+distance, so many bits of v are flipped at random; the interpolation made at v (its anchors drawn
+there, or its gains taken there) is compared with the true metric of the flipped bits: root mean
+square error in points of 100, and rank correlation.
 """
 
 from collections.abc import Callable, Mapping
@@ -18,15 +19,24 @@ from benchmarks.data import load
 from benchmarks.losses import cross_entropy
 from metricgrad.surrogates.uniloss import inverse_distance, multilinear
 
-DISTANCES = {"0": 0.0, "1_512": 1 / 512, "1_128": 1 / 128, "1_32": 1 / 32, "1_8": 1 / 8, "1_2": 1 / 2}
+DISTANCES = {
+    "0": 0.0,
+    "1_512": 1 / 512,
+    "1_128": 1 / 128,
+    "1_32": 1 / 32,
+    "1_8": 1 / 8,
+    "1_2": 1 / 2,
+}
 
 
-def run(settings: Mapping[str, Any], seed: int, folder: Path | None, known: list[dict[str, Any]]) -> dict[str, Any]:
+def run(
+    settings: Mapping[str, Any], seed: int, folder: Path | None, known: list[dict[str, Any]]
+) -> dict[str, Any]:
     """One interpolation of one metric.
 
     Args:
-        settings: `dataset`, `hidden`, `metric`, `metric_options`, `interpolation`, `batch`, `steps` of training,
-            `batches` to keep, `draws` at each distance.
+        settings: `dataset`, `hidden`, `metric`, `metric_options`, `interpolation`, `batch`, `steps`
+            of training, `batches` to keep, `draws` at each distance.
         seed: of weights, batches, flips and anchors.
         folder: where the data sets are.
         known: not used.
@@ -41,7 +51,9 @@ def run(settings: Mapping[str, Any], seed: int, folder: Path | None, known: list
     for scores, target in _met_in_training(settings, seed, folder):
         comparisons, _ = metric.comparisons(scores, target)
         bits = comparisons > 0
-        interpolated = _interpolation(settings["interpolation"], metric, scores, target, bits, generator)
+        interpolated = _interpolation(
+            settings["interpolation"], metric, scores, target, bits, generator
+        )
         for name, share in DISTANCES.items():
             flipped = _flipped(bits, round(share * bits.numel()), settings["draws"], generator)
             approximate[name].append(interpolated(flipped))
@@ -54,7 +66,9 @@ def run(settings: Mapping[str, Any], seed: int, folder: Path | None, known: list
     return {"values": values}
 
 
-def _met_in_training(settings: Mapping[str, Any], seed: int, folder: Path | None) -> list[tuple[Tensor, Tensor]]:
+def _met_in_training(
+    settings: Mapping[str, Any], seed: int, folder: Path | None
+) -> list[tuple[Tensor, Tensor]]:
     """Scores and targets of batches at even moments of a training with cross-entropy."""
     torch.manual_seed(seed)
     data = load(settings["dataset"], folder, seed)
@@ -86,7 +100,9 @@ def _interpolation(
     values = metric.from_bits(anchors, target, shape=scores.shape)
 
     def idw(flipped: Tensor) -> Tensor:
-        return torch.stack([inverse_distance(one.double(), anchors, live, values, "exact") for one in flipped])
+        return torch.stack(
+            [inverse_distance(one.double(), anchors, live, values, "exact") for one in flipped]
+        )
 
     return idw
 

@@ -10,7 +10,12 @@ import matplotlib.pyplot as plt
 
 plt.rcParams.update({"axes.spines.top": False, "axes.spines.right": False})
 _DISTANCES = ["0", "1_512", "1_128", "1_32", "1_8", "1_2"]
-_LOSSES = {"auc": "1 - AUC", "average_precision": "1 - average precision", "f1": "1 - F1", "error_rate": "error rate"}
+_LOSSES = {
+    "auc": "1 - AUC",
+    "average_precision": "1 - average precision",
+    "f1": "1 - F1",
+    "error_rate": "error rate",
+}
 _KINDS = {
     "cross": ("cross-entropy", "#222222"),
     "paper": ("ReLoss", "#2a6f97"),
@@ -27,7 +32,9 @@ _KINDS = {
 _COLORS = {"accuracy": "#2a6f97", "accuracy_best": "#6a994e", "ap": "#bc4749"}
 
 
-def fidelity(cells: dict[tuple[str, str], Any], rows: dict[str, dict[str, Any]], paper: Any, path: Path) -> None:
+def fidelity(
+    cells: dict[tuple[str, str], Any], rows: dict[str, dict[str, Any]], paper: Any, path: Path
+) -> None:
     """Error and rank correlation against Hamming distance, one line per row.
 
     Args:
@@ -50,7 +57,14 @@ def fidelity(cells: dict[tuple[str, str], Any], rows: dict[str, dict[str, Any]],
             }
             axis.plot(places, values, label=settings["label"], **style)
         printed = [next(iter(paper.values()))[f"{measure}_{distance}"] for distance in _DISTANCES]
-        axis.plot(places, printed, color="black", linestyle=":", marker="x", label="UniLoss, supplement, Table 1")
+        axis.plot(
+            places,
+            printed,
+            color="black",
+            linestyle=":",
+            marker="x",
+            label="UniLoss, supplement, Table 1",
+        )
         axis.set_xticks(places, [distance.replace("_", "/") for distance in _DISTANCES])
         axis.set_xlabel("bits flipped, share of all")
     axes[0].set_yscale("symlog", linthresh=0.1)
@@ -62,7 +76,9 @@ def fidelity(cells: dict[tuple[str, str], Any], rows: dict[str, dict[str, Any]],
     _save(figure, path)
 
 
-def convergence(cells: dict[tuple[str, str], Any], rows: dict[str, dict[str, Any]], paper: Any, path: Path) -> None:
+def convergence(
+    cells: dict[tuple[str, str], Any], rows: dict[str, dict[str, Any]], paper: Any, path: Path
+) -> None:
     """The surrogate's value, its misfit and the true test loss along the way, a panel for each metric and row.
 
     Args:
@@ -76,7 +92,11 @@ def convergence(cells: dict[tuple[str, str], Any], rows: dict[str, dict[str, Any
     figure, axes = plt.subplots(
         len(rows), len(names), figsize=(13, 5.6), layout="constrained", sharex=True, sharey="col"
     )
-    kinds = {"loss": ("surrogate", "#c2185b"), "misfit": ("misfit", "#888888"), "test": ("true, test data", "#1b9aaa")}
+    kinds = {
+        "loss": ("surrogate", "#c2185b"),
+        "misfit": ("misfit", "#888888"),
+        "test": ("true, test data", "#1b9aaa"),
+    }
     for line, (row, settings) in zip(axes, rows.items(), strict=True):
         for axis, name in zip(line, names, strict=True):
             for kind, (label, color) in kinds.items():
@@ -92,7 +112,9 @@ def convergence(cells: dict[tuple[str, str], Any], rows: dict[str, dict[str, Any
     _save(figure, path)
 
 
-def synthetic(cells: dict[tuple[str, str], Any], rows: dict[str, dict[str, Any]], paper: Any, path: Path) -> None:
+def synthetic(
+    cells: dict[tuple[str, str], Any], rows: dict[str, dict[str, Any]], paper: Any, path: Path
+) -> None:
     """Rank correlation while losses learn, and the metric while inputs are moved down them.
 
     Args:
@@ -105,21 +127,33 @@ def synthetic(cells: dict[tuple[str, str], Any], rows: dict[str, dict[str, Any]]
     figure, axes = plt.subplots(1, 2, figsize=(11, 4.2), layout="constrained")
     for row, settings in rows.items():
         base, _, penalised = row.partition("_")
-        style = {"color": colors[base], "linestyle": "--" if penalised else "-", "label": settings["label"]}
+        style = {
+            "color": colors[base],
+            "linestyle": "--" if penalised else "-",
+            "label": settings["label"],
+        }
         for axis, kind in zip(axes, ("learning", "descent"), strict=True):
-            moments = sorted(int(column.split("_")[1]) for at, column in cells if at == row and column.startswith(kind))
+            moments = sorted(
+                int(column.split("_")[1])
+                for at, column in cells
+                if at == row and column.startswith(kind)
+            )
             found = [cells[row, f"{kind}_{moment}"] for moment in moments]
             if not found:
                 continue
             _band(axis, moments, found, **style)
     axes[0].set(title="Spearman with the metric on held-out inputs", xlabel="steps of learning")
-    axes[1].set(title="metric of inputs moved down each loss (lower is better)", xlabel="steps of descent")
+    axes[1].set(
+        title="metric of inputs moved down each loss (lower is better)", xlabel="steps of descent"
+    )
     handles, labels = axes[1].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=5, frameon=False, fontsize=9)
     _save(figure, path)
 
 
-def reloss_mnist(cells: dict[tuple[str, str], Any], rows: dict[str, dict[str, Any]], paper: Any, path: Path) -> None:
+def reloss_mnist(
+    cells: dict[tuple[str, str], Any], rows: dict[str, dict[str, Any]], paper: Any, path: Path
+) -> None:
     """Accuracy against the loss's rank correlation (ReLoss, Figure 3a), and against the size of its network (3b).
 
     Args:
@@ -129,11 +163,22 @@ def reloss_mnist(cells: dict[tuple[str, str], Any], rows: dict[str, dict[str, An
         path: where the picture goes.
     """
     figure, axes = plt.subplots(2, 2, figsize=(11, 8), layout="constrained")
-    sizes = {"width_4": 53, "layers_2": 385, "width_16": 593, "width_64": 8513, "paper": 33409, "width_256": 132353}
+    sizes = {
+        "width_4": 53,
+        "layers_2": 385,
+        "width_16": 593,
+        "width_64": 8513,
+        "paper": 33409,
+        "width_256": 132353,
+    }
     shown = [row for row in rows if row not in sizes or row == "paper"]
     beside = [row for row in shown if row.endswith("_ce") or row == "cross_entropy"]
     alone = [row for row in shown if row not in beside or row == "cross_entropy"]
-    near = [row for row in alone if cells[row, "accuracy"].mean > 97.5 and cells[row, "spearman"].mean < 99]
+    near = [
+        row
+        for row in alone
+        if cells[row, "accuracy"].mean > 97.5 and cells[row, "spearman"].mean < 99
+    ]
     for axis, chosen, title in (
         (axes[0, 0], alone, "trained on the loss alone"),
         (axes[0, 1], near, "the same, those close to cross-entropy"),
@@ -141,19 +186,48 @@ def reloss_mnist(cells: dict[tuple[str, str], Any], rows: dict[str, dict[str, An
     ):
         for row in chosen:
             ranked, found = cells[row, "spearman"], cells[row, "accuracy"]
-            style = {"color": next(color for start, (_, color) in _KINDS.items() if row.startswith(start)), "fmt": "o"}
-            axis.errorbar(ranked.mean, found.mean, found.spread, ranked.spread, ms=6, capsize=2, lw=0.8, **style)
-        axis.set(title=title, xlabel="Spearman of the loss with accuracy, %", ylabel="test accuracy, %")
-    _band(axes[1, 1], list(sizes.values()), [cells[row, "accuracy"] for row in sizes], color="#2a6f97", marker="o")
+            style = {
+                "color": next(
+                    color for start, (_, color) in _KINDS.items() if row.startswith(start)
+                ),
+                "fmt": "o",
+            }
+            axis.errorbar(
+                ranked.mean,
+                found.mean,
+                found.spread,
+                ranked.spread,
+                ms=6,
+                capsize=2,
+                lw=0.8,
+                **style,
+            )
+        axis.set(
+            title=title, xlabel="Spearman of the loss with accuracy, %", ylabel="test accuracy, %"
+        )
+    _band(
+        axes[1, 1],
+        list(sizes.values()),
+        [cells[row, "accuracy"] for row in sizes],
+        color="#2a6f97",
+        marker="o",
+    )
     usual = cells["cross_entropy", "accuracy"].mean
     axes[1, 1].axhline(usual, color=_KINDS["cross"][1], linestyle=":")
     axes[1, 1].set(
-        title="ReLoss alone, by size", xscale="log", xlabel="parameters of the loss", ylabel="test accuracy, %"
+        title="ReLoss alone, by size",
+        xscale="log",
+        xlabel="parameters of the loss",
+        ylabel="test accuracy, %",
     )
     for label, color in _KINDS.values():
         axes[0, 0].plot([], [], "o", color=color, label=label)
     figure.legend(
-        *axes[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=5, frameon=False, fontsize=9
+        *axes[0, 0].get_legend_handles_labels(),
+        loc="outside lower center",
+        ncols=5,
+        frameon=False,
+        fontsize=9,
     )
     _save(figure, path)
 
@@ -170,7 +244,9 @@ def gains(lines: list[tuple[str, Any, Any]], path: Path) -> None:
     for place, (_, usual, ours) in enumerate(lines):
         axis.plot([usual.mean, ours.mean], [place, place], color="#9dbfd3", lw=3, zorder=1)
         for cell, color in ((usual, "#777777"), (ours, "#2a6f97")):
-            axis.errorbar(cell.mean, place, xerr=cell.spread, fmt="o", color=color, ms=7, capsize=2, lw=1)
+            axis.errorbar(
+                cell.mean, place, xerr=cell.spread, fmt="o", color=color, ms=7, capsize=2, lw=1
+            )
         end = max(usual.mean + usual.spread, ours.mean + ours.spread)
         gain = round(ours.mean - usual.mean, 3) + 0.0  # no -0.000
         axis.annotate(f"{gain:+.3f}", (end, place), (8, -3), textcoords="offset points", fontsize=9)

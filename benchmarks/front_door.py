@@ -1,8 +1,9 @@
 """The front doors, as a user comes through them: `metricgrad compare` on a file, and the estimator on a small table.
 
-`auto` against cross-entropy with its threshold tuned, both with the command's own settings. Large tables are written to
-CSV, read and cut by the command. Small ones are drawn from the same data, with as many positives as a row says, and
-tested on what was not drawn: the test part of a small table would be too small to tell anything.
+`auto` against cross-entropy with its threshold tuned, both with the command's own settings. Large
+tables are written to CSV, read and cut by the command. Small ones are drawn from the same data,
+with as many positives as a row says, and tested on what was not drawn: the test part of a small
+table would be too small to tell anything.
 """
 
 from functools import cache
@@ -24,7 +25,9 @@ _METHODS = ["cross_entropy", "auto"]
 _TESTED = 40_000  # items that were not drawn, at most
 
 
-def run(settings: Settings, seed: int, folder: Path | None, known: list[dict[str, Any]]) -> dict[str, Any]:
+def run(
+    settings: Settings, seed: int, folder: Path | None, known: list[dict[str, Any]]
+) -> dict[str, Any]:
     """Both methods on one split, or on one small table.
 
     Args:
@@ -36,7 +39,9 @@ def run(settings: Settings, seed: int, folder: Path | None, known: list[dict[str
     Returns:
         `values`: of `cross_entropy` and `auto` on test data, and the `gain`.
     """
-    values = small(settings, seed, folder) if "rows" in settings else compared(settings, seed, folder)
+    values = (
+        small(settings, seed, folder) if "rows" in settings else compared(settings, seed, folder)
+    )
     return {"values": {**values, "gain": values["auto"] - values["cross_entropy"]}}
 
 
@@ -64,9 +69,9 @@ def exported(dataset: str, folder: Path | None) -> Path:
     """A CSV file of the whole data set, written once for all runs of a process."""
     x, y = whole_table(dataset, folder)
     path = Path(_place().name) / f"{dataset}.csv"
-    pd.DataFrame(x, columns=[f"x{number + 1}" for number in range(x.shape[1])]).assign(target=y).to_csv(
-        path, index=False
-    )
+    pd.DataFrame(x, columns=[f"x{number + 1}" for number in range(x.shape[1])]).assign(
+        target=y
+    ).to_csv(path, index=False)
     return path
 
 
@@ -80,9 +85,14 @@ def small(settings: Settings, seed: int, folder: Path | None) -> dict[str, float
     # What is left is tested at the share of positives that the table has.
     rest, share = (positive[positives:], negative[negatives:]), positives / settings["rows"]
     items = int(min(_TESTED, len(rest[0]) / share, len(rest[1]) / (1 - share)))
-    test = np.concatenate([rest[0][: round(share * items)], rest[1][: items - round(share * items)]])
+    test = np.concatenate(
+        [rest[0][: round(share * items)], rest[1][: items - round(share * items)]]
+    )
     model = mg.MetricClassifier(
-        settings["metric"], hidden=tuple(settings["hidden"]), epochs=settings["epochs"], random_state=seed
+        settings["metric"],
+        hidden=tuple(settings["hidden"]),
+        epochs=settings["epochs"],
+        random_state=seed,
     ).fit(x[train], y[train])
     # The cross-entropy that `auto` meets is, to the bit, what `method="cross_entropy"` gives.
     usual = model.fit_.finalists["cross_entropy"]

@@ -1,8 +1,9 @@
 """Who receives a gradient at random initialisation: the share of the wrong items, by metric.
 
-A wrong item is one decided wrongly, or for a metric of order a positive below some negative. Metrics with a cut-off
-(EER, precision at k, NDCG at k, ...) change only near their cut, so that most flips gain nothing; `samples=K` averages
-flip gains over K configurations drawn around the current one.
+A wrong item is one decided wrongly, or for a metric of order a positive below some negative.
+Metrics with a cut-off (EER, precision at k, NDCG at k, ...) change only near their cut, so that
+most flips gain nothing; `samples=K` averages flip gains over K configurations drawn around the
+current one.
 """
 
 from collections.abc import Mapping
@@ -17,7 +18,9 @@ import metricgrad as mg
 _SETS, _ITEMS, _POSITIVES, _CLASSES, _MAP = 20, 256, 0.1, 100, 64
 
 
-def run(settings: Mapping[str, Any], seed: int, folder: Path | None, known: list[dict[str, Any]]) -> dict[str, Any]:
+def run(
+    settings: Mapping[str, Any], seed: int, folder: Path | None, known: list[dict[str, Any]]
+) -> dict[str, Any]:
     """One metric: the share for each number of samples.
 
     Args:
@@ -36,12 +39,17 @@ def run(settings: Mapping[str, Any], seed: int, folder: Path | None, known: list
     for samples in settings["samples"]:
         scores = scores.detach().requires_grad_()
         loss = mg.UniLoss(
-            metric, slope=settings["slope"], samples=samples, generator=torch.Generator().manual_seed(seed)
+            metric,
+            slope=settings["slope"],
+            samples=samples,
+            generator=torch.Generator().manual_seed(seed),
         )
         loss(scores, target).backward()
         assert scores.grad is not None
         received = scores.grad != 0
-        received = received.flatten(wrong.dim()).any(-1) if received.dim() > wrong.dim() else received
+        received = (
+            received.flatten(wrong.dim()).any(-1) if received.dim() > wrong.dim() else received
+        )
         values[f"samples_{samples}"] = received[wrong].float().mean().item()
     return {"values": values}
 

@@ -1,9 +1,10 @@
 """Training image classifiers on learned losses (ReLoss, Tables 2, 8, 10 to 12 and 14).
 
-A small ResNet on CIFAR-10, or a fully connected network on MNIST; SGD with momentum and half a cosine wave of learning
-rates, images flipped and shifted. The learning rate is decided after a share of the budget, on validation data, and the
-test accuracy is that of the epoch that was best there. Learned losses are those that ship, or are learned by the same
-recipe with other settings: from made-up sets and scikit-learn's digits, never from the data of the table.
+A small ResNet on CIFAR-10, or a fully connected network on MNIST; SGD with momentum and half a
+cosine wave of learning rates, images flipped and shifted. The learning rate is decided after a
+share of the budget, on validation data, and the test accuracy is that of the epoch that was best
+there. Learned losses are those that ship, or are learned by the same recipe with other settings:
+from made-up sets and scikit-learn's digits, never from the data of the table.
 """
 
 import copy
@@ -22,7 +23,9 @@ from benchmarks.data import Data, Part, load
 from metricgrad.training.recipes import digit_scores, teach
 
 
-def run(settings: Settings, seed: int, folder: Path | None, known: list[dict[str, Any]]) -> dict[str, Any]:
+def run(
+    settings: Settings, seed: int, folder: Path | None, known: list[dict[str, Any]]
+) -> dict[str, Any]:
     """One row: a loss, its learning rate, a training.
 
     Args:
@@ -47,7 +50,10 @@ def run(settings: Settings, seed: int, folder: Path | None, known: list[dict[str
         "values": {"accuracy": 100 * accuracy(model, data.test), **alignment(base, seed)},
         "valid": trial.valid,
         "chosen": {"learning_rate": best, "epoch": trial.step},
-        "trials": [{"learning_rate": rate, "step": short, "valid": value} for rate, value in screened.items()],
+        "trials": [
+            {"learning_rate": rate, "step": short, "valid": value}
+            for rate, value in screened.items()
+        ],
         "curve": {"columns": ["epoch", "loss", "valid"], "rows": trial.curve},
     }
 
@@ -61,7 +67,11 @@ def row_loss(settings: Settings, seed: int) -> mg.Surrogate | None:
         return mg.baselines.RankLoss(**options)
     if kind == "uniloss":
         return mg.UniLoss("accuracy", **options)
-    shape = {name: options.pop(name) for name in ("sees", "width", "layers", "monotone") if name in options}
+    shape = {
+        name: options.pop(name)
+        for name in ("sees", "width", "layers", "monotone")
+        if name in options
+    }
     generator = torch.Generator().manual_seed(seed)
     net = mg.nets.Classification(**shape, generator=generator) if shape else None
     if kind == "embeddings":  # they are for one number of classes
@@ -75,29 +85,42 @@ def alignment(base: mg.Surrogate | None, seed: int) -> dict[str, float]:
     """Rank correlations with accuracy, in percent, over networks for digits that no loss was learned from."""
     held = digit_scores(True, range(2, 4), progress=False)
     loss = mg.baselines.CrossEntropy() if base is None else base
-    found = mg.rank_correlation(loss, "accuracy", held, generator=torch.Generator().manual_seed(seed))
+    found = mg.rank_correlation(
+        loss, "accuracy", held, generator=torch.Generator().manual_seed(seed)
+    )
     return {"spearman": 100 * found.spearman, "kendall": 100 * found.kendall}
 
 
-def train(settings: Settings, base: mg.Surrogate | None, rate: float, data: Data, seed: int, epochs: int) -> Trial:
+def train(
+    settings: Settings, base: mg.Surrogate | None, rate: float, data: Data, seed: int, epochs: int
+) -> Trial:
     """Trains one network and remembers it at its best epoch on validation data."""
     torch.manual_seed(seed)
     base = copy.deepcopy(base)  # alternate training changes it
     model, trial = image_network(settings, data), Trial({"learning_rate": rate})
     optimizer = torch.optim.SGD(
-        model.parameters(), rate, momentum=0.9, weight_decay=settings["weight_decay"], nesterov=True, fused=True
+        model.parameters(),
+        rate,
+        momentum=0.9,
+        weight_decay=settings["weight_decay"],
+        nesterov=True,
+        fused=True,
     )
     generator = torch.Generator().manual_seed(seed)
     steps, stored = len(data.train.y) // settings["batch"], []
     for epoch in range(1, epochs + 1):
         losses = []
-        for index in torch.randperm(len(data.train.y), generator=generator)[: steps * settings["batch"]].split(
-            settings["batch"]
-        ):
+        for index in torch.randperm(len(data.train.y), generator=generator)[
+            : steps * settings["batch"]
+        ].split(settings["batch"]):
             done = (epoch - 1 + len(losses) / steps) / epochs
             for group in optimizer.param_groups:
                 group["lr"] = rate * (0.5 + 0.5 * math.cos(math.pi * done))
-            images = augmented(data.train.x[index], generator) if settings["augment"] else data.train.x[index]
+            images = (
+                augmented(data.train.x[index], generator)
+                if settings["augment"]
+                else data.train.x[index]
+            )
             scores, target = model(images), data.train.y[index]
             if not scores.isfinite().all():
                 return trial  # diverged: what it was before that still counts
@@ -116,7 +139,9 @@ def train(settings: Settings, base: mg.Surrogate | None, rate: float, data: Data
     return trial
 
 
-def objective(settings: Settings, base: mg.Surrogate | None, scores: Tensor, target: Tensor) -> Tensor:
+def objective(
+    settings: Settings, base: mg.Surrogate | None, scores: Tensor, target: Tensor
+) -> Tensor:
     """The learned loss and cross-entropy, each with its weight."""
     weight = settings.get("ordinary", 1.0 if base is None else 0.0)
     value = scores.new_zeros(()) if base is None else base(scores, target)
@@ -124,15 +149,24 @@ def objective(settings: Settings, base: mg.Surrogate | None, scores: Tensor, tar
 
 
 def relearn(
-    loss: mg.ReLoss, model: nn.Module, data: Data, settings: Settings, generator: torch.Generator, stored: list[Any]
+    loss: mg.ReLoss,
+    model: nn.Module,
+    data: Data,
+    settings: Settings,
+    generator: torch.Generator,
+    stored: list[Any],
 ) -> None:
     """A few steps of learning on the network's own scores of training data, now and before (Table 11)."""
     chosen = torch.randperm(len(data.train.y), generator=generator)[:4096]
     sets = mg.collect_scores(
-        model, [(data.train.x[i], data.train.y[i]) for i in chosen.split(512)], size=settings["batch"]
+        model,
+        [(data.train.x[i], data.train.y[i]) for i in chosen.split(512)],
+        size=settings["batch"],
     )
     stored.append(sets)  # a good network's sets alone hardly differ in accuracy
-    loss.learn(stored, steps=settings["alternate"], rate=1e-3, sets=32, progress=False, generator=generator)
+    loss.learn(
+        stored, steps=settings["alternate"], rate=1e-3, sets=32, progress=False, generator=generator
+    )
 
 
 def augmented(images: Tensor, generator: torch.Generator) -> Tensor:
@@ -143,7 +177,9 @@ def augmented(images: Tensor, generator: torch.Generator) -> Tensor:
     columns = right + torch.arange(images.shape[-1])
     mirrored = torch.rand(len(images), 1, 1, generator=generator) < 0.5
     columns = torch.where(mirrored, columns.flip(-1), columns)
-    return padded.permute(0, 2, 3, 1)[torch.arange(len(images))[:, None, None], rows, columns].permute(0, 3, 1, 2)
+    return padded.permute(0, 2, 3, 1)[
+        torch.arange(len(images))[:, None, None], rows, columns
+    ].permute(0, 3, 1, 2)
 
 
 def accuracy(model: nn.Module, part: Part) -> float:

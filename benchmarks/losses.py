@@ -18,8 +18,8 @@ def loss(settings: Mapping[str, Any], seed: int) -> Loss:
     """The loss that the settings ask for.
 
     Args:
-        settings: `method`; `metric` with `metric_options` for ours, or `trained_options` where training takes others;
-            `loss_options` for the loss itself, and `slope`.
+        settings: `method`; `metric` with `metric_options` for ours, or `trained_options` where
+            training takes others; `loss_options` for the loss itself, and `slope`.
         seed: of the anchors and samples.
 
     Returns:
@@ -27,7 +27,9 @@ def loss(settings: Mapping[str, Any], seed: int) -> Loss:
     """
     options = dict(settings.get("loss_options", {}))
     slope = {"slope": settings["slope"]} if "slope" in settings else {}
-    metric = own.metric(settings["metric"], **settings.get("trained_options", settings.get("metric_options", {})))
+    metric = own.metric(
+        settings["metric"], **settings.get("trained_options", settings.get("metric_options", {}))
+    )
     generator = torch.Generator().manual_seed(seed)
     match settings["method"]:
         case "cross_entropy":
@@ -54,7 +56,9 @@ def cross_entropy(scores: Tensor, target: Tensor) -> Tensor:
     return F.cross_entropy(scores, target)
 
 
-def _anchors_of(plan: Any, bits: Tensor, live: Tensor, generator: Any, *, kinds: list[str], number: int) -> Tensor:
+def _anchors_of(
+    plan: Any, bits: Tensor, live: Tensor, generator: Any, *, kinds: list[str], number: int
+) -> Tensor:
     """Anchors of some kinds only, and the best one unless they are all drawn at random."""
     drawn = mg.sample_anchors(plan, bits, live, generator, number=number, kinds=tuple(kinds))
     return drawn[1:] if kinds == ["bad"] else drawn

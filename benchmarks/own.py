@@ -1,7 +1,7 @@
 """Metrics of the benchmarks' own, in plain torch: what a user of `mg.reexpress` would write. The library has none.
 
-They take one set, `(scores, target)`, and decide at score > 0 where they decide. A name in a table's settings may be
-one of these or one of the library's.
+They take one set, `(scores, target)`, and decide at score > 0 where they decide. A name in a
+table's settings may be one of these or one of the library's.
 """
 
 from collections.abc import Callable
@@ -65,7 +65,9 @@ def metric(name: str, threshold: float = 0.0, **options: Any) -> mg.Metric:
         return mg.metric(name, **options, **({"threshold": threshold} if threshold else {}))
     function = FUNCTIONS[name]
     best = None if name == "profit" else 1.0
-    return mg.reexpress(lambda scores, target: function(scores - threshold, target), best=best, name=name)
+    return mg.reexpress(
+        lambda scores, target: function(scores - threshold, target), best=best, name=name
+    )
 
 
 def decides(name: str, chosen: mg.Metric) -> bool:

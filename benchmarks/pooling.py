@@ -1,8 +1,8 @@
 """One point of the grid for all seeds: the best by the mean of their validation values.
 
-Points of a grid often differ by less on validation data than seeds do, so every seed alone chooses half by luck. With
-`choose = "pooled"` in a table, every seed first trains its grid; then all train the common point. The choice is still
-made on validation data alone, for every method alike.
+Points of a grid often differ by less on validation data than seeds do, so every seed alone chooses
+half by luck. With `choose = "pooled"` in a table, every seed first trains its grid; then all train
+the common point. The choice is still made on validation data alone, for every method alike.
 """
 
 import itertools
@@ -40,7 +40,10 @@ def known_trials(run: Run, path: Path | None = None) -> list[dict[str, Any]]:
 
 def known(trials: list[dict[str, Any]], point: dict[str, Any]) -> dict[str, Any] | None:
     """The trial of a point."""
-    return next((trial for trial in trials if all(trial.get(key) == value for key, value in point.items())), None)
+    return next(
+        (trial for trial in trials if all(trial.get(key) == value for key, value in point.items())),
+        None,
+    )
 
 
 def grid_known(run: Run) -> bool:

@@ -1,6 +1,7 @@
 """From reports of runs to `benchmarks/README.md`: ours beside the paper's, mean and spread, difference, deviations.
 
-Nothing in the page is written by hand: text comes from the tables' TOML, numbers from the runs' JSON.
+Nothing in the page is written by hand: text comes from the tables' TOML, numbers from the runs'
+JSON.
 """
 
 import json
@@ -85,10 +86,16 @@ def section(content: Table, scale: str) -> str:
     lines = [f"## {content.title}" + (" (full scale)" if scale == "paper" else ""), ""]
     lines += [content.content["about"].strip(), ""]
     for caption, part in content.parts():
-        lines += [f"**{caption}**", ""] * bool(caption) + grid(part, cells, digits) + [""] * bool(caption)
+        lines += (
+            [f"**{caption}**", ""] * bool(caption)
+            + grid(part, cells, digits)
+            + [""] * bool(caption)
+        )
     lines += ["", _footing(content, runs, scale)]
     if content.content.get("claims"):
-        lines += [""] + [f"- {verdict(claim, cells, content, digits)}" for claim in content.content["claims"]]
+        lines += [""] + [
+            f"- {verdict(claim, cells, content, digits)}" for claim in content.content["claims"]
+        ]
     if content.content.get("deviations"):
         lines += ["", "Deviations from the paper:", ""]
         lines += [f"- {sentence}" for sentence in content.content["deviations"]]
@@ -112,7 +119,9 @@ def collect(content: Table, runs: list[Run]) -> Cells:
 def grid(content: Table, cells: Cells, digits: int) -> list[str]:
     """The Markdown table; under each row that a paper has too, its values and the difference."""
     columns = content.columns
-    lines = [f"| {content.content.get('corner', 'method')} | " + " | ".join(columns.values()) + " |"]
+    lines = [
+        f"| {content.content.get('corner', 'method')} | " + " | ".join(columns.values()) + " |"
+    ]
     lines.append("| --- |" + " ---: |" * len(columns))
     best = {column: _best(content, cells, column) for column in columns}
     for row, settings in content.rows.items():
@@ -122,7 +131,8 @@ def grid(content: Table, cells: Cells, digits: int) -> list[str]:
             text = (
                 ""
                 if cell is None
-                else f"{cell.mean:.{digits}f}" + (f" ±{cell.spread:.{digits}f}" if round(cell.spread, digits) else "")
+                else f"{cell.mean:.{digits}f}"
+                + (f" ±{cell.spread:.{digits}f}" if round(cell.spread, digits) else "")
             )
             shown.append(f"**{text}**" if text and cell == best[column] else text)
         lines.append(f"| {settings['label']} | " + " | ".join(shown) + " |")
@@ -136,12 +146,17 @@ def speed(path: Path) -> str:
         return ""
     report = json.loads(path.read_text())
     lines = [SPEED.format(command=report["command"])]
-    lines += ["| claim | ours | yardstick | ratio | must be |", "| --- | ---: | ---: | ---: | --- |"]
+    lines += [
+        "| claim | ours | yardstick | ratio | must be |",
+        "| --- | ---: | ---: | ---: | --- |",
+    ]
     for row in report["rows"]:
         factor = 1000 if row["unit"] == "ms" else 1
         values = [f"{row[key] * factor:.1f} {row['unit']}" for key in ("ours", "yardstick")]
         holds = "" if row["holds"] else " (does not hold)"
-        lines.append(f"| {row['claim']} | {' | '.join(values)} | {row['ratio']:.2f} | {row['limit']}{holds} |")
+        lines.append(
+            f"| {row['claim']} | {' | '.join(values)} | {row['ratio']:.2f} | {row['limit']}{holds} |"
+        )
     return "\n".join(lines) + "\n"
 
 
@@ -167,9 +182,14 @@ def _paper_lines(content: Table, cells: Cells, row: str, digits: int) -> list[st
     for column in content.columns:
         values.append(f"{printed[column]:.{digits}f}" if column in printed else "")
         both = column in printed and (row, column) in cells
-        differences.append(f"{cells[row, column].mean - printed[column]:+.{digits}f}" if both else "")
+        differences.append(
+            f"{cells[row, column].mean - printed[column]:+.{digits}f}" if both else ""
+        )
     source = content.content.get("source", "the paper")
-    return [f"| *{source}* | " + " | ".join(values) + " |", "| *difference* | " + " | ".join(differences) + " |"]
+    return [
+        f"| *{source}* | " + " | ".join(values) + " |",
+        "| *difference* | " + " | ".join(differences) + " |",
+    ]
 
 
 def _best(content: Table, cells: Cells, column: str) -> Cell | None:
@@ -181,4 +201,8 @@ def _best(content: Table, cells: Cells, column: str) -> Cell | None:
 
 
 def _duration(seconds: float) -> str:
-    return f"{seconds / 3600:.1f} hours" if seconds > 3600 else f"{max(1, round(seconds / 60))} minutes"
+    return (
+        f"{seconds / 3600:.1f} hours"
+        if seconds > 3600
+        else f"{max(1, round(seconds / 60))} minutes"
+    )

@@ -1,8 +1,8 @@
 """ResNets for small images, as He et al. (2016, Sec. 4.2) trained on CIFAR-10: 6 n + 2 layers, 0.27 million parameters.
 
-A 3 x 3 convolution, three stages of n blocks with 16, 32 and 64 channels, global average pooling and a linear layer. A
-stage halves the image with its first stride. Shortcuts have no parameters: where the channels double, the image is
-subsampled and the new channels are zero ("option A").
+A 3 x 3 convolution, three stages of n blocks with 16, 32 and 64 channels, global average pooling
+and a linear layer. A stage halves the image with its first stride. Shortcuts have no parameters:
+where the channels double, the image is subsampled and the new channels are zero ("option A").
 """
 
 import torch.nn.functional as F

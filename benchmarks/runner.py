@@ -1,10 +1,12 @@
 """Runs configurations and keeps what each leaves behind: one JSON that stands on its own.
 
-A report has the configuration, seed, command, versions, commit, hardware, threads, time, result and curve. A run whose
-report is there, with the same configuration, is skipped, so a grid that was stopped goes on where it was; a report of
-another configuration is made anew. Every process has one thread.
+A report has the configuration, seed, command, versions, commit, hardware, threads, time, result and
+curve. A run whose report is there, with the same configuration, is skipped, so a grid that was
+stopped goes on where it was; a report of another configuration is made anew. Every process has one
+thread.
 
-With `choose = "pooled"` in a table all seeds share one point of the grid (`pooling.py`): there are two rounds then.
+With `choose = "pooled"` in a table all seeds share one point of the grid (`pooling.py`): there are
+two rounds then.
 """
 
 import importlib
@@ -22,7 +24,14 @@ from typing import Any
 
 import torch
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 
 from benchmarks.pooling import common_point, grid_known, known_trials, pools
 from benchmarks.table import Run
@@ -35,7 +44,9 @@ def finished(run: Run) -> bool:
     if not run.path.exists():
         return False
     report = json.loads(run.path.read_text())
-    return report["configuration"] == run.configuration and (not pools(run) or report["result"].get("pooled", False))
+    return report["configuration"] == run.configuration and (
+        not pools(run) or report["result"].get("pooled", False)
+    )
 
 
 def run_all(runs: Iterable[Run], data: Path | None, jobs: int, console: Console) -> list[str]:
@@ -57,12 +68,19 @@ def run_all(runs: Iterable[Run], data: Path | None, jobs: int, console: Console)
         console.print(f"{len(grids)} of {len(runs)} runs train their grids first, {jobs} at once")
         errors += _run_those(grids, data, jobs, console)
     todo = [run for run in runs if not finished(run)]
-    console.print(f"{len(runs) - len(todo)} of {len(runs)} runs are there already, {len(todo)} to go, {jobs} at once")
+    console.print(
+        f"{len(runs) - len(todo)} of {len(runs)} runs are there already, {len(todo)} to go, {jobs} at once"
+    )
     return errors + _run_those(todo, data, jobs, console)
 
 
 def _run_those(todo: list[Run], data: Path | None, jobs: int, console: Console) -> list[str]:
-    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+    )
     errors: list[str] = []
     with Progress(*columns, TextColumn("left"), TimeRemainingColumn(), console=console) as progress:
         bar = progress.add_task("running", total=len(todo))
@@ -95,7 +113,11 @@ def run_one(run: Run, data: Path | None) -> str | None:
     except Exception as error:  # the other runs of a long grid go on
         return f"{type(error).__name__}: {error}"
     before = json.loads(run.path.read_text())["seconds"] if trials else 0.0
-    report = {**provenance(run), "seconds": round(before + time.perf_counter() - start, 2), "result": result}
+    report = {
+        **provenance(run),
+        "seconds": round(before + time.perf_counter() - start, 2),
+        "result": result,
+    }
     run.path.parent.mkdir(parents=True, exist_ok=True)
     partial = run.path.with_suffix(".partial")
     partial.write_text(_compact(report) + "\n")
@@ -114,9 +136,16 @@ def provenance(run: Run) -> dict[str, Any]:
         "seed": run.seed,
         "command": f"python -m benchmarks run {run.table} --scale {scale} --rows {run.row} --seeds {run.seed + 1}",
         "configuration": run.configuration,
-        "versions": {"python": platform.python_version(), **{name: version(name) for name in _PACKAGES}},
+        "versions": {
+            "python": platform.python_version(),
+            **{name: version(name) for name in _PACKAGES},
+        },
         "commit": _commit(),
-        "hardware": {"machine": platform.machine(), "processor": _processor(), "cores": os.cpu_count()},
+        "hardware": {
+            "machine": platform.machine(),
+            "processor": _processor(),
+            "cores": os.cpu_count(),
+        },
         "threads": torch.get_num_threads(),
     }
 
@@ -126,7 +155,9 @@ def _commit() -> str:
     here = Path(__file__).parent
 
     def git(*arguments: str) -> str:
-        return subprocess.run(["git", *arguments], cwd=here, capture_output=True, text=True, check=False).stdout.strip()
+        return subprocess.run(
+            ["git", *arguments], cwd=here, capture_output=True, text=True, check=False
+        ).stdout.strip()
 
     return git("rev-parse", "--short=12", "HEAD") + (
         "+" if git("status", "--porcelain", "--", "../src", "*.py") else ""
@@ -138,7 +169,10 @@ def _processor() -> str:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
         return platform.processor()
-    return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), "unknown")
+    return next(
+        (line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")),
+        "unknown",
+    )
 
 
 def _compact(report: dict[str, Any]) -> str:

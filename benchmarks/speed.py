@@ -1,7 +1,8 @@
 """Speed as ratios within one run: `python -m benchmarks.speed` (or `make speed`) fails if a claim does not hold.
 
-Machines differ and are busy, so seconds prove little. Every row times ours and a yardstick in turn, takes the best of
-several rounds of each, and compares the two; the number of threads is fixed. Memory is the peak of a fresh process.
+Machines differ and are busy, so seconds prove little. Every row times ours and a yardstick in turn,
+takes the best of several rounds of each, and compares the two; the number of threads is fixed.
+Memory is the peak of a fresh process.
 
     python -m benchmarks.speed                     # all rows, one thread
     python -m benchmarks.speed --out speed.json    # and keep the numbers with versions and settings
@@ -46,13 +47,21 @@ def many_sets() -> Iterator[Row]:
     scores = torch.randn(SETS, ITEMS, generator=generator)
     target = (torch.rand(SETS, ITEMS, generator=generator) < 0.3).long()
     arrays = scores.numpy(), target.numpy()
-    for name, function in (("f1", sklearn.metrics.f1_score), ("mcc", sklearn.metrics.matthews_corrcoef)):
+    for name, function in (
+        ("f1", sklearn.metrics.f1_score),
+        ("mcc", sklearn.metrics.matthews_corrcoef),
+    ):
 
         def loop(function: Callable[..., float] = function) -> list[float]:
             return [function(y, s > 0) for s, y in zip(*arrays, strict=True)]
 
         metric = mg.metric(name)
-        yield faster(f"{name}, {SETS} x {ITEMS}, against scikit-learn", lambda m=metric: m(scores, target), loop, 300)
+        yield faster(
+            f"{name}, {SETS} x {ITEMS}, against scikit-learn",
+            lambda m=metric: m(scores, target),
+            loop,
+            300,
+        )
     tied = (scores * 4).round() / 4
     grades = target * torch.randint(1, 5, target.shape, generator=generator)
     for label, values in (("", scores), (", ties", tied)):
@@ -75,12 +84,20 @@ def one_large_set() -> Iterator[Row]:
     for name in ("auc", "average_precision"):
         metric = mg.metric(name)
         call = lambda m=metric: m(scores, target)  # noqa: E731
-        yield within(f"{name}, 1 x 1,000,000, against torch.sort", call, lambda: scores.sort(), 4, rounds=5)
+        yield within(
+            f"{name}, 1 x 1,000,000, against torch.sort", call, lambda: scores.sort(), 4, rounds=5
+        )
     for name in ("auc", "average_precision"):
         small, large = (peak_memory("metric", name, millions * MILLION) for millions in (4, 16))
         ratio = large / small
         yield Row(
-            f"{name}, memory, 16 against 4 million items", large, small, "MiB", ratio, "at most 4.4", ratio <= 4.4
+            f"{name}, memory, 16 against 4 million items",
+            large,
+            small,
+            "MiB",
+            ratio,
+            "at most 4.4",
+            ratio <= 4.4,
         )
 
 
@@ -94,10 +111,15 @@ def losses_of_order() -> Iterator[Row]:
         scores.grad = None
         loss(scores, target).backward()
 
-    for options, factor, rounds in (({}, 2, 3000), ({"interpolation": "idw", "anchors": 16}, 10, 1000)):
+    for options, factor, rounds in (
+        ({}, 2, 3000),
+        ({"interpolation": "idw", "anchors": 16}, 10, 1000),
+    ):
         loss = mg.UniLoss("average_precision", **options)
         claim = f"UniLoss({loss.interpolation!r}) of average precision, 1 x {BATCH}, against the pairwise logistic loss"
-        yield within(claim, lambda loss=loss: step(loss), lambda: step(pairwise_logistic), factor, rounds)
+        yield within(
+            claim, lambda loss=loss: step(loss), lambda: step(pairwise_logistic), factor, rounds
+        )
     spent, most = peak_memory("loss", "average_precision", LARGE), 1024
     claim = f"UniLoss of average precision, memory, 1 x {LARGE:,}, against 1 GiB"
     yield Row(claim, spent, most, "MiB", spent / most, "at most 1", spent <= most)
@@ -119,7 +141,13 @@ def own_functions() -> Iterator[Row]:
     before = metric.runs
     watched(scores, target)
     claim = f"UniLoss(reexpress(f1)), 1 x {BATCH}, {metric.runs - before} runs of the function, against UniLoss('f1')"
-    yield within(claim, lambda: watched(scores, target).backward(), lambda: own(scores, target).backward(), 10, 300)
+    yield within(
+        claim,
+        lambda: watched(scores, target).backward(),
+        lambda: own(scores, target).backward(),
+        10,
+        300,
+    )
 
 
 def pairwise_logistic(scores: Tensor, target: Tensor) -> Tensor:
@@ -135,24 +163,35 @@ def alternations() -> Iterator[Row]:
     metrics = ("auc", "eer", "average_precision", "error_rate", "f1", "mcc", "jaccard") * 3
     plain = PlainAlternation(paper_network(22), sklearn.metrics.roc_auc_score, x, y)
     one = mg.JointTraining(paper_network(22), mg.BilevelLoss("auc"), x, y, start="scratch")
-    models, losses = [paper_network(22) for _ in metrics], [mg.BilevelLoss(name) for name in metrics]
+    models, losses = (
+        [paper_network(22) for _ in metrics],
+        [mg.BilevelLoss(name) for name in metrics],
+    )
     stacked = mg.StackedTraining(models, losses, x, y, start="scratch")
     one.advance(10)
     stacked.advance(2)
-    slow, fast, many = best_of(20, plain.iterate, lambda: one.advance(3), lambda: stacked.advance(1))
+    slow, fast, many = best_of(
+        20, plain.iterate, lambda: one.advance(3), lambda: stacked.advance(1)
+    )
     fast, many = fast / 3, many / len(metrics)
-    for claim, spent, factor in (("one run", fast, 3), (f"{len(metrics)} runs stacked, for each", many, 6)):
+    for claim, spent, factor in (
+        ("one run", fast, 3),
+        (f"{len(metrics)} runs stacked, for each", many, 6),
+    ):
         hours = f"300,000 iterations in {spent * 300_000 / 3600:.1f} hours; the paper's 28 on a GPU"
         claim = f"Algorithm 1, an iteration against the plain loop, {claim} ({hours})"
-        yield Row(claim, spent, slow, "ms", slow / spent, f"at least {factor}", slow / spent >= factor)
+        yield Row(
+            claim, spent, slow, "ms", slow / spent, f"at least {factor}", slow / spent >= factor
+        )
 
 
 def training_steps() -> Iterator[Row]:
     """A step of ResNet-20 on 128 images with UniLoss or ReLoss of accuracy, against the same step with cross-entropy.
 
-    A loss takes a thousandth of a step, and a busy machine makes steps differ by some hundredths. So the steps take
-    turns, and each is timed in two parts: the loss from logits to their gradient, best of its own steps; and the
-    network's passes and the optimiser, the same work whatever the loss, best of all steps.
+    A loss takes a thousandth of a step, and a busy machine makes steps differ by some hundredths.
+    So the steps take turns, and each is timed in two parts: the loss from logits to their gradient,
+    best of its own steps; and the network's passes and the optimiser, the same work whatever the
+    loss, best of all steps.
     """
     torch.manual_seed(SEED)
     model = convert_conv2d_weight_memory_format(ResNet(classes=10), torch.channels_last)
@@ -190,8 +229,12 @@ def learning() -> Iterator[Row]:
     start = time.perf_counter()
     teach("accuracy", progress=False, **as_shipped("accuracy"))
     spent = time.perf_counter() - start
-    claim = "ReLoss of accuracy, learned as it ships, against five minutes (the paper: half a GPU hour)"
-    yield Row(claim, spent, FIVE_MINUTES, "s", spent / FIVE_MINUTES, "at most 1", spent <= FIVE_MINUTES)
+    claim = (
+        "ReLoss of accuracy, learned as it ships, against five minutes (the paper: half a GPU hour)"
+    )
+    yield Row(
+        claim, spent, FIVE_MINUTES, "s", spent / FIVE_MINUTES, "at most 1", spent <= FIVE_MINUTES
+    )
 
 
 GROUPS = (
@@ -202,20 +245,30 @@ GROUPS = (
 def show(rows: list[Row]) -> Table:
     """The rows as a table."""
     table = Table(
-        box=box.SIMPLE_HEAD, title=f"Speed, {THREADS} thread, torch {torch.__version__}", title_justify="left"
+        box=box.SIMPLE_HEAD,
+        title=f"Speed, {THREADS} thread, torch {torch.__version__}",
+        title_justify="left",
     )
     for column in ("claim", "ours", "yardstick", "ratio", "must be", ""):
         table.add_column(column, justify="left" if column in ("claim", "") else "right")
     for row in rows:
         scale = 1000 if row.unit == "ms" else 1
         values = [f"{value * scale:.1f} {row.unit}" for value in (row.ours, row.yardstick)]
-        table.add_row(row.claim, *values, f"{row.ratio:.2f}", row.limit, "ok" if row.holds else "[red]NO[/red]")
+        table.add_row(
+            row.claim,
+            *values,
+            f"{row.ratio:.2f}",
+            row.limit,
+            "ok" if row.holds else "[red]NO[/red]",
+        )
     return table
 
 
 def main() -> None:
     """Runs all rows, prints them, and exits with 1 if one does not hold."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--out", type=Path, help="where to keep the numbers, as JSON")
     arguments = parser.parse_args()
     warnings.simplefilter("ignore")

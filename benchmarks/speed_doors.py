@@ -43,12 +43,22 @@ def fitting() -> Iterator[Row]:
     x = torch.randn(ITEMS, WIDTH, generator=generator)
     y = (x[:, 0] + x[:, 1] * x[:, 2] > 2).long()
     train, valid = (x[: -ITEMS // 5], y[: -ITEMS // 5]), (x[-ITEMS // 5 :], y[-ITEMS // 5 :])
-    for method, loss in (("cross_entropy", mg.baselines.CrossEntropy()), ("soft_f_beta", mg.baselines.SoftFBeta())):
-        starts = [0] if method == "cross_entropy" else [0, EPOCHS // 2]  # other losses start cold and warm
+    for method, loss in (
+        ("cross_entropy", mg.baselines.CrossEntropy()),
+        ("soft_f_beta", mg.baselines.SoftFBeta()),
+    ):
+        starts = (
+            [0] if method == "cross_entropy" else [0, EPOCHS // 2]
+        )  # other losses start cold and warm
 
         def ours(method: str = method) -> mg.Fit:
             model = perceptron(WIDTH, (100, 30, 10), 1, SEED)
-            settings: dict[str, Any] = {"rate": RATE, "epochs": EPOCHS, "batch": BATCH, "progress": False}
+            settings: dict[str, Any] = {
+                "rate": RATE,
+                "epochs": EPOCHS,
+                "batch": BATCH,
+                "progress": False,
+            }
             return mg.fit(model, train, valid, metric="f1", method=method, **settings)
 
         def yardstick(loss: Callable[..., Tensor] = loss, starts: list[int] = starts) -> None:
@@ -61,7 +71,11 @@ def fitting() -> Iterator[Row]:
 
 
 def by_hand(
-    model: nn.Module, loss: Callable[..., Tensor], train: tuple[Tensor, ...], valid: tuple[Tensor, ...], warm: int
+    model: nn.Module,
+    loss: Callable[..., Tensor],
+    train: tuple[Tensor, ...],
+    valid: tuple[Tensor, ...],
+    warm: int,
 ) -> float:
     """A training as one writes it: the best F1 on validation data, at its best threshold, over the epochs."""
     optimizer, best = torch.optim.Adam(model.parameters(), RATE), 0.0
@@ -71,7 +85,9 @@ def by_hand(
         first, last = (0, warm) if epoch < warm else (warm, EPOCHS)
         for step, batch in enumerate(torch.randperm(len(train[1]))[: STEPS * BATCH].split(BATCH)):
             for group in optimizer.param_groups:
-                group["lr"] = RATE * (0.5 + 0.5 * math.cos(math.pi * (epoch - first + step / STEPS) / (last - first)))
+                group["lr"] = RATE * (
+                    0.5 + 0.5 * math.cos(math.pi * (epoch - first + step / STEPS) / (last - first))
+                )
             scores, target = model(train[0][batch]).squeeze(-1), train[1][batch]
             value = usual(scores, target.float()) if epoch < warm else loss(scores, target)
             optimizer.zero_grad()

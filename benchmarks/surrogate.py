@@ -1,9 +1,10 @@
 """Learning Surrogate Losses against what people use: all points of a grid trained at once, stacked into one model.
 
-A run trains one network for every point of its grid, and where the loss depends on the metric, for every metric. Each
-is looked at on validation data ten times; for every metric the best model, moment and threshold there are tested. All
-methods make the same number of steps on stratified batches of the same size, with Adam and a learning rate that falls
-to 0 along half a cosine wave; points of a grid see the same data in the same order.
+A run trains one network for every point of its grid, and where the loss depends on the metric, for
+every metric. Each is looked at on validation data ten times; for every metric the best model,
+moment and threshold there are tested. All methods make the same number of steps on stratified
+batches of the same size, with Adam and a learning rate that falls to 0 along half a cosine wave;
+points of a grid see the same data in the same order.
 """
 
 import functools
@@ -58,7 +59,9 @@ class Trial:
     best: dict[str, Best]
 
 
-def run(settings: Settings, seed: int, folder: Path | None, known: list[dict[str, Any]]) -> dict[str, Any]:
+def run(
+    settings: Settings, seed: int, folder: Path | None, known: list[dict[str, Any]]
+) -> dict[str, Any]:
     """One run.
 
     Args:
@@ -68,12 +71,23 @@ def run(settings: Settings, seed: int, folder: Path | None, known: list[dict[str
         known: not used; the points of a grid are trained together.
 
     Returns:
-        `values` on test data by metric, as losses 1 - metric; the chosen points, and all with their validation values.
+        `values` on test data by metric, as losses 1 - metric; the chosen points, and all with their
+        validation values.
     """
-    data, judges = _data(settings, seed, folder), {name: Judge({"metric": name}) for name in settings["metrics"]}
+    data, judges = (
+        _data(settings, seed, folder),
+        {name: Judge({"metric": name}) for name in settings["metrics"]},
+    )
     if settings["method"] == "constant":
-        scores = {name: torch.zeros(len(data.test.y)) + (1.0 if name == "f1" else 0.0) for name in judges}
-        return {"values": {name: 1 - judge.value(scores[name], data.test.y, None) for name, judge in judges.items()}}
+        scores = {
+            name: torch.zeros(len(data.test.y)) + (1.0 if name == "f1" else 0.0) for name in judges
+        }
+        return {
+            "values": {
+                name: 1 - judge.value(scores[name], data.test.y, None)
+                for name, judge in judges.items()
+            }
+        }
     trials = _trials(settings, seed, data.train.x.shape[1])
     train = _learned if settings["method"] in VARIANTS else _direct
     for step in train(settings, trials, data.train, seed):
@@ -81,14 +95,25 @@ def run(settings: Settings, seed: int, folder: Path | None, known: list[dict[str
             _look(trial, data.valid, judges, step)
     values, chosen = {}, {}
     for name, judge in judges.items():
-        able = [trial for trial in trials if trial.metric in (None, name) and trial.best[name].valid is not None]
+        able = [
+            trial
+            for trial in trials
+            if trial.metric in (None, name) and trial.best[name].valid is not None
+        ]
         if not able:
             continue
         winner = max(able, key=lambda trial: trial.best[name].valid or -math.inf)
         best = winner.best[name]
         winner.model.load_state_dict(best.state)
-        values[name] = 1 - judge.value(predict(winner.model, data.test.x), data.test.y, best.threshold)
-        chosen[name] = {**winner.point, "step": best.step, "valid": best.valid, "threshold": best.threshold}
+        values[name] = 1 - judge.value(
+            predict(winner.model, data.test.x), data.test.y, best.threshold
+        )
+        chosen[name] = {
+            **winner.point,
+            "step": best.step,
+            "valid": best.valid,
+            "threshold": best.threshold,
+        }
     shown = [{**trial.point, **({"metric": trial.metric} if trial.metric else {}),
               **{name: best.valid for name, best in trial.best.items() if trial.metric in (None, name)}}
              for trial in trials]  # fmt: skip
@@ -104,13 +129,19 @@ def _data(settings: Settings, seed: int, folder: Path | None) -> Data:
 
 
 def _trials(settings: Settings, seed: int, features: int) -> list[Trial]:
-    metrics = settings["metrics"] if settings["method"] in (*VARIANTS, "uniloss", "global_objective") else [None]
+    metrics = (
+        settings["metrics"]
+        if settings["method"] in (*VARIANTS, "uniloss", "global_objective")
+        else [None]
+    )
     trials = []
     for point, metric in itertools.product(points(dict(settings)), metrics):
         if settings["method"] != "global_objective" or metric in OBJECTIVES:
             torch.manual_seed(seed)
             model = paper_network(features, settings["hidden"])
-            trials.append(Trial(point, metric, model, {name: Best() for name in settings["metrics"]}))
+            trials.append(
+                Trial(point, metric, model, {name: Best() for name in settings["metrics"]})
+            )
     return trials
 
 
@@ -134,21 +165,31 @@ def _loss(settings: Settings, point: Mapping[str, Any], metric: str | None) -> m
     if method == "uniloss":
         return mg.UniLoss(metric, **options)
     if method == "global_objective":
-        return mg.baselines.GlobalObjective(objective="auc" if metric == "auc" else "average_precision", **options)
+        return mg.baselines.GlobalObjective(
+            objective="auc" if metric == "auc" else "average_precision", **options
+        )
     return LOSSES[method](**options)
 
 
 def _direct(settings: Settings, trials: list[Trial], train: Part, seed: int) -> Iterator[int]:
     """Trains with losses that are given; yields the number of steps whenever the models are to be looked at."""
     rates = [trial.point["learning_rate"] for trial in trials]
-    side = training.Stack([trial.model for trial in trials], torch.tensor(rates).unsqueeze(-1), None)
+    side = training.Stack(
+        [trial.model for trial in trials], torch.tensor(rates).unsqueeze(-1), None
+    )
     losses = [_loss(settings, trial.point, trial.metric) for trial in trials]
-    own = [{"params": list(loss.parameters()), "lr": rate} for loss, rate in zip(losses, rates, strict=True)]
+    own = [
+        {"params": list(loss.parameters()), "lr": rate}
+        for loss, rate in zip(losses, rates, strict=True)
+    ]
     optimizer = torch.optim.Adam(own) if any(group["params"] for group in own) else None
     alike: dict[str, list[int]] = {}  # trials with the same loss are sets of one call
     for number, loss in enumerate(losses):
         alike.setdefault(repr(loss) if optimizer is None else str(number), []).append(number)
-    batches, generator = training.Batches(train.y, settings["batch"], True), torch.Generator().manual_seed(seed)
+    batches, generator = (
+        training.Batches(train.y, settings["batch"], True),
+        torch.Generator().manual_seed(seed),
+    )
     steps = settings["iterations"] * settings["model_steps"]
     for step in range(1, steps + 1):
         share = 0.5 + 0.5 * math.cos(math.pi * (step - 1) / steps)
@@ -159,7 +200,10 @@ def _direct(settings: Settings, trials: list[Trial], train: Part, seed: int) -> 
         if optimizer is not None:
             optimizer.zero_grad()
         side.descend(
-            torch.cat([losses[group[0]].per_set(scores[group], target[group]) for group in alike.values()]), share
+            torch.cat(
+                [losses[group[0]].per_set(scores[group], target[group]) for group in alike.values()]
+            ),
+            share,
         )
         if optimizer is not None:
             optimizer.step()

@@ -1,8 +1,9 @@
 """A random network as the metric: should a loss learn its values or its order?
 
-The metric is a network with random weights, of which the losses see a limited number of inputs with their values. One
-loss learns to approximate them (Eqn. 5), one to rank them (Eqn. 7). Then inputs are moved down each loss, and down the
-metric itself, and the metric's value there is what counts: lower is better.
+The metric is a network with random weights, of which the losses see a limited number of inputs with
+their values. One loss learns to approximate them (Eqn. 5), one to rank them (Eqn. 7). Then inputs
+are moved down each loss, and down the metric itself, and the metric's value there is what counts:
+lower is better.
 """
 
 import itertools
@@ -33,7 +34,10 @@ class RandomMetric(mg.Metric):
 
     def __init__(self, size: int, width: int, generator: torch.Generator) -> None:
         widths = (size, width, width, 1)
-        self.weights = [torch.randn(a, b, generator=generator) * (2 / a) ** 0.5 for a, b in itertools.pairwise(widths)]
+        self.weights = [
+            torch.randn(a, b, generator=generator) * (2 / a) ** 0.5
+            for a, b in itertools.pairwise(widths)
+        ]
 
     def value(self, scores: Tensor) -> Tensor:
         """`[...]` from vectors `[..., size]`, with a gradient."""
@@ -69,7 +73,9 @@ class Learner(nn.Module):
         return self.layers(scores).squeeze(-1)
 
 
-def run(settings: Settings, seed: int, folder: Path | None, known: list[dict[str, Any]]) -> dict[str, Any]:
+def run(
+    settings: Settings, seed: int, folder: Path | None, known: list[dict[str, Any]]
+) -> dict[str, Any]:
     """One metric, one loss, one descent.
 
     Args:
@@ -79,14 +85,15 @@ def run(settings: Settings, seed: int, folder: Path | None, known: list[dict[str
         known: not used.
 
     Returns:
-        `values`: held-out rank correlation after each moment of learning, and the metric's mean over inputs after each
-        moment of the descent, in units of its spread over random inputs.
+        `values`: held-out rank correlation after each moment of learning, and the metric's mean
+        over inputs after each moment of the descent, in units of its spread over random inputs.
     """
     generator = torch.Generator().manual_seed(seed)
     size = settings["size"]
     metric = RandomMetric(size, settings["metric_width"], generator)
     seen, held, inputs = (
-        torch.randn(number, size, generator=generator) for number in (settings["observations"], 1024, 256)
+        torch.randn(number, size, generator=generator)
+        for number in (settings["observations"], 1024, 256)
     )
     middle, spread = metric.value(held).mean().item(), metric.value(held).std().item()
     values: dict[str, float] = {}
@@ -94,7 +101,13 @@ def run(settings: Settings, seed: int, folder: Path | None, known: list[dict[str
     if settings["method"] != "metric":
         torch.manual_seed(seed)
         net = Learner(size, settings["width"])
-        loss = mg.ReLoss(metric, net=net, objective=settings["method"], penalty=settings["penalty"], smooth="equal")
+        loss = mg.ReLoss(
+            metric,
+            net=net,
+            objective=settings["method"],
+            penalty=settings["penalty"],
+            smooth="equal",
+        )
         learned = loss.learn(
             [(seen, torch.zeros_like(seen))],
             valid=[(held, torch.zeros_like(held))],

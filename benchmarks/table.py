@@ -1,14 +1,14 @@
 """Tables as TOML: what is compared, on what, with which settings, and what a paper printed.
 
-A table has rows (usually methods) and columns. Every row and column together are one configuration, trained once for
-each seed; a table without `[columns]` has one configuration per row, whose run gives the `[values]` that are its
-columns. With both, every run gives `[values]`, and `[[parts]]` say which are shown together. Settings are merged, the
-more special ones winning:
+A table has rows (usually methods) and columns. Every row and column together are one configuration,
+trained once for each seed; a table without `[columns]` has one configuration per row, whose run
+gives the `[values]` that are its columns. With both, every run gives `[values]`, and `[[parts]]`
+say which are shown together. Settings are merged, the more special ones winning:
 
     [settings]  <  [scale.small] or [scale.paper]  <  [columns.NAME]  <  [rows.NAME]
 
-`[paper.ROW]` holds the values that a paper printed, `[[claims]]` what the table must show, `deviations` one sentence
-for everything that differs from the paper.
+`[paper.ROW]` holds the values that a paper printed, `[[claims]]` what the table must show,
+`deviations` one sentence for everything that differs from the paper.
 """
 
 import tomllib
@@ -72,16 +72,26 @@ class Table:
     def parts(self) -> "list[tuple[str, Table]]":
         """Tables to show one after the other, with a caption each: itself, or what `[[parts]]` cut it into.
 
-        Where a run of each row and column gives several `[values]`, a part shows one of them for some columns and rows.
+        Where a run of each row and column gives several `[values]`, a part shows one of them for
+        some columns and rows.
         """
         found = []
         for part in self.content.get("parts", []):
-            columns = {f"{name}_{part['value']}": self.content["columns"][name] for name in part["columns"]}
+            columns = {
+                f"{name}_{part['value']}": self.content["columns"][name] for name in part["columns"]
+            }
             rows = {name: row for name, row in self.rows.items() if name in part["rows"]}
-            found.append((part["caption"], Table(self.name, {**self.content, "columns": columns, "rows": rows})))
+            found.append(
+                (
+                    part["caption"],
+                    Table(self.name, {**self.content, "columns": columns, "rows": rows}),
+                )
+            )
         return found or [("", self)]
 
-    def runs(self, scale: str, seeds: int | None = None, rows: list[str] | None = None) -> list[Run]:
+    def runs(
+        self, scale: str, seeds: int | None = None, rows: list[str] | None = None
+    ) -> list[Run]:
         """Everything to run, seed by seed, so that a grid that is cut short has whole tables first.
 
         Args:
@@ -94,9 +104,13 @@ class Table:
         """
         unknown = set(rows or ()) - set(self.rows)
         if unknown:
-            raise ValueError(f"{self.name} has no row {', '.join(sorted(unknown))}; it has {', '.join(self.rows)}")
+            raise ValueError(
+                f"{self.name} has no row {', '.join(sorted(unknown))}; it has {', '.join(self.rows)}"
+            )
         if scale not in self.content.get("scale", {}):
-            raise ValueError(f"{self.name} has no scale {scale!r}; it has {', '.join(self.content.get('scale', {}))}")
+            raise ValueError(
+                f"{self.name} has no scale {scale!r}; it has {', '.join(self.content.get('scale', {}))}"
+            )
         number = seeds or self.content["settings"].get("seeds", 3)
         return [
             self._run(row, column, seed, scale, number)
@@ -112,9 +126,21 @@ class Table:
             self.content.get("columns", {}).get(column, {}),
             self.rows[row],
         )
-        merged = {key: value for layer in layers for key, value in layer.items() if key not in _LABEL_KEYS}
-        paths = tuple(RESULTS / self.name / scale / f"{row}--{column}--{each}.json" for each in range(seeds))
-        return Run(self.name, row, column, seed, {"task": self.content["task"], **merged}, paths[seed], paths)
+        merged = {
+            key: value for layer in layers for key, value in layer.items() if key not in _LABEL_KEYS
+        }
+        paths = tuple(
+            RESULTS / self.name / scale / f"{row}--{column}--{each}.json" for each in range(seeds)
+        )
+        return Run(
+            self.name,
+            row,
+            column,
+            seed,
+            {"task": self.content["task"], **merged},
+            paths[seed],
+            paths,
+        )
 
 
 def table(name: str) -> Table:

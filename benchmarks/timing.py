@@ -40,11 +40,15 @@ def faster(claim: str, ours: Callable[[], Any], yardstick: Callable[[], Any], fa
     return Row(claim, fast, slow, "ms", slow / fast, f"at least {factor:g}", slow / fast >= factor)
 
 
-def within(claim: str, ours: Callable[[], Any], yardstick: Callable[[], Any], factor: float, rounds: int) -> Row:
+def within(
+    claim: str, ours: Callable[[], Any], yardstick: Callable[[], Any], factor: float, rounds: int
+) -> Row:
     """Ours must take at most `factor` times as long as the yardstick."""
     ours()
     spent, base = best_of(rounds, ours, yardstick)
-    return Row(claim, spent, base, "ms", spent / base, f"at most {factor:g}", spent / base <= factor)
+    return Row(
+        claim, spent, base, "ms", spent / base, f"at most {factor:g}", spent / base <= factor
+    )
 
 
 _PEAK = """

@@ -1,7 +1,8 @@
 """Universal learning: how well a surrogate that was learned from made-up sets knows its metric (Sec. 3.1, Eqn. 3).
 
-`BilevelLoss(metric).learn_universal()` with its defaults; then 4,000 fresh sets of 100 items from the paper's generator
-(p = 0.5, Normal(0, 1)), and 4,000 from one with separation, spread and shift varied from set to set.
+`BilevelLoss(metric).learn_universal()` with its defaults; then 4,000 fresh sets of 100 items from
+the paper's generator (p = 0.5, Normal(0, 1)), and 4,000 from one with separation, spread and shift
+varied from set to set.
 """
 
 import time
@@ -16,7 +17,9 @@ from benchmarks.classification import Settings
 from metricgrad.surrogates import sources
 
 
-def run(settings: Settings, seed: int, folder: Path | None, known: list[dict[str, Any]]) -> dict[str, Any]:
+def run(
+    settings: Settings, seed: int, folder: Path | None, known: list[dict[str, Any]]
+) -> dict[str, Any]:
     """One learning.
 
     Args:
@@ -26,7 +29,8 @@ def run(settings: Settings, seed: int, folder: Path | None, known: list[dict[str
         known: not used.
 
     Returns:
-        `values`: rank correlation and misfit on both kinds of sets, and the seconds that learning took.
+        `values`: rank correlation and misfit on both kinds of sets, and the seconds that learning
+        took.
     """
     generator = torch.Generator().manual_seed(seed)
     loss, start = mg.BilevelLoss(settings["metric"], generator=generator), time.perf_counter()
@@ -38,7 +42,10 @@ def run(settings: Settings, seed: int, folder: Path | None, known: list[dict[str
     }.items():
         scores, target = draw(generator)
         with torch.no_grad():
-            found, truth = loss.per_set(scores, target), loss.truth(loss.check(scores, target, None))
+            found, truth = (
+                loss.per_set(scores, target),
+                loss.truth(loss.check(scores, target, None)),
+            )
         values[f"{name}_rank"] = float(mg.ops.spearman(found, truth))
         values[f"{name}_misfit"] = float((found - truth).abs().mean())
     return {"values": values}
@@ -49,5 +56,9 @@ def varied(sets: int, generator: torch.Generator, size: int = 100) -> tuple[Tens
     target = torch.rand(sets, size, generator=generator) < 0.5
     spread, separation = (torch.rand(2, sets, 1, generator=generator)).unbind(0)
     scores = torch.randn(sets, size, generator=generator) * (0.2 + 2 * spread)
-    scores = scores + (target.float() - 0.5) * (6 * separation - 1) + torch.randn(sets, 1, generator=generator)
+    scores = (
+        scores
+        + (target.float() - 0.5) * (6 * separation - 1)
+        + torch.randn(sets, 1, generator=generator)
+    )
     return scores, target

@@ -1,11 +1,13 @@
 """Write the metric, get the loss: eight metrics in plain torch, each trained on as it stands.
 
-`mg.reexpress` watches a function run, finds the comparisons behind its `>`, `argmax`, `sort` and `topk`, and replays it
-with other outcomes; `mg.UniLoss` makes a loss of that. First what was found in one of the functions, then what training
-does to each: a linear model is trained on the ordinary loss, and goes on either with that or with the metric, for the
-same number of steps. Values are of data that neither has seen. Customers are made up: a small group that nearly always
-responds, and many who do now and then; a linear model cannot have both, and the metric says which matters. Digits come
-with scikit-learn. For figures on real data, with everything tuned: `python -m benchmarks run own_metrics`.
+`mg.reexpress` watches a function run, finds the comparisons behind its `>`, `argmax`, `sort` and
+`topk`, and replays it with other outcomes; `mg.UniLoss` makes a loss of that. First what was found
+in one of the functions, then what training does to each: a linear model is trained on the ordinary
+loss, and goes on either with that or with the metric, for the same number of steps. Values are of
+data that neither has seen. Customers are made up: a small group that nearly always responds, and
+many who do now and then; a linear model cannot have both, and the metric says which matters. Digits
+come with scikit-learn. For figures on real data, with everything tuned: `python -m benchmarks run
+own_metrics`.
 """
 
 from collections.abc import Callable
@@ -94,12 +96,19 @@ def digits() -> tuple[Tensor, Tensor]:
     """Images `[1797, 64]` and digits."""
     features, target = load_digits(return_X_y=True)
     order = torch.randperm(len(target), generator=torch.Generator().manual_seed(0))
-    return torch.tensor(features / 16.0, dtype=torch.float32)[order], torch.tensor(target)[order].long()
+    return torch.tensor(features / 16.0, dtype=torch.float32)[order], torch.tensor(target)[
+        order
+    ].long()
 
 
-def train(model: torch.nn.Module, loss: Function, x: Tensor, y: Tensor, steps: int, seed: int) -> None:
+def train(
+    model: torch.nn.Module, loss: Function, x: Tensor, y: Tensor, steps: int, seed: int
+) -> None:
     """A plain loop with batches of 200."""
-    generator, optimizer = torch.Generator().manual_seed(seed), torch.optim.Adam(model.parameters(), lr=0.003)
+    generator, optimizer = (
+        torch.Generator().manual_seed(seed),
+        torch.optim.Adam(model.parameters(), lr=0.003),
+    )
     for _ in range(steps):
         batch = torch.randint(0, len(x), (200,), generator=generator)
         optimizer.zero_grad()
@@ -107,7 +116,9 @@ def train(model: torch.nn.Module, loss: Function, x: Tensor, y: Tensor, steps: i
         optimizer.step()
 
 
-def compare(metric: mg.Metric, ordinary: Function, outputs: int, x: Tensor, y: Tensor) -> list[float]:
+def compare(
+    metric: mg.Metric, ordinary: Function, outputs: int, x: Tensor, y: Tensor
+) -> list[float]:
     """The metric on the second half of the data, after the ordinary loss alone and after training on the metric."""
     half, values = len(y) // 2, []
     for loss in (ordinary, mg.UniLoss(metric)):
@@ -134,7 +145,11 @@ def squared(scores: Tensor, target: Tensor) -> Tensor:
 
 def main() -> None:
     """Prints what was found in a function, and the table."""
-    print(mg.reexpress(precision_at_recall, best=1.0).explain(torch.randn(12), torch.arange(12) % 3 == 0))
+    print(
+        mg.reexpress(precision_at_recall, best=1.0).explain(
+            torch.randn(12), torch.arange(12) % 3 == 0
+        )
+    )
     table = Table(box=box.SIMPLE_HEAD)
     for column in ("data", "metric", "ordinary loss", "trained on it"):
         table.add_column(column, justify="left" if column in ("data", "metric") else "right")

@@ -16,7 +16,8 @@ from tests.sets import Family
 class Case:
     """A metric with options, on one family, and what it must equal there.
 
-    `reaches_best` is False where ideal scores cannot reach the best value, as precision at k with fewer positives.
+    `reaches_best` is False where ideal scores cannot reach the best value, as precision at k with
+    fewer positives.
     """
 
     name: str
@@ -82,7 +83,11 @@ def _confusion() -> list[Case]:
         for average in ("macro", "micro", "weighted"):
             reference = ref.decisions(fn, average=average, **zero)
             cases.append(Case(name, "multi-class", reference, {**own, "average": average}))
-            cases.append(Case(name, "multi-label", reference, {**own, "average": average, "multilabel": True}))
+            cases.append(
+                Case(
+                    name, "multi-label", reference, {**own, "average": average, "multilabel": True}
+                )
+            )
     return cases
 
 
@@ -127,7 +132,9 @@ def _ranking() -> list[Case]:
     ]
     families: tuple[Family, ...] = ("binary", "ranking")
     for family in families:
-        cases.append(Case("precision_at_k", family, ref.precision_at(3), {"k": 3}, reaches_best=False))
+        cases.append(
+            Case("precision_at_k", family, ref.precision_at(3), {"k": 3}, reaches_best=False)
+        )
         cases.append(Case("precision_at_k", family, ref.precision_at(10), reaches_best=False))
         cases.append(Case("recall_at_k", family, ref.recall_at(3), {"k": 3}, reaches_best=False))
         cases.append(Case("recall_at_k", family, ref.recall_at(10)))
@@ -138,7 +145,9 @@ def _maps_and_text() -> list[Case]:
     cases = [Case("pck", "pose", ref.pck)]
     for ignore in (None, 0, 3):
         options = {} if ignore is None else {"ignore_index": ignore}
-        cases.append(Case("mean_iou", "segmentation", ref.segmentation(sk.jaccard_score, ignore), options))
+        cases.append(
+            Case("mean_iou", "segmentation", ref.segmentation(sk.jaccard_score, ignore), options)
+        )
         cases.append(Case("dice", "segmentation", ref.segmentation(sk.f1_score, ignore), options))
     text: list[tuple[str, Reference, dict[str, Any]]] = [
         ("exact_match", ref.exact_match, {}),
@@ -156,7 +165,10 @@ def _maps_and_text() -> list[Case]:
     ]
     families: tuple[Family, ...] = ("text", "text-references")
     for family in families:
-        cases += [Case(name, family, reference, {**options, "padding": 0}) for name, reference, options in text]
+        cases += [
+            Case(name, family, reference, {**options, "padding": 0})
+            for name, reference, options in text
+        ]
     return cases
 
 

@@ -21,7 +21,9 @@ def table(number: int = 300, seed: int = 0) -> pd.DataFrame:
     x = generator.normal(size=(number, 3))
     kind = generator.choice(["a", "b"], number)
     y = np.where(x[:, 0] + (kind == "a") + 0.5 * generator.normal(size=number) > 1.2, "yes", "no")
-    return pd.DataFrame({"one": x[:, 0], "two": x[:, 1], "three": x[:, 2], "kind": kind, "label": y})
+    return pd.DataFrame(
+        {"one": x[:, 0], "two": x[:, 1], "three": x[:, 2], "kind": kind, "label": y}
+    )
 
 
 def train(data: Path, *arguments: Any) -> Any:

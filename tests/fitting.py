@@ -24,7 +24,12 @@ def linear(outputs: int = 1, features: int = 5) -> nn.Linear:
 
 
 def quick(model: nn.Module, data: Any, valid: Any = None, **options: Any) -> mg.Fit:
-    return mg.fit(model, data, valid, **{"metric": "f1", "epochs": 4, "rate": 0.1, "progress": False, **options})
+    return mg.fit(
+        model,
+        data,
+        valid,
+        **{"metric": "f1", "epochs": 4, "rate": 0.1, "progress": False, **options},
+    )
 
 
 def weights(found: mg.Fit) -> list[Tensor]:

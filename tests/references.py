@@ -1,7 +1,7 @@
 """The independent implementations that the metrics are held to: libraries where they exist, plain loops elsewhere.
 
-Each takes one set as NumPy arrays and gives a float. Where the library raises, warns or answers NaN because a set has
-no value of its own, the documented value stands here in plain sight.
+Each takes one set as NumPy arrays and gives a float. Where the library raises, warns or answers NaN
+because a set has no value of its own, the documented value stands here in plain sight.
 """
 
 import math
@@ -17,7 +17,10 @@ import sklearn.metrics
 import torch
 from rapidfuzz.distance import Levenshtein
 from rouge_score.rouge_scorer import RougeScorer
-from torchmetrics.functional.classification import binary_recall_at_fixed_precision, multilabel_accuracy
+from torchmetrics.functional.classification import (
+    binary_recall_at_fixed_precision,
+    multilabel_accuracy,
+)
 from torchmetrics.functional.text import word_error_rate as torchmetrics_word_error_rate
 
 sk: Any = sklearn.metrics  # its stubs are narrower than its documentation
@@ -39,7 +42,9 @@ def decisions(fn: Callable[..., Any], threshold: float = 0.0, **options: Any) ->
     """A scikit-learn function of decisions; NaN (no chance disagreement, no items) is 0."""
 
     def reference(scores: np.ndarray, target: np.ndarray) -> float:
-        predicted = scores.argmax(-1) if scores.ndim > target.ndim else (scores > threshold).astype(int)
+        predicted = (
+            scores.argmax(-1) if scores.ndim > target.ndim else (scores > threshold).astype(int)
+        )
         return quiet(fn, target, predicted, **options)
 
     return reference
@@ -74,7 +79,9 @@ def per_label(fn: Callable[..., Any], average: str) -> Reference:
 def label_accuracy(average: str) -> Reference:
     def reference(scores: np.ndarray, target: np.ndarray) -> float:
         predicted, truth = torch.as_tensor(scores > 0).int(), torch.as_tensor(target)
-        return quiet(multilabel_accuracy, predicted, truth, num_labels=scores.shape[-1], average=average)
+        return quiet(
+            multilabel_accuracy, predicted, truth, num_labels=scores.shape[-1], average=average
+        )
 
     return reference
 
@@ -84,7 +91,9 @@ def top_k(k: int) -> Reference:
 
     def reference(scores: np.ndarray, target: np.ndarray) -> float:
         if all(len(set(row)) == len(row) for row in scores):
-            return quiet(sk.top_k_accuracy_score, target, scores, k=k, labels=range(scores.shape[-1]))
+            return quiet(
+                sk.top_k_accuracy_score, target, scores, k=k, labels=range(scores.shape[-1])
+            )
         first = np.argsort(-scores, axis=-1, kind="stable")[:, :k]
         return float(np.mean([y in row for y, row in zip(target, first, strict=True)]))
 
@@ -95,7 +104,11 @@ def top_k(k: int) -> Reference:
 
 
 def auc(scores: np.ndarray, target: np.ndarray, **options: Any) -> float:
-    return quiet(sk.roc_auc_score, target, scores, **options) if 0 < target.sum() < target.size else 0.0
+    return (
+        quiet(sk.roc_auc_score, target, scores, **options)
+        if 0 < target.sum() < target.size
+        else 0.0
+    )
 
 
 def average_precision(scores: np.ndarray, target: np.ndarray) -> float:
@@ -106,7 +119,9 @@ def interpolated_average_precision(scores: np.ndarray, target: np.ndarray) -> fl
     if not target.any():
         return 0.0
     precision, recall, _ = sk.precision_recall_curve(target, scores)
-    return float(sum((recall[i] - recall[i + 1]) * precision[: i + 1].max() for i in range(len(recall) - 1)))
+    return float(
+        sum((recall[i] - recall[i + 1]) * precision[: i + 1].max() for i in range(len(recall) - 1))
+    )
 
 
 def eer(scores: np.ndarray, target: np.ndarray) -> float:
@@ -124,9 +139,12 @@ def eer(scores: np.ndarray, target: np.ndarray) -> float:
 def recall_at_precision(scores: np.ndarray, target: np.ndarray, min_precision: float) -> float:
     if not target.any():
         return 0.0
-    # torchmetrics squashes logits and then loses what saturates; ranks in (0, 1) keep the order and every tie.
+    # torchmetrics squashes logits and then loses what saturates; ranks in (0, 1) keep the order and
+    # every tie.
     ranks = np.unique(scores, return_inverse=True)[1] / (len(scores) + 1)
-    recall, _ = binary_recall_at_fixed_precision(torch.as_tensor(ranks), torch.as_tensor(target), min_precision)
+    recall, _ = binary_recall_at_fixed_precision(
+        torch.as_tensor(ranks), torch.as_tensor(target), min_precision
+    )
     return float(recall)
 
 
@@ -139,11 +157,17 @@ def one_against_rest(binary: Reference, average: str = "macro", *, negatives: bo
             target = (np.arange(scores.shape[-1]) == target[:, None]).astype(int)
         if average == "micro":
             return binary(scores.ravel(), target.ravel())
-        kept = [c for c in range(target.shape[-1]) if target[:, c].any() and not (negatives and target[:, c].all())]
+        kept = [
+            c
+            for c in range(target.shape[-1])
+            if target[:, c].any() and not (negatives and target[:, c].all())
+        ]
         if not kept:
             return 0.0
         values = [binary(scores[:, c], target[:, c]) for c in kept]
-        return float(np.average(values, weights=target[:, kept].sum(0) if average == "weighted" else None))
+        return float(
+            np.average(values, weights=target[:, kept].sum(0) if average == "weighted" else None)
+        )
 
     return reference
 
@@ -151,7 +175,9 @@ def one_against_rest(binary: Reference, average: str = "macro", *, negatives: bo
 # Ranking
 
 
-def ndcg(scores: np.ndarray, target: np.ndarray, k: int | None = None, exponential: bool = False) -> float:
+def ndcg(
+    scores: np.ndarray, target: np.ndarray, k: int | None = None, exponential: bool = False
+) -> float:
     gains = 2.0**target - 1 if exponential else target
     if len(gains) == 1:
         return float(gains[0] > 0)
@@ -160,7 +186,11 @@ def ndcg(scores: np.ndarray, target: np.ndarray, k: int | None = None, exponenti
 
 def mean_average_precision(scores: np.ndarray, target: np.ndarray) -> float:
     relevant = target > 0
-    return quiet(sk.label_ranking_average_precision_score, relevant[None], scores[None]) if relevant.any() else 0.0
+    return (
+        quiet(sk.label_ranking_average_precision_score, relevant[None], scores[None])
+        if relevant.any()
+        else 0.0
+    )
 
 
 def mean_average_precision_at(k: int) -> Reference:
@@ -177,7 +207,9 @@ def mean_average_precision_at(k: int) -> Reference:
 
 def lost_ties(scores: np.ndarray, target: np.ndarray) -> list[bool]:
     """Relevance in rank order, irrelevant items first among equal scores."""
-    return [target[i] > 0 for i in sorted(range(len(scores)), key=lambda i: (-scores[i], target[i] > 0))]
+    return [
+        target[i] > 0 for i in sorted(range(len(scores)), key=lambda i: (-scores[i], target[i] > 0))
+    ]
 
 
 def reciprocal_rank(scores: np.ndarray, target: np.ndarray, k: int | None = None) -> float:
@@ -202,13 +234,17 @@ def segmentation(fn: Callable[..., Any], ignore_index: int | None = None) -> Ref
         kept = truth != ignore_index
         labels = sorted({*truth[kept], *predicted[kept]} - {ignore_index})
         return (
-            quiet(fn, truth[kept], predicted[kept], labels=labels, average="macro", zero_division=0) if labels else 0.0
+            quiet(fn, truth[kept], predicted[kept], labels=labels, average="macro", zero_division=0)
+            if labels
+            else 0.0
         )
 
     return reference
 
 
-def pck(scores: np.ndarray, joints: np.ndarray, fraction: float = 0.5, radius: float | None = None) -> float:
+def pck(
+    scores: np.ndarray, joints: np.ndarray, fraction: float = 0.5, radius: float | None = None
+) -> float:
     correct = []
     for maps, poses in zip(scores, joints, strict=True):
         for heatmap, joint in zip(maps, poses, strict=True):
@@ -228,14 +264,18 @@ def _words(ids: np.ndarray) -> list[str]:
 def _items(scores: np.ndarray, target: np.ndarray) -> list[tuple[list[str], list[list[str]]]]:
     """Hypothesis and references of each item, without empty references where others have words."""
     items = []
-    for ids, refs in zip(scores.argmax(-1), target if target.ndim == 3 else target[:, None], strict=True):
+    for ids, refs in zip(
+        scores.argmax(-1), target if target.ndim == 3 else target[:, None], strict=True
+    ):
         references = [_words(ref) for ref in refs]
         items.append((_words(ids), [ref for ref in references if ref] or references[:1]))
     return items
 
 
 def exact_match(scores: np.ndarray, target: np.ndarray) -> float:
-    return float(np.mean([hypothesis in references for hypothesis, references in _items(scores, target)]))
+    return float(
+        np.mean([hypothesis in references for hypothesis, references in _items(scores, target)])
+    )
 
 
 def span_f1(scores: np.ndarray, target: np.ndarray) -> float:
@@ -265,22 +305,34 @@ def rouge_l(scores: np.ndarray, target: np.ndarray) -> float:
 
 def edit_distance(scores: np.ndarray, target: np.ndarray, normalized: bool = False) -> float:
     distance = Levenshtein.normalized_distance if normalized else Levenshtein.distance
-    values = [min(distance(hypothesis, ref) for ref in refs) for hypothesis, refs in _items(scores, target)]
+    values = [
+        min(distance(hypothesis, ref) for ref in refs)
+        for hypothesis, refs in _items(scores, target)
+    ]
     return float(np.mean(values) if normalized else np.sum(values))
 
 
 def word_error_rate(scores: np.ndarray, target: np.ndarray) -> float:
     items = _items(scores, target)
-    closest = [min(refs, key=partial(Levenshtein.distance, hypothesis)) for hypothesis, refs in items]
+    closest = [
+        min(refs, key=partial(Levenshtein.distance, hypothesis)) for hypothesis, refs in items
+    ]
     if not any(closest):
         return 0.0
-    return float(torchmetrics_word_error_rate([" ".join(h) for h, _ in items], [" ".join(r) for r in closest]))
+    return float(
+        torchmetrics_word_error_rate(
+            [" ".join(h) for h, _ in items], [" ".join(r) for r in closest]
+        )
+    )
 
 
 def bleu(scores: np.ndarray, target: np.ndarray, **options: Any) -> float:
     items = _items(scores, target)
     # sacrebleu takes references as columns and leaves out the None of items that have fewer.
-    columns = [[refs[i] if i < len(refs) else None for _, refs in items] for i in range(max(len(r) for _, r in items))]
+    columns = [
+        [refs[i] if i < len(refs) else None for _, refs in items]
+        for i in range(max(len(r) for _, r in items))
+    ]
     texts = [[None if ref is None else " ".join(ref) for ref in column] for column in columns]
     scorer: Any = sacrebleu.BLEU(tokenize="none", force=True, **options)
     return scorer.corpus_score([" ".join(h) for h, _ in items], texts).score / 100

@@ -4,7 +4,16 @@ from typing import Literal
 
 import numpy as np
 
-Family = Literal["binary", "multi-class", "multi-label", "ranking", "segmentation", "pose", "text", "text-references"]
+Family = Literal[
+    "binary",
+    "multi-class",
+    "multi-label",
+    "ranking",
+    "segmentation",
+    "pose",
+    "text",
+    "text-references",
+]
 Kind = Literal["plain", "ties", "imbalanced", "tiny"]
 KINDS: tuple[Kind, ...] = ("plain", "ties", "imbalanced", "tiny")
 
@@ -19,7 +28,8 @@ def make_set(
     """One set: scores float64, target float64 or int64, in the family's shapes; `size` fixes the number of items."""
     scores, target = _MAKERS[family](rng, _size(family, kind, rng) if size is None else size, kind)
     if kind == "ties" and family == "multi-class":
-        # Equal rows and equal classes; rounding would tie softmax probabilities on paper but not in floats.
+        # Equal rows and equal classes; rounding would tie softmax probabilities on paper but not in
+        # floats.
         scores = scores[rng.integers(0, min(4, len(scores)), len(scores))]
         scores[:, 1] = np.where(rng.random(len(scores)) < 0.5, scores[:, 0], scores[:, 1])
     elif kind == "ties":
@@ -74,7 +84,9 @@ def _multi_class(rng: np.random.Generator, size: int, kind: Kind) -> tuple[np.nd
     target = rng.integers(0, CLASSES - 1 if kind == "tiny" else CLASSES, size)
     if kind == "imbalanced":
         target = np.where(np.arange(size) == rng.integers(size), CLASSES - 1, 0)
-    return rng.normal(size=(size, CLASSES)) + (np.arange(CLASSES) == target[:, None]) * 2 * rng.random(), target
+    return rng.normal(size=(size, CLASSES)) + (
+        np.arange(CLASSES) == target[:, None]
+    ) * 2 * rng.random(), target
 
 
 def _multi_label(rng: np.random.Generator, size: int, kind: Kind) -> tuple[np.ndarray, np.ndarray]:
@@ -90,7 +102,9 @@ def _ranking(rng: np.random.Generator, size: int, kind: Kind) -> tuple[np.ndarra
 def _segmentation(rng: np.random.Generator, size: int, kind: Kind) -> tuple[np.ndarray, np.ndarray]:
     target = rng.integers(0, 1 + rng.integers(CLASSES), (size, 5, 4))
     if kind == "imbalanced":
-        target = np.where(np.arange(target.size).reshape(target.shape) == rng.integers(target.size), 3, 0)
+        target = np.where(
+            np.arange(target.size).reshape(target.shape) == rng.integers(target.size), 3, 0
+        )
     scores = rng.normal(size=(size, CLASSES, 5, 4))
     return scores + 2 * (np.arange(CLASSES)[:, None, None] == target[:, None]), target
 
@@ -99,18 +113,24 @@ def _pose(rng: np.random.Generator, size: int, kind: Kind) -> tuple[np.ndarray, 
     joints = rng.random((size, JOINTS, 3)) * np.array([6.0, 5.0, 6.0])
     maps = rng.normal(size=(size, JOINTS, 6, 7))
     rows, columns = np.indices((6, 7))
-    distance = (columns - joints[..., 0, None, None]) ** 2 + (rows - joints[..., 1, None, None]) ** 2
+    distance = (columns - joints[..., 0, None, None]) ** 2 + (
+        rows - joints[..., 1, None, None]
+    ) ** 2
     return maps + 2 * np.exp(-distance / 4), joints
 
 
 def _text(rng: np.random.Generator, size: int, kind: Kind) -> tuple[np.ndarray, np.ndarray]:
     target = rng.integers(1, VOCABULARY, (size, 9))
-    scores = rng.normal(size=(size, 9, VOCABULARY)) + 2 * (np.arange(VOCABULARY) == target[..., None])
+    scores = rng.normal(size=(size, 9, VOCABULARY)) + 2 * (
+        np.arange(VOCABULARY) == target[..., None]
+    )
     target[np.arange(9) >= rng.integers(0, 10, (size, 1))] = -1
     return scores, target
 
 
-def _text_references(rng: np.random.Generator, size: int, kind: Kind) -> tuple[np.ndarray, np.ndarray]:
+def _text_references(
+    rng: np.random.Generator, size: int, kind: Kind
+) -> tuple[np.ndarray, np.ndarray]:
     scores, first = _text(rng, size, kind)
     others = [_text(rng, size, kind)[1] for _ in range(2)]
     return scores, np.stack([first, *others], 1)

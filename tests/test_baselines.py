@@ -40,14 +40,20 @@ CLASSES: list[baselines.Baseline] = [
     baselines.Lovasz(),
     baselines.RankLoss(),
 ]
-GRADED: list[baselines.Baseline] = [baselines.ApproxNDCG(slope=2.0), baselines.LambdaLoss(), baselines.ListNet()]
+GRADED: list[baselines.Baseline] = [
+    baselines.ApproxNDCG(slope=2.0),
+    baselines.LambdaLoss(),
+    baselines.ListNet(),
+]
 EVERY = (
     [("binary", loss) for loss in BINARY]
     + [("classes", loss) for loss in CLASSES]
     + [("grades", loss) for loss in GRADED]
     + [("maps", baselines.HeatmapMSE(sigma=1.5))]
 )
-every_loss = pytest.mark.parametrize(("kind", "loss"), EVERY, ids=lambda each: str(each).replace("()", ""))
+every_loss = pytest.mark.parametrize(
+    ("kind", "loss"), EVERY, ids=lambda each: str(each).replace("()", "")
+)
 
 
 def sets(kind: str, number: int = 3, size: int = 8, seed: int = 0) -> tuple[Tensor, Tensor]:
@@ -65,7 +71,9 @@ def sets(kind: str, number: int = 3, size: int = 8, seed: int = 0) -> tuple[Tens
 @every_loss
 def test_the_gradient_is_right(kind: str, loss: baselines.Baseline) -> None:
     scores, target = sets(kind, number=1)
-    assert torch.autograd.gradcheck(lambda values: loss.per_set(values, target), (scores.requires_grad_(),))
+    assert torch.autograd.gradcheck(
+        lambda values: loss.per_set(values, target), (scores.requires_grad_(),)
+    )
     (gradient,) = torch.autograd.grad(loss(scores, target), scores)
     assert gradient.any()
 
@@ -74,7 +82,9 @@ def test_the_gradient_is_right(kind: str, loss: baselines.Baseline) -> None:
 def test_many_sets_masks_and_orders(kind: str, loss: baselines.Baseline) -> None:
     scores, target = sets(kind)
     together = loss.per_set(scores, target)
-    torch.testing.assert_close(together, torch.stack([loss.per_set(s, y) for s, y in zip(scores, target, strict=True)]))
+    torch.testing.assert_close(
+        together, torch.stack([loss.per_set(s, y) for s, y in zip(scores, target, strict=True)])
+    )
     torch.testing.assert_close(loss(scores, target), together.mean())
     order = torch.arange(scores.shape[1]).flip(0)
     torch.testing.assert_close(loss.per_set(scores[:, order], target[:, order]), together)
@@ -91,7 +101,11 @@ def test_hard_inputs_give_finite_losses_and_gradients(kind: str, loss: baselines
     scores, target = sets(kind, number=1)
     scores, target = scores[0], target[0]
     inputs = [(torch.zeros_like(scores), target), (1e4 * scores, target), (scores[:1], target[:1])]
-    inputs += [(scores, torch.zeros_like(target)), (scores, torch.ones_like(target)), (scores[:0], target[:0])]
+    inputs += [
+        (scores, torch.zeros_like(target)),
+        (scores, torch.ones_like(target)),
+        (scores[:0], target[:0]),
+    ]
     inputs += [(scores.to(dtype), target) for dtype in (torch.float16, torch.bfloat16)]
     for values, truth in inputs:
         leaf = values.clone().requires_grad_()
@@ -135,7 +149,9 @@ def test_cross_entropy_is_scikit_learns_log_loss() -> None:
     assert baselines.CrossEntropy()(scores, target).item() == pytest.approx(expected)
     weights = torch.where(target == 1, 8.1, 1.0)
     weighted = sk.log_loss(target, scores.sigmoid(), sample_weight=weights) * weights.mean()
-    assert baselines.CrossEntropy(positive_weight=8.1)(scores, target).item() == pytest.approx(weighted.item())
+    assert baselines.CrossEntropy(positive_weight=8.1)(scores, target).item() == pytest.approx(
+        weighted.item()
+    )
     scores, target = one("classes")
     expected = sk.log_loss(target, scores.softmax(-1), labels=range(4))
     assert baselines.CrossEntropy()(scores, target).item() == pytest.approx(expected)
@@ -148,7 +164,9 @@ def test_focal_loss_is_its_formula() -> None:
         chance = 1 / (1 + math.exp(-score))
         right, alpha = (chance, 0.25) if truth else (1 - chance, 0.75)
         total -= alpha * (1 - right) ** 2 * math.log(right)
-    assert baselines.Focal(gamma=2.0, alpha=0.25)(scores, target).item() == pytest.approx(total / len(scores))
+    assert baselines.Focal(gamma=2.0, alpha=0.25)(scores, target).item() == pytest.approx(
+        total / len(scores)
+    )
 
 
 STEEP: dict[str, Any] = {"slope": 1e4}
@@ -165,16 +183,24 @@ STEEP: dict[str, Any] = {"slope": 1e4}
     ],
     ids=str,
 )
-def test_with_a_steep_slope_a_soft_metric_is_the_metric(loss: baselines.Baseline, metric: mg.Metric) -> None:
+def test_with_a_steep_slope_a_soft_metric_is_the_metric(
+    loss: baselines.Baseline, metric: mg.Metric
+) -> None:
     kind = "grades" if metric.name == "ndcg" else "binary"
     scores, target = sets(kind, number=20, size=12)
-    torch.testing.assert_close(loss.per_set(scores, target), 1 - metric(scores, target), rtol=0, atol=1e-6)
+    torch.testing.assert_close(
+        loss.per_set(scores, target), 1 - metric(scores, target), rtol=0, atol=1e-6
+    )
 
 
 def test_amplified_chances_are_anylosss() -> None:
     scores, target = one("binary")
     chance = 1 / (1 + torch.exp(-73 * (scores.sigmoid() - 0.5)))
-    tp, fp, fn = (chance * target).sum(), (chance * (1 - target)).sum(), ((1 - chance) * target).sum()
+    tp, fp, fn = (
+        (chance * target).sum(),
+        (chance * (1 - target)).sum(),
+        ((1 - chance) * target).sum(),
+    )
     found = baselines.SoftFBeta(amplification=73.0)(scores, target)
     torch.testing.assert_close(found, 1 - 2 * tp / (2 * tp + fp + fn))
 
@@ -190,7 +216,9 @@ def test_amplified_chances_are_anylosss() -> None:
 def test_pairwise_ranking_is_a_mean_over_pairs(kind: str, of: Any) -> None:
     scores, target = one("binary")
     pairs = [of(float(a - b)) for a in scores[target == 1] for b in scores[target == 0]]
-    assert baselines.PairwiseRanking(kind=kind)(scores, target).item() == pytest.approx(sum(pairs) / len(pairs))
+    assert baselines.PairwiseRanking(kind=kind)(scores, target).item() == pytest.approx(
+        sum(pairs) / len(pairs)
+    )
 
 
 def test_lambda_loss_is_a_weighted_sum_over_pairs() -> None:
@@ -261,7 +289,11 @@ def test_global_objectives_are_their_lagrangians() -> None:
     ascent = -(missed + 4 * taken - positives) / positives
     torch.testing.assert_close(loss.multiplier.grad, ascent.reshape(1).float())
     area = baselines.GlobalObjective(objective="auc", points=2)
-    rates = missed / positives + taken / (target == 0).sum() - torch.tensor([0.25, 0.75], dtype=torch.float64)
+    rates = (
+        missed / positives
+        + taken / (target == 0).sum()
+        - torch.tensor([0.25, 0.75], dtype=torch.float64)
+    )
     torch.testing.assert_close(area(scores, target), rates.mean())
 
 
@@ -275,15 +307,23 @@ def test_heatmaps_are_compared_with_gaussians() -> None:
                 for column in range(4):
                     wanted = math.exp(-((column - x) ** 2 + (row - y) ** 2) / (2 * 1.5**2))
                     total += (float(maps[item, joint, row, column]) - wanted) ** 2
-    assert baselines.HeatmapMSE(sigma=1.5)(maps, joints).item() == pytest.approx(total / (len(maps) * 2 * 20))
+    assert baselines.HeatmapMSE(sigma=1.5)(maps, joints).item() == pytest.approx(
+        total / (len(maps) * 2 * 20)
+    )
 
 
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: baselines.CrossEntropy(positive_weight=0.0), "positive_weight must be above 0; got 0.0"),
+        (
+            lambda: baselines.CrossEntropy(positive_weight=0.0),
+            "positive_weight must be above 0; got 0.0",
+        ),
         (lambda: baselines.SoftJaccard(slope=-1.0), "slope must be above 0; got -1.0"),
-        (lambda: baselines.PairwiseRanking(kind="cubic"), "kind must be 'logistic', .* got 'cubic'"),
+        (
+            lambda: baselines.PairwiseRanking(kind="cubic"),
+            "kind must be 'logistic', .* got 'cubic'",
+        ),
         (lambda: baselines.GlobalObjective(at=1.5), "at must lie between 0 and 1; got 1.5"),
         (lambda: baselines.HeatmapMSE(sigma=0.0), "sigma must be above 0; got 0.0"),
         (

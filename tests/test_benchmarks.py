@@ -76,7 +76,9 @@ def test_a_run_leaves_all_that_makes_it_again(tiny: Table) -> None:
     assert result["valid"] == max(trial["valid"] for trial in result["trials"])
     assert result["curve"]["rows"][-1][0] == 40
     warm = [trial for trial in result["trials"] if trial["start"] == "warm"]
-    assert all(trial["step"] > 20 for trial in warm)  # moments of the cross-entropy phase do not count
+    assert all(
+        trial["step"] > 20 for trial in warm
+    )  # moments of the cross-entropy phase do not count
 
 
 def test_a_stopped_grid_goes_on_and_a_changed_one_runs_anew(tiny: Table) -> None:
@@ -128,7 +130,9 @@ def test_the_report_says_mean_spread_paper_difference_and_claims(tiny: Table) ->
 def test_seeds_share_the_point_that_is_best_for_all(tiny: Table) -> None:
     tiny.content["settings"]["choose"] = "pooled"
     assert not quietly(tiny)
-    results = [json.loads(run.path.read_text())["result"] for run in tiny.runs("small", rows=["uniloss"])]
+    results = [
+        json.loads(run.path.read_text())["result"] for run in tiny.runs("small", rows=["uniloss"])
+    ]
     means = {
         (trial["learning_rate"], trial["start"]): trial["valid"] + other["valid"]
         for trial, other in zip(*(result["trials"] for result in results), strict=True)
@@ -179,9 +183,13 @@ def test_the_committed_report_is_current(tmp_path: Path) -> None:
 def test_hand_made_losses_become_their_metrics_as_the_slope_grows() -> None:
     generator = torch.Generator().manual_seed(0)
     scores, target = torch.randn(50, generator=generator), torch.arange(50) % 3 == 0
-    soft_f1 = losses.loss({"method": "soft_f1", "metric": "f1", "slope": 1e4}, 0)(scores, target).item()
+    soft_f1 = losses.loss({"method": "soft_f1", "metric": "f1", "slope": 1e4}, 0)(
+        scores, target
+    ).item()
     assert soft_f1 == pytest.approx(1 - f1_score(target, scores > 0), abs=1e-4)
-    smooth_ap = losses.loss({"method": "smooth_ap", "metric": "f1", "slope": 1e5}, 0)(scores, target).item()
+    smooth_ap = losses.loss({"method": "smooth_ap", "metric": "f1", "slope": 1e5}, 0)(
+        scores, target
+    ).item()
     assert smooth_ap == pytest.approx(1 - average_precision_score(target, scores), abs=1e-4)
 
 
@@ -196,7 +204,10 @@ def test_hand_made_losses_become_their_metrics_as_the_slope_grows() -> None:
     ],
 )
 def test_mistakes_are_answered_in_a_sentence(
-    words: list[str], message: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    words: list[str],
+    message: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.delenv("METRICGRAD_DATA", raising=False)
     assert main(words) == 2

@@ -39,7 +39,11 @@ def test_a_file_has_all_rows(folder: Path) -> None:
     assert lines[1].split(",")[-1] == str(y[0])
 
 
-GOOD, BAD, EVEN = [0.1, 0.11, 0.12, 0.1, 0.11], [-0.1, -0.11, -0.12, -0.1, -0.11], [0.0, 0.02, -0.02, 0.01, -0.01]
+GOOD, BAD, EVEN = (
+    [0.1, 0.11, 0.12, 0.1, 0.11],
+    [-0.1, -0.11, -0.12, -0.1, -0.11],
+    [0.0, 0.02, -0.02, 0.01, -0.01],
+)
 
 
 @pytest.mark.parametrize(
@@ -51,13 +55,28 @@ GOOD, BAD, EVEN = [0.1, 0.11, 0.12, 0.1, 0.11], [-0.1, -0.11, -0.12, -0.1, -0.11
         ({"mean_above": 0.0}, (GOOD, EVEN), ["+0.0540, holds"]),
         ({"mean_above": 0.0}, (BAD, EVEN), ["-0.0540, **does not hold**"]),
         ({"no_mean_below": -0.01}, (GOOD, EVEN), ["+0.0000 (A on second) is the lowest, holds"]),
-        ({"no_mean_below": -0.01}, (GOOD, BAD), ["-0.1080 (A on second) is the lowest, **does not hold**"]),
+        (
+            {"no_mean_below": -0.01},
+            (GOOD, BAD),
+            ["-0.1080 (A on second) is the lowest, **does not hold**"],
+        ),
     ],
 )
-def test_claims_about_all_cells(claim: dict[str, Any], cells: tuple[list[float], ...], words: list[str]) -> None:
+def test_claims_about_all_cells(
+    claim: dict[str, Any], cells: tuple[list[float], ...], words: list[str]
+) -> None:
     content = Table(
-        "made", {"rows": {"a": {"label": "A"}}, "columns": {name: {"label": name} for name in ("first", "second")}}
+        "made",
+        {
+            "rows": {"a": {"label": "A"}},
+            "columns": {name: {"label": name} for name in ("first", "second")},
+        },
     )
-    found = {("a", f"{name}_gain"): Cell(values) for name, values in zip(("first", "second"), cells, strict=True)}
-    told = verdict({"value": "gain", **claim}, {**found, ("a", "first_auto"): Cell([9.0])}, content, 4)
+    found = {
+        ("a", f"{name}_gain"): Cell(values)
+        for name, values in zip(("first", "second"), cells, strict=True)
+    }
+    told = verdict(
+        {"value": "gain", **claim}, {**found, ("a", "first_auto"): Cell([9.0])}, content, 4
+    )
     assert all(word in told for word in words), told

@@ -84,10 +84,15 @@ def test_alternate_training_changes_a_copy_of_the_loss() -> None:
     base.learn(steps=2, classes=3, progress=False, generator=seeded())
     before = [each.clone() for each in base.parameters()]
     settings = {**IMAGES, "method": "reloss", "ordinary": 1.0, "batch": 8}
-    fixed, alternate = (images.train({**settings, "alternate": steps}, base, 0.1, data, 0, 3).curve for steps in (0, 4))
+    fixed, alternate = (
+        images.train({**settings, "alternate": steps}, base, 0.1, data, 0, 3).curve
+        for steps in (0, 4)
+    )
     assert fixed[0] == alternate[0]
     assert fixed[1:] != alternate[1:]
-    assert all(torch.equal(one, other) for one, other in zip(before, base.parameters(), strict=True))
+    assert all(
+        torch.equal(one, other) for one, other in zip(before, base.parameters(), strict=True)
+    )
 
 
 def test_images_are_shifted_and_mirrored() -> None:
@@ -98,7 +103,11 @@ def test_images_are_shifted_and_mirrored() -> None:
     allowed = {
         tuple(window.flatten().tolist())
         for base in (padded, padded.flip(-1))
-        for window in (base[0, :, row : row + 8, column : column + 8] for row in range(9) for column in range(9))
+        for window in (
+            base[0, :, row : row + 8, column : column + 8]
+            for row in range(9)
+            for column in range(9)
+        )
     }
     drawn = {tuple(each.flatten().tolist()) for each in found}
     assert drawn <= allowed

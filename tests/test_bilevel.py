@@ -34,7 +34,9 @@ def fresh(metric: Any = "f1", seed: int = 0, **options: Any) -> mg.BilevelLoss:
 def sets(kind: str, number: int = 3, size: int = 8, seed: int = 0) -> tuple[Tensor, Tensor]:
     """Scores and target of some sets, with all kinds of items in each."""
     generator = seeded(seed)
-    scores = torch.randn(number, size, *(() if kind in ("binary", "grades") else (4,)), generator=generator)
+    scores = torch.randn(
+        number, size, *(() if kind in ("binary", "grades") else (4,)), generator=generator
+    )
     shape = scores.shape if kind == "labels" else (number, size)
     target = torch.randint(0, 2 if kind in ("binary", "labels") else 4, shape, generator=generator)
     target[:, 0], target[:, 1] = 0, 1
@@ -65,8 +67,13 @@ def test_masked_items_do_not_count(kind: str, dtype: torch.dtype) -> None:
     scores = scores.to(dtype)
     where = torch.arange(8) < 5
     expected = loss.per_set(scores[:, :5], target[:, :5])
-    spoiled, target[:, 5:] = scores.masked_fill(~where.reshape(8, *(1,) * (scores.dim() - 2)), torch.nan), -77
-    torch.testing.assert_close(loss.per_set(spoiled, target, where.expand(3, 8)), expected, rtol=0, atol=1e-6)
+    spoiled, target[:, 5:] = (
+        scores.masked_fill(~where.reshape(8, *(1,) * (scores.dim() - 2)), torch.nan),
+        -77,
+    )
+    torch.testing.assert_close(
+        loss.per_set(spoiled, target, where.expand(3, 8)), expected, rtol=0, atol=1e-6
+    )
     misfit = loss.misfit(spoiled, target, where.expand(3, 8))
     torch.testing.assert_close(misfit, loss.misfit(scores[:, :5], target[:, :5]), rtol=0, atol=1e-6)
     if kind == "binary":  # a function's target is not checked: padding may hold anything there too
@@ -86,16 +93,24 @@ def test_each_label_may_have_items_of_its_own() -> None:
 @every_kind
 def test_the_gradient_is_right(kind: str) -> None:
     loss, (scores, target) = fresh(KINDS[kind]).double(), sets(kind, number=2)
-    assert torch.autograd.gradcheck(lambda s: loss.per_set(s, target), (scores.double().requires_grad_(),))
+    assert torch.autograd.gradcheck(
+        lambda s: loss.per_set(s, target), (scores.double().requires_grad_(),)
+    )
     where = torch.arange(8).expand(2, 8) < 5
-    assert torch.autograd.gradcheck(lambda s: loss.per_set(s, target, where), (scores.double().requires_grad_(),))
+    assert torch.autograd.gradcheck(
+        lambda s: loss.per_set(s, target, where), (scores.double().requires_grad_(),)
+    )
 
 
 @every_kind
 def test_hard_inputs_give_finite_losses_and_gradients(kind: str) -> None:
     loss, (scores, target) = fresh(KINDS[kind]), sets(kind, number=1)
     scores, target = scores[0], target[0]
-    inputs = [(torch.zeros_like(scores), target), (1e4 * scores.sign(), target), (scores[:1], target[:1])]
+    inputs = [
+        (torch.zeros_like(scores), target),
+        (1e4 * scores.sign(), target),
+        (scores[:1], target[:1]),
+    ]
     inputs += [(scores, torch.zeros_like(target)), (scores, torch.ones_like(target))]
     inputs += [(scores.to(dtype), target) for dtype in (torch.float16, torch.bfloat16)]
     for values, truth in inputs:
@@ -121,7 +136,9 @@ def test_without_items_the_loss_is_zero_but_attached(kind: str) -> None:
         assert value == 0
         assert not gradient.any()
     where = torch.tensor([True, False, True]).unsqueeze(-1).expand(3, 8)
-    torch.testing.assert_close(loss(scores, target, where), loss(scores[::2], target[::2]), rtol=0, atol=1e-6)
+    torch.testing.assert_close(
+        loss(scores, target, where), loss(scores[::2], target[::2]), rtol=0, atol=1e-6
+    )
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
@@ -148,7 +165,9 @@ def test_it_is_the_network_of_the_paper() -> None:
     indicators = sum(components, torch.zeros(5)) / 8
     for layer in h[:2]:
         indicators = F.leaky_relu(layer(indicators))
-    torch.testing.assert_close(loss(scores[0], target[0]), h[2](indicators).squeeze(), rtol=0, atol=1e-6)
+    torch.testing.assert_close(
+        loss(scores[0], target[0]), h[2](indicators).squeeze(), rtol=0, atol=1e-6
+    )
 
 
 def test_classes_and_labels_are_means_over_columns() -> None:
@@ -157,9 +176,13 @@ def test_classes_and_labels_are_means_over_columns() -> None:
     columns = loss.per_set(scores[0].T, target[0].T)
     torch.testing.assert_close(labels(scores, target), columns.mean(), rtol=0, atol=1e-6)
     scores, target = sets("classes", number=1)
-    others = torch.stack([scores[0][:, [j for j in range(4) if j != c]].logsumexp(-1) for c in range(4)])
+    others = torch.stack(
+        [scores[0][:, [j for j in range(4) if j != c]].logsumexp(-1) for c in range(4)]
+    )
     columns = loss.per_set(scores[0].T - others, (target == torch.arange(4).unsqueeze(-1)).long())
-    torch.testing.assert_close(fresh(KINDS["classes"])(scores, target), columns.mean(), rtol=0, atol=1e-6)
+    torch.testing.assert_close(
+        fresh(KINDS["classes"])(scores, target), columns.mean(), rtol=0, atol=1e-6
+    )
     pair, truth = torch.randn(9, 2, generator=seeded()), torch.arange(9) % 2
     torch.testing.assert_close(loss(pair, truth), loss(pair[:, 1] - pair[:, 0], truth))
     torch.testing.assert_close(loss(pair[:, :1], truth), loss(pair[:, 0], truth))
@@ -168,7 +191,11 @@ def test_classes_and_labels_are_means_over_columns() -> None:
 @every_kind
 @pytest.mark.parametrize(
     ("distance", "of"),
-    [("l1", abs), ("l2", lambda gap: gap**2), ("huber", lambda gap: gap**2 / 2 if abs(gap) < 1 else abs(gap) - 0.5)],
+    [
+        ("l1", abs),
+        ("l2", lambda gap: gap**2),
+        ("huber", lambda gap: gap**2 / 2 if abs(gap) < 1 else abs(gap) - 0.5),
+    ],
 )
 def test_the_misfit_is_the_mean_distance_from_the_metric(
     kind: str, distance: Any, of: Callable[[float], float]
@@ -195,7 +222,9 @@ def test_sets_without_a_value_are_left_out(distance: Any) -> None:
     misfit = loss.misfit(scores.unflatten(0, (2, 3)), target.unflatten(0, (2, 3)))
     known = loss.misfit(scores[[3, 5]], target[[3, 5]])
     torch.testing.assert_close(misfit, known, rtol=0, atol=1e-6)
-    found, expected = (torch.autograd.grad(each, list(loss.parameters())) for each in (misfit, known))
+    found, expected = (
+        torch.autograd.grad(each, list(loss.parameters())) for each in (misfit, known)
+    )
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-6)
     assert loss.misfit(scores[0], target[0]) == 0
 
@@ -207,7 +236,10 @@ def test_weights_come_from_the_generator() -> None:
     for name, value in one.named_parameters():
         assert torch.equal(value, same.get_parameter(name))
         assert not torch.equal(value, other.get_parameter(name))
-    found = [each.learn_universal(steps=5, pool=64, progress=False, generator=seeded(3)) for each in (one, same)]
+    found = [
+        each.learn_universal(steps=5, pool=64, progress=False, generator=seeded(3))
+        for each in (one, same)
+    ]
     assert found[0] == found[1]
     assert torch.equal(one.g[0], same.g[0])
 
@@ -216,7 +248,9 @@ def test_weights_come_from_the_generator() -> None:
 def test_a_saved_loss_is_the_same(kind: str, tmp_path: Path) -> None:
     loss = fresh(KINDS[kind], hidden=((5, 6), (4,)), distance="huber")
     loss.save(tmp_path / "fresh.safetensors")
-    loss.learn_universal(steps=5, pool=64, classes=4 if kind in ("classes", "labels") else None, progress=False)
+    loss.learn_universal(
+        steps=5, pool=64, classes=4 if kind in ("classes", "labels") else None, progress=False
+    )
     loss.save(tmp_path / "learned.safetensors")
     loaded = mg.load_surrogate(tmp_path / "learned.safetensors")
     assert isinstance(loaded, mg.BilevelLoss)
@@ -238,7 +272,9 @@ def test_a_function_is_passed_again(tmp_path: Path) -> None:
     assert loaded.misfit(*inputs) == misfit
 
 
-@pytest.mark.parametrize("name", ["auc", "eer", "average_precision", "error_rate", "f1", "mcc", "jaccard"])
+@pytest.mark.parametrize(
+    "name", ["auc", "eer", "average_precision", "error_rate", "f1", "mcc", "jaccard"]
+)
 def test_the_metrics_of_the_paper_are_learned_from_made_up_sets(name: str) -> None:
     loss = fresh(name)
     scores, target = sources.broad(512, 100)(seeded(9))
@@ -281,25 +317,40 @@ def test_a_lambda_of_scikit_learn_and_a_source_of_ones_own() -> None:
         return target.float() - 0.5 + 2 * noise, target
 
     loss = fresh(lambda s, y: fbeta_score(y, s > 0, beta=2))
-    learned = loss.learn_universal(steps=300, pool=600, source=source, progress=False, generator=seeded(1))
+    learned = loss.learn_universal(
+        steps=300, pool=600, source=source, progress=False, generator=seeded(1)
+    )
     assert learned.spearman > 0.8
     assert loss.universal
 
 
 def test_a_diverged_loss_is_as_it_was() -> None:
     loss = fresh()
-    with pytest.raises(RuntimeError, match=r"learning f1 diverged at step \d+ of 200 .* smaller rate than 1e\+30"):
+    with pytest.raises(
+        RuntimeError, match=r"learning f1 diverged at step \d+ of 200 .* smaller rate than 1e\+30"
+    ):
         loss.learn_universal(**SHORT, rate=1e30)
-    assert all(torch.equal(value, loss.state_dict()[name]) for name, value in fresh().state_dict().items())
+    assert all(
+        torch.equal(value, loss.state_dict()[name]) for name, value in fresh().state_dict().items()
+    )
     assert not loss.universal
 
 
 def test_the_papers_sets_know_nothing_of_each_other() -> None:
     scores, target = sources.paper(500, 200, prevalence=0.2, mean=1.5, spread=0.5)(seeded())
-    found = [target.float().mean(), scores.mean(), scores.std(), (scores[target].mean() - scores[~target].mean())]
-    torch.testing.assert_close(torch.stack(found), torch.tensor([0.2, 1.5, 0.5, 0.0]), rtol=0, atol=0.01)
+    found = [
+        target.float().mean(),
+        scores.mean(),
+        scores.std(),
+        (scores[target].mean() - scores[~target].mean()),
+    ]
+    torch.testing.assert_close(
+        torch.stack(found), torch.tensor([0.2, 1.5, 0.5, 0.0]), rtol=0, atol=0.01
+    )
     _, target = sources.paper(100, 90, classes=3)(seeded())
-    torch.testing.assert_close(target.flatten().bincount() / 9000, torch.full((3,), 1 / 3), rtol=0, atol=0.02)
+    torch.testing.assert_close(
+        target.flatten().bincount() / 9000, torch.full((3,), 1 / 3), rtol=0, atol=0.02
+    )
 
 
 def test_broad_sets_differ_as_they_say() -> None:
@@ -307,8 +358,18 @@ def test_broad_sets_differ_as_they_say() -> None:
     positive, negative = ((scores * part).sum(-1) / part.sum(-1) for part in (target, ~target))
     gap, middle = (positive - negative)[:1500], (positive + negative)[:1500] / 2
     spread = torch.stack([s[~y].std() for s, y in zip(scores[:1500], target[:1500], strict=True)])
-    even = ((target.float().mean(-1) - 0.5).abs() < 0.08)[:1500].float().mean()  # 1/2, or near it by chance
-    found = [gap.mean(), gap.quantile(0.05), gap.quantile(0.95), middle.mean(), middle.std(), spread.mean(), even]
+    even = (
+        ((target.float().mean(-1) - 0.5).abs() < 0.08)[:1500].float().mean()
+    )  # 1/2, or near it by chance
+    found = [
+        gap.mean(),
+        gap.quantile(0.05),
+        gap.quantile(0.95),
+        middle.mean(),
+        middle.std(),
+        spread.mean(),
+        even,
+    ]
     expected = torch.tensor([2.0, -0.7, 4.7, 0.0, 1.0, 1.2, 0.5 + 0.5 * 0.16 / 0.96])
     torch.testing.assert_close(torch.stack(found), expected, rtol=0, atol=0.15)
     assert (positive - negative)[1500:].abs().max() < 0.5  # the paper's
@@ -316,7 +377,9 @@ def test_broad_sets_differ_as_they_say() -> None:
 
 @pytest.mark.parametrize("make", [sources.paper, sources.broad])
 @pytest.mark.parametrize("number", [3, 16])
-def test_sources_have_the_shapes_of_every_kind(make: Callable[..., sources.Source], number: int) -> None:
+def test_sources_have_the_shapes_of_every_kind(
+    make: Callable[..., sources.Source], number: int
+) -> None:
     many = (number, 7, 4)
     for options, shapes in (
         ({}, [(number, 7)] * 2),
@@ -342,28 +405,55 @@ PLANES = mg.from_function(profit, set_dims=(3, 3))
     ("call", "message"),
     [
         (lambda: fresh(hidden=5), r"hidden must be the widths of g and of h, .* got 5"),
-        (lambda: fresh(hidden=(30, 10)), r"hidden must be the widths of g and of h, .* got \(30, 10\)"),
+        (
+            lambda: fresh(hidden=(30, 10)),
+            r"hidden must be the widths of g and of h, .* got \(30, 10\)",
+        ),
         (lambda: fresh(hidden=((3,), ())), r"hidden must be the widths of g and of h"),
         (lambda: fresh(hidden=((3,), (0,))), "a width in hidden must be 1 or more; got 0"),
         (lambda: fresh(distance="l3"), "distance must be one of 'l1', 'l2', 'huber'; got 'l3'"),
-        (lambda: fresh()(torch.zeros(4, 5), torch.zeros(3)), r"got scores \[4, 5\] and target \[3\]"),
+        (
+            lambda: fresh()(torch.zeros(4, 5), torch.zeros(3)),
+            r"got scores \[4, 5\] and target \[3\]",
+        ),
         (
             lambda: fresh(profit)(torch.zeros(4, 3), torch.zeros(4)),
             r"a set network takes .* got scores \[4, 3\] .* profit",
         ),
-        (lambda: fresh("bleu")(torch.zeros(4, 5, 7), torch.zeros(4, 5).long()), r"a set network takes .* for bleu"),
-        (lambda: fresh(PLANES)(torch.zeros(4, 5, 5), torch.zeros(4, 5, 5)), r"a set network takes .* for profit"),
-        (lambda: learn("f1", source="narrow"), "source must be 'paper', 'broad' or a function .* got 'narrow'"),
+        (
+            lambda: fresh("bleu")(torch.zeros(4, 5, 7), torch.zeros(4, 5).long()),
+            r"a set network takes .* for bleu",
+        ),
+        (
+            lambda: fresh(PLANES)(torch.zeros(4, 5, 5), torch.zeros(4, 5, 5)),
+            r"a set network takes .* for profit",
+        ),
+        (
+            lambda: learn("f1", source="narrow"),
+            "source must be 'paper', 'broad' or a function .* got 'narrow'",
+        ),
         (
             lambda: learn("f1", source=lambda _: (torch.zeros(9), torch.zeros(9))),
             r"a leading dimension .* scores \[9\]",
         ),
-        (lambda: learn("f1", source=lambda _: sets("binary", 0)), r"a source must give .* got scores \[0, 8\]"),
-        (lambda: learn(KINDS["labels"]), r"f1 is of items with labels; say how many: learn_universal\(classes=...\)"),
+        (
+            lambda: learn("f1", source=lambda _: sets("binary", 0)),
+            r"a source must give .* got scores \[0, 8\]",
+        ),
+        (
+            lambda: learn(KINDS["labels"]),
+            r"f1 is of items with labels; say how many: learn_universal\(classes=...\)",
+        ),
         (lambda: learn("f1", classes=1), "classes must be 2 or more; got 1"),
         (lambda: learn("f1", pool=10), "pool must be 64 or more; got 10"),
-        (lambda: learn(lambda s, y: torch.nan), "function gave NaN or infinity on 2048 of 2048 made-up sets"),
-        (lambda: learn(lambda s, y: 0.3), "function, as a loss, is -0.3 on all of 2048 made-up sets"),
+        (
+            lambda: learn(lambda s, y: torch.nan),
+            "function gave NaN or infinity on 2048 of 2048 made-up sets",
+        ),
+        (
+            lambda: learn(lambda s, y: 0.3),
+            "function, as a loss, is -0.3 on all of 2048 made-up sets",
+        ),
     ],
 )
 def test_what_cannot_be_is_refused(call: Callable[[], Any], message: str) -> None:

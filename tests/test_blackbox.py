@@ -50,7 +50,9 @@ def tried_out(fn: Function, **options: Any) -> BlackBoxMetric:
     return metric
 
 
-def gradient(metric: Any, scores: Tensor, target: Tensor, where: Tensor | None = None, **options: Any) -> Tensor:
+def gradient(
+    metric: Any, scores: Tensor, target: Tensor, where: Tensor | None = None, **options: Any
+) -> Tensor:
     scores = scores.detach().clone().requires_grad_()
     mg.UniLoss(metric, **options)(scores, target, where).backward()
     assert scores.grad is not None
@@ -80,7 +82,9 @@ def weighted_accuracy(scores: Any, target: Any) -> float:
 def weighted_auc(scores: Any, target: Any) -> float:
     scores, target = np.asarray(scores), np.asarray(target)
     weight = np.arange(1, len(scores) + 1)[target == 1]
-    return float(np.average((scores[target == 1][:, None] > scores[target == 0]).mean(1), weights=weight))
+    return float(
+        np.average((scores[target == 1][:, None] > scores[target == 0]).mean(1), weights=weight)
+    )
 
 
 # The same gradients as those of metrics that are known from inside
@@ -110,7 +114,9 @@ def test_it_stays_so_whatever_the_next_sets_are(name: str) -> None:
     metric = tried_out(SAME[name], best=1.0)
     for seed in range(4):
         given = normal(20, seed=seed), labels(20, seed=seed)
-        torch.testing.assert_close(gradient(metric, *given), gradient(name, *given), rtol=0, atol=1e-8)
+        torch.testing.assert_close(
+            gradient(metric, *given), gradient(name, *given), rtol=0, atol=1e-8
+        )
 
 
 @pytest.mark.parametrize("name", ["mcc", "auc", "balanced_accuracy"])
@@ -130,14 +136,18 @@ def test_it_is_so_whatever_the_first_set_is(name: str) -> None:
         pytest.param("average_precision", None),
     ],
 )
-def test_as_it_stands_it_is_unbounded_and_scaled_by_its_range(name: str, span: float | None) -> None:
+def test_as_it_stands_it_is_unbounded_and_scaled_by_its_range(
+    name: str, span: float | None
+) -> None:
     scores, target = normal(20, seed=3), labels(20, seed=3)
     loss = mg.UniLoss(SAME[name])
     assert isinstance(loss.metric, WatchedMetric)  # until it has been tried
     assert loss(scores, target).item() == pytest.approx(mg.UniLoss(name)(scores, target).item() - 1)
     assert isinstance(loss.metric, BlackBoxMetric)
     if span is None:
-        worst = torch.cat([1 / torch.arange(20 - int(target.sum()) + 1, 21)]) * torch.arange(1, int(target.sum()) + 1)
+        worst = torch.cat([1 / torch.arange(20 - int(target.sum()) + 1, 21)]) * torch.arange(
+            1, int(target.sum()) + 1
+        )
         span = 1 - float(worst.mean())
     found = gradient(SAME[name], scores, target)
     torch.testing.assert_close(found * span, gradient(name, scores, target), rtol=0, atol=1e-8)
@@ -158,11 +168,17 @@ def test_many_classes_are_each_compared_with_the_best_other() -> None:
     scores, target = normal(12, 3), torch.arange(12) % 3
 
     def in_torch(scores: Tensor, target: Tensor) -> Tensor:
-        return torch.eye(3).double()[target, scores.argmax(-1)].mean()  # the classes have equal numbers
+        return (
+            torch.eye(3).double()[target, scores.argmax(-1)].mean()
+        )  # the classes have equal numbers
 
     found = gradient(mg.from_function(sk.balanced_accuracy_score, best=1.0), scores, target)
-    torch.testing.assert_close(found, gradient(mg.reexpress(in_torch, best=1.0), scores, target), rtol=0, atol=1e-8)
-    assert mg.reexpress(sk.balanced_accuracy_score, watch=False).comparisons(scores, target)[0].shape == (36,)
+    torch.testing.assert_close(
+        found, gradient(mg.reexpress(in_torch, best=1.0), scores, target), rtol=0, atol=1e-8
+    )
+    assert mg.reexpress(sk.balanced_accuracy_score, watch=False).comparisons(scores, target)[
+        0
+    ].shape == (36,)
 
 
 def macro_f1(scores: Any, target: Any) -> float:
@@ -177,7 +193,9 @@ def macro_ap(scores: Any, target: Any) -> float:
 def test_many_labels_are_as_many_columns(fn: Function, name: str) -> None:
     scores, target = normal(9, 3), labels(3, 9).T
     found = gradient(black_box(fn, best=1.0, multilabel=True), scores, target)
-    torch.testing.assert_close(found, gradient(mg.metric(name, multilabel=True), scores, target), rtol=0, atol=1e-8)
+    torch.testing.assert_close(
+        found, gradient(mg.metric(name, multilabel=True), scores, target), rtol=0, atol=1e-8
+    )
 
 
 @pytest.mark.parametrize(
@@ -210,9 +228,12 @@ def test_other_thresholds_are_passed() -> None:
         return numpy_accuracy(np.asarray(scores) - 0.5, target)
 
     found = gradient(black_box(at_a_half, best=1.0, thresholds=(0.5,)), scores, target)
-    torch.testing.assert_close(found, gradient(mg.metric("accuracy", threshold=0.5), scores, target))
+    torch.testing.assert_close(
+        found, gradient(mg.metric("accuracy", threshold=0.5), scores, target)
+    )
     with pytest.raises(
-        NotDecidedError, match=r"sides of \[0.0\]: .*other thresholds do \(mg.reexpress\(fn, watch=False"
+        NotDecidedError,
+        match=r"sides of \[0.0\]: .*other thresholds do \(mg.reexpress\(fn, watch=False",
     ):
         gradient(black_box(at_a_half, best=1.0), scores, target)
 
@@ -224,9 +245,16 @@ def test_several_thresholds_make_grades() -> None:
         return -float(np.abs(np.digitize(scores, [-0.5, 0.5]) - np.asarray(target)).mean())
 
     def in_torch(scores: Tensor, target: Tensor) -> Tensor:
-        return -(torch.bucketize(scores, torch.tensor([-0.5, 0.5]).double()) - target).abs().double().mean()
+        return (
+            -(torch.bucketize(scores, torch.tensor([-0.5, 0.5]).double()) - target)
+            .abs()
+            .double()
+            .mean()
+        )
 
-    found = gradient(black_box(in_numpy, best=0.0, thresholds=(0.5, -0.5)), scores, target)  # in any order
+    found = gradient(
+        black_box(in_numpy, best=0.0, thresholds=(0.5, -0.5)), scores, target
+    )  # in any order
     torch.testing.assert_close(found, gradient(mg.reexpress(in_torch, best=0.0), scores, target))
 
 
@@ -236,7 +264,9 @@ def test_thresholds_must_be_numbers(thresholds: tuple[float, ...]) -> None:
         mg.reexpress(numpy_accuracy, watch=False, thresholds=thresholds)
 
 
-@pytest.mark.parametrize("fn", [numpy_auc, sklearn_f1, weighted_accuracy, weighted_auc, sk.average_precision_score])
+@pytest.mark.parametrize(
+    "fn", [numpy_auc, sklearn_f1, weighted_accuracy, weighted_auc, sk.average_precision_score]
+)
 def test_the_bits_of_other_scores_give_their_value(fn: Function) -> None:
     target = labels(10)
     metric = mg.from_function(fn, best=1.0)
@@ -245,7 +275,9 @@ def test_the_bits_of_other_scores_give_their_value(fn: Function) -> None:
     plan.comparisons(normal(10))
     others = [normal(10, seed=seed) for seed in range(1, 7)]
     bits = torch.stack([box.comparisons(other, target)[0] > 0 for other in others])
-    torch.testing.assert_close(plan.from_bits(bits), torch.stack([metric(other, target) for other in others]))
+    torch.testing.assert_close(
+        plan.from_bits(bits), torch.stack([metric(other, target) for other in others])
+    )
 
 
 def f1_and_auc(scores: Any, target: Any) -> float:
@@ -273,8 +305,14 @@ def test_explain_says_what_is_compared_from_outside() -> None:
     metric = tried_out(numpy_accuracy, thresholds=(0.0,))
     sides = metric.explain(scores, target).split("\n")
     assert sides[1].split() == ["outside", "scores", "against", "0", "6"]
-    assert sides[-2].endswith(f"from 6 comparisons; a black box, called {metric.seen.calls} times so far")
-    classes = black_box(sk.balanced_accuracy_score).explain(normal(4, 3), torch.tensor([0, 1, 2, 1])).split("\n")
+    assert sides[-2].endswith(
+        f"from 6 comparisons; a black box, called {metric.seen.calls} times so far"
+    )
+    classes = (
+        black_box(sk.balanced_accuracy_score)
+        .explain(normal(4, 3), torch.tensor([0, 1, 2, 1]))
+        .split("\n")
+    )
     assert classes[1].split() == ["outside", "highest", "class", "12"]
 
 
@@ -288,7 +326,9 @@ def test_explain_says_what_is_compared_from_outside() -> None:
         (f1_and_auc, True, True, True),
     ],
 )
-def test_it_is_tried_out_what_a_function_looks_at(fn: Function, order: bool, sides: bool, alike: bool) -> None:
+def test_it_is_tried_out_what_a_function_looks_at(
+    fn: Function, order: bool, sides: bool, alike: bool
+) -> None:
     metric = black_box(fn)
     for seed in range(3):
         metric.comparisons(normal(11, seed=seed), labels(11, seed=seed))
@@ -329,9 +369,11 @@ def test_items_that_are_not_alike_are_tried_one_by_one() -> None:
 
     found = gradient(black_box(weighted_accuracy, best=1.0), scores, target)
     torch.testing.assert_close(found, gradient(mg.reexpress(accuracy, best=1.0), scores, target))
-    # An order that is counted from comparisons moves whole items, so the gains of a pair are shared with others' pairs.
+    # An order that is counted from comparisons moves whole items, so the gains of a pair are shared
+    # with others' pairs.
     found, expected = (
-        gradient(metric, scores, target) for metric in (black_box(weighted_auc, best=1.0), mg.reexpress(auc, best=1.0))
+        gradient(metric, scores, target)
+        for metric in (black_box(weighted_auc, best=1.0), mg.reexpress(auc, best=1.0))
     )
     assert float((found * expected).sum() / (found.norm() * expected.norm())) > 0.9
 
@@ -371,7 +413,9 @@ def test_calls_are_bounded_by_flips() -> None:
     scores, target = normal(200), labels(200)
     calls = []
     for flips in (7, 256):
-        metric = black_box(numpy_auc, best=1.0, flips=flips, generator=torch.Generator().manual_seed(0))
+        metric = black_box(
+            numpy_auc, best=1.0, flips=flips, generator=torch.Generator().manual_seed(0)
+        )
         found = gradient(metric, scores, target)
         assert found.any()
         calls.append(metric.seen.calls)
@@ -416,9 +460,7 @@ def test_configurations_that_are_known_are_not_called_again() -> None:
 )
 def test_what_order_and_thresholds_do_not_decide_is_said_and_what_would_do(fn: Function) -> None:
     loss = mg.UniLoss(mg.from_function(fn, higher_is_better=False, best=0.0))
-    message = (
-        "when scores were moved without changing their order .* learned surrogate, ReLoss or BilevelLoss, takes any"
-    )
+    message = "when scores were moved without changing their order .* learned surrogate, ReLoss or BilevelLoss, takes any"
     with pytest.raises(NotDecidedError, match=message):
         loss(normal(10), labels(10))
 
@@ -427,13 +469,20 @@ def test_more_than_the_highest_class_is_too_much() -> None:
     def top_two(scores: Any, target: Any) -> float:
         return float(sk.top_k_accuracy_score(target, np.asarray(scores), k=2))
 
-    with pytest.raises(NotDecidedError, match=r"other scores with the same highest classes.*Write it in plain torch"):
+    with pytest.raises(
+        NotDecidedError,
+        match=r"other scores with the same highest classes.*Write it in plain torch",
+    ):
         mg.UniLoss(mg.reexpress(top_two, watch=False))(normal(9, 3), torch.arange(9) % 3)
 
 
 def test_other_shapes_are_too_much() -> None:
-    metric = black_box(lambda scores, target: float((np.asarray(scores) > 0).mean()), set_dims=(1, 2))
-    with pytest.raises(ValueError, match=r"scores \[4\] and target \[4, 2\]: write it in plain torch"):
+    metric = black_box(
+        lambda scores, target: float((np.asarray(scores) > 0).mean()), set_dims=(1, 2)
+    )
+    with pytest.raises(
+        ValueError, match=r"scores \[4\] and target \[4, 2\]: write it in plain torch"
+    ):
         mg.UniLoss(metric)(normal(4), normal(4, 2))
 
 
@@ -466,9 +515,21 @@ def f1_of_arrays(scores: Any, target: Any) -> float:
             logging.WARNING,
             "f1_with_a_branch is taken as a black box, as it decides a Python branch, where no other outcome can be",
         ),
-        (sk.f1_score, BlackBoxMetric, logging.WARNING, "f1_score is taken as a black box, as it leaves torch by"),
-        (sklearn_f1, BlackBoxMetric, logging.WARNING, "sklearn_f1 is taken as a black box, as it leaves torch for"),
-        pytest.param(f1_of_arrays, BlackBoxMetric, logging.WARNING, "f1_of_arrays is taken as a black box"),
+        (
+            sk.f1_score,
+            BlackBoxMetric,
+            logging.WARNING,
+            "f1_score is taken as a black box, as it leaves torch by",
+        ),
+        (
+            sklearn_f1,
+            BlackBoxMetric,
+            logging.WARNING,
+            "sklearn_f1 is taken as a black box, as it leaves torch for",
+        ),
+        pytest.param(
+            f1_of_arrays, BlackBoxMetric, logging.WARNING, "f1_of_arrays is taken as a black box"
+        ),
     ],
 )
 def test_which_way_was_taken_is_logged_once(
@@ -484,7 +545,9 @@ def test_which_way_was_taken_is_logged_once(
         loss(scores, target)
         if level == logging.WARNING:
             mg.UniLoss(mine)(scores, target)
-    assert [(record.levelno, record.message.startswith(message)) for record in caplog.records] == [(level, True)]
+    assert [(record.levelno, record.message.startswith(message)) for record in caplog.records] == [
+        (level, True)
+    ]
     assert isinstance(loss.metric, kind)
     assert found.grad is not None
     torch.testing.assert_close(found.grad, gradient("f1", scores, target), rtol=0, atol=1e-8)
@@ -501,7 +564,13 @@ def test_a_function_of_arrays_is_taken_if_it_is_called_a_black_box() -> None:
 
 @pytest.mark.parametrize(
     ("fn", "multilabel"),
-    [(sklearn_f1, False), (numpy_auc, False), (weighted_accuracy, False), (f1_and_auc, False), (macro_f1, True)],
+    [
+        (sklearn_f1, False),
+        (numpy_auc, False),
+        (weighted_accuracy, False),
+        (f1_and_auc, False),
+        (macro_f1, True),
+    ],
 )
 def test_many_sets_are_as_many_single_ones(fn: Function, multilabel: bool) -> None:
     scores = normal(3, 9, 2) if multilabel else normal(3, 9)
@@ -564,7 +633,12 @@ def test_shorter_floats_and_ties_have_a_gradient(fn: Function, dtype: torch.dtyp
 def test_descent_improves_it(fn: Function, options: dict[str, Any], rest: float) -> None:
     scores, target = normal(16, seed=1).requires_grad_(), labels(16, seed=1)
     best = 2.0 if fn is f1_and_auc else 1.0
-    loss = mg.UniLoss(mg.from_function(fn, best=best), slope=1.0, generator=torch.Generator().manual_seed(0), **options)
+    loss = mg.UniLoss(
+        mg.from_function(fn, best=best),
+        slope=1.0,
+        generator=torch.Generator().manual_seed(0),
+        **options,
+    )
     optimizer = torch.optim.Adam([scores], lr=0.2)
     values = []
     for _ in range(20):

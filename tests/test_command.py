@@ -15,7 +15,8 @@ from metricgrad.cli.options import folder_name, named_metric, seconds, widths
 from metricgrad.cli.reading import bundled, read_table
 from tests.commands import QUICK, run, table, train
 
-# ------------------------------------------------------------------------------------------------------------ train
+# ------------------------------------------------------------------------------------------------------------
+# train
 
 
 def test_train_leaves_a_model_and_its_result(data: Path, tmp_path: Path) -> None:
@@ -26,9 +27,20 @@ def test_train_leaves_a_model_and_its_result(data: Path, tmp_path: Path) -> None
     result = json.loads((out / "result.json").read_text())
     assert result["rows"] == {"train": 225, "test": 75, "without_target": 0}
     assert result["finalists"]["cross_entropy"]["test"] > 0.6
-    kept = ["config.json", "evidence.npz", "figures", "model.safetensors", "report.html", "result.json"]
+    kept = [
+        "config.json",
+        "evidence.npz",
+        "figures",
+        "model.safetensors",
+        "report.html",
+        "result.json",
+    ]
     assert sorted(path.name for path in out.iterdir()) == kept
-    assert {entry["method"] for entry in result["tried"]} >= {"cross_entropy", "uniloss (slope 2)", "soft_f_beta"}
+    assert {entry["method"] for entry in result["tried"]} >= {
+        "cross_entropy",
+        "uniloss (slope 2)",
+        "soft_f_beta",
+    }
     assert len(result["finalists"]["challenger"]["curve"]) == 2
     config = json.loads((out / "config.json").read_text())
     assert config["asked"]["metric"] == "f1"
@@ -40,11 +52,15 @@ def test_the_model_predicts_what_was_measured(data: Path, tmp_path: Path) -> Non
     table(seed=5).to_csv(test, index=False)
     train(data, "--test", test, "--out", tmp_path / "run", "--method", "cross_entropy")
     result = json.loads((tmp_path / "run" / "result.json").read_text())
-    found = run("predict", tmp_path / "run", test, "--out", tmp_path / "found.csv", "--target", "label")
+    found = run(
+        "predict", tmp_path / "run", test, "--out", tmp_path / "found.csv", "--target", "label"
+    )
     assert found.exit_code == 0, found.output
     predictions = pd.read_csv(tmp_path / "found.csv")
     truth = table(seed=5)["label"]
-    value = mg.metric("f1")(2.0 * (predictions["prediction"] == "yes") - 1, (truth == "yes").to_numpy())
+    value = mg.metric("f1")(
+        2.0 * (predictions["prediction"] == "yes") - 1, (truth == "yes").to_numpy()
+    )
     assert float(value) == pytest.approx(result["finalists"]["cross_entropy"]["test"], abs=1e-6)
     assert f"f1: {result['finalists']['cross_entropy']['test']:.4f} on 300 rows" in found.output
     assert list(predictions.columns) == ["prediction", "probability of no", "probability of yes"]
@@ -60,8 +76,12 @@ def test_test_data_never_influences_the_model(data: Path, tmp_path: Path) -> Non
     for name, each in (("clean", clean), ("poisoned", poisoned)):
         each.to_csv(tmp_path / f"{name}.csv", index=False)
         train(data, "--test", tmp_path / f"{name}.csv", "--out", tmp_path / name)
-    models = [(tmp_path / name / "model.safetensors").read_bytes() for name in ("clean", "poisoned")]
-    results = [json.loads((tmp_path / name / "result.json").read_text()) for name in ("clean", "poisoned")]
+    models = [
+        (tmp_path / name / "model.safetensors").read_bytes() for name in ("clean", "poisoned")
+    ]
+    results = [
+        json.loads((tmp_path / name / "result.json").read_text()) for name in ("clean", "poisoned")
+    ]
     assert models[0] == models[1]
     assert results[0]["chosen"] == results[1]["chosen"]
     assert results[0]["tried"] == results[1]["tried"]
@@ -74,7 +94,8 @@ def test_json_is_for_machines(data: Path, tmp_path: Path) -> None:
     assert json.loads(found.stdout)["finalists"]["challenger"]["method"].startswith("focal")
 
 
-# ---------------------------------------------------------------------------------------------------------- files
+# ----------------------------------------------------------------------------------------------------------
+# files
 
 
 def test_tables_of_every_kind_are_the_same(tmp_path: Path) -> None:
@@ -88,7 +109,9 @@ def test_tables_of_every_kind_are_the_same(tmp_path: Path) -> None:
     for path in sorted(tmp_path.iterdir()):
         pd.testing.assert_frame_equal(read_table(path), expected, check_dtype=False)
     x = expected[["one", "two", "three"]].to_numpy()
-    dump_svmlight_file(x, (expected["label"] == "yes").astype(int), str(tmp_path / "f.svm"), zero_based=False)
+    dump_svmlight_file(
+        x, (expected["label"] == "yes").astype(int), str(tmp_path / "f.svm"), zero_based=False
+    )
     found = read_table(tmp_path / "f.svm")
     np.testing.assert_allclose(found[["x1", "x2", "x3"]], x, rtol=1e-10)
     assert (found["target"] == (expected["label"] == "yes")).all()
@@ -139,7 +162,10 @@ def spoiled(tmp_path: Path, kind: str) -> tuple[Path, tuple[str, ...]]:
 @pytest.mark.parametrize(
     ("kind", "message"),
     [
-        ("missing column", "there is no column 'lable' among one, two, three, kind, label. Did you mean 'label'?"),
+        (
+            "missing column",
+            "there is no column 'lable' among one, two, three, kind, label. Did you mean 'label'?",
+        ),
         ("constant target", "column 'label' is 'no' in all 300 rows"),
         ("continuous target", "column 'label' has 300 values such as"),
         ("text among numbers", "column 'one' is numbers but for 1 rows, such as 'a lot' in row 17"),
@@ -168,7 +194,14 @@ def test_three_classes_for_a_binary_metric(tmp_path: Path) -> None:
     frame = table().assign(label=np.arange(300) % 3)
     frame.to_csv(tmp_path / "data.csv", index=False)
     found = run(
-        "train", tmp_path / "data.csv", "--target", "label", "--metric", "recall_at_k", "--out", tmp_path / "run"
+        "train",
+        tmp_path / "data.csv",
+        "--target",
+        "label",
+        "--metric",
+        "recall_at_k",
+        "--out",
+        tmp_path / "run",
     )
     assert found.exit_code == 2
     assert "for two classes, and the target has 3" in found.output.replace("\n", " ")
@@ -186,7 +219,10 @@ def test_prediction_refuses_what_it_cannot_predict(data: Path, tmp_path: Path) -
     mixed.loc[:3, "label"] = "perhaps"
     mixed.to_csv(tmp_path / "new.csv", index=False)
     unseen = run("predict", tmp_path / "run", tmp_path / "new.csv", "--target", "label")
-    assert (unseen.exit_code, "classes that training did not: 'perhaps'" in unseen.output) == (2, True)
+    assert (unseen.exit_code, "classes that training did not: 'perhaps'" in unseen.output) == (
+        2,
+        True,
+    )
 
 
 def test_rows_without_a_target_are_left_out_and_told(tmp_path: Path) -> None:
@@ -194,7 +230,9 @@ def test_rows_without_a_target_are_left_out_and_told(tmp_path: Path) -> None:
     frame.loc[:9, "label"] = None
     frame.to_csv(tmp_path / "data.csv", index=False)
     train(tmp_path / "data.csv", "--out", tmp_path / "run", "--method", "focal")
-    assert json.loads((tmp_path / "run" / "result.json").read_text())["rows"]["without_target"] == 10
+    assert (
+        json.loads((tmp_path / "run" / "result.json").read_text())["rows"]["without_target"] == 10
+    )
 
 
 def test_widths_and_times() -> None:
@@ -211,7 +249,15 @@ def test_columns_can_be_left_out(tmp_path: Path) -> None:
     frame = table()
     frame["id"] = [f"customer {number}" for number in range(len(frame))]
     frame.to_csv(tmp_path / "data.csv", index=False)
-    options = ("train", tmp_path / "data.csv", "--target", "label", *QUICK, "--method", "cross_entropy")
+    options = (
+        "train",
+        tmp_path / "data.csv",
+        "--target",
+        "label",
+        *QUICK,
+        "--method",
+        "cross_entropy",
+    )
     refused = run(*options, "--out", tmp_path / "run")
     assert (refused.exit_code, "--drop id" in refused.output.replace("\n", " ")) == (2, True)
     found = run(*options, "--drop", "id", "--out", tmp_path / "run")
@@ -232,7 +278,13 @@ def test_true_and_false_with_gaps_are_the_same_categories(tmp_path: Path) -> Non
     values = []
     for number, each in enumerate((frame, gaps)):
         each.to_csv(tmp_path / f"new{number}.csv", index=False)
-        found = run("predict", tmp_path / "run", tmp_path / f"new{number}.csv", "--out", tmp_path / f"p{number}.csv")
+        found = run(
+            "predict",
+            tmp_path / "run",
+            tmp_path / f"new{number}.csv",
+            "--out",
+            tmp_path / f"p{number}.csv",
+        )
         assert found.exit_code == 0, found.output
         values.append(pd.read_csv(tmp_path / f"p{number}.csv")["prediction"].to_numpy())
     assert (values[0] == values[1]).mean() > 0.99
@@ -240,8 +292,12 @@ def test_true_and_false_with_gaps_are_the_same_categories(tmp_path: Path) -> Non
 
 def test_a_model_that_was_trained_on_an_array_predicts_a_table(tmp_path: Path) -> None:
     frame: Any = table()[["one", "label"]]
-    model = mg.MetricClassifier("f1", "cross_entropy", hidden=(), epochs=1, rate=0.1, random_state=0)
-    model.fit(frame[["one"]].to_numpy(), frame["label"].to_numpy()).save(tmp_path / "model.safetensors")
+    model = mg.MetricClassifier(
+        "f1", "cross_entropy", hidden=(), epochs=1, rate=0.1, random_state=0
+    )
+    model.fit(frame[["one"]].to_numpy(), frame["label"].to_numpy()).save(
+        tmp_path / "model.safetensors"
+    )
     frame.to_csv(tmp_path / "new.csv", index=False)
     options = ("predict", tmp_path / "model.safetensors", tmp_path / "new.csv")
     found = run(*options, "--target", "label", "--out", tmp_path / "p.csv")
@@ -249,7 +305,10 @@ def test_a_model_that_was_trained_on_an_array_predicts_a_table(tmp_path: Path) -
     expected = model.predict(frame[["one"]].to_numpy())
     assert (pd.read_csv(tmp_path / "p.csv")["prediction"].to_numpy() == expected).all()
     wrong = run(*options)
-    assert (wrong.exit_code, "has 2 columns; the model was trained on 1" in wrong.output.replace("\n", " ")) == (
+    assert (
+        wrong.exit_code,
+        "has 2 columns; the model was trained on 1" in wrong.output.replace("\n", " "),
+    ) == (
         2,
         True,
     )
@@ -261,14 +320,32 @@ def test_a_metric_with_options(data: Path, tmp_path: Path) -> None:
     assert folder_name("data", "fbeta:beta=2") == "data-fbeta-beta-2"
     with pytest.raises(ValueError, match="takes options as in fbeta:beta=2; got 'fbeta:2'"):
         named_metric("fbeta:2")
-    found = train(data, "--metric", "fbeta:beta=2", "--method", "cross_entropy", "--out", tmp_path / "run", "--json")
+    found = train(
+        data,
+        "--metric",
+        "fbeta:beta=2",
+        "--method",
+        "cross_entropy",
+        "--out",
+        tmp_path / "run",
+        "--json",
+    )
     assert found.exit_code == 0, found.output
     model = mg.MetricClassifier.load(tmp_path / "run" / "model.safetensors")
     assert vars(model.trained_.metric)["beta"] == 2
 
 
 def test_which_class_is_positive_is_told(data: Path, tmp_path: Path) -> None:
-    options = ("train", data, "--target", "label", *QUICK, "--method", "cross_entropy", "--positive")
+    options = (
+        "train",
+        data,
+        "--target",
+        "label",
+        *QUICK,
+        "--method",
+        "cross_entropy",
+        "--positive",
+    )
     rare = run(*options, "yes", "--out", tmp_path / "yes").output.replace("\n", " ")
     assert "positive is yes, 25.3 % of test rows" in rare
     assert "for the other" not in rare
@@ -280,20 +357,50 @@ def test_which_class_is_positive_is_told(data: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        pytest.param(lambda frame: frame.drop(columns="two"), "has no column 'two', which the training", id="column"),
-        pytest.param(lambda frame: frame.assign(label="maybe"), "classes that the training data has not", id="class"),
-        pytest.param(lambda frame: frame.assign(two="much"), "was numbers in training and has text now", id="text"),
+        pytest.param(
+            lambda frame: frame.drop(columns="two"),
+            "has no column 'two', which the training",
+            id="column",
+        ),
+        pytest.param(
+            lambda frame: frame.assign(label="maybe"),
+            "classes that the training data has not",
+            id="class",
+        ),
+        pytest.param(
+            lambda frame: frame.assign(two="much"),
+            "was numbers in training and has text now",
+            id="text",
+        ),
     ],
 )
 def test_test_data_that_does_not_fit_is_refused_before_training(
     change: Any, message: str, data: Path, tmp_path: Path
 ) -> None:
     change(table(seed=5)).to_csv(tmp_path / "test.csv", index=False)
-    refused = train(data, "--test", tmp_path / "test.csv", "--method", "cross_entropy", "--out", tmp_path / "run")
+    refused = train(
+        data,
+        "--test",
+        tmp_path / "test.csv",
+        "--method",
+        "cross_entropy",
+        "--out",
+        tmp_path / "run",
+    )
     assert (refused.exit_code, message in refused.output.replace("\n", " ")) == (2, True)
     assert not (tmp_path / "run").exists()
-    table(seed=5).assign(more=1)[["more", *table().columns[::-1]]].to_csv(tmp_path / "test.csv", index=False)
-    again = train(data, "--test", tmp_path / "test.csv", "--method", "cross_entropy", "--out", tmp_path / "run")
+    table(seed=5).assign(more=1)[["more", *table().columns[::-1]]].to_csv(
+        tmp_path / "test.csv", index=False
+    )
+    again = train(
+        data,
+        "--test",
+        tmp_path / "test.csv",
+        "--method",
+        "cross_entropy",
+        "--out",
+        tmp_path / "run",
+    )
     assert again.exit_code == 0, again.output
 
 
@@ -302,7 +409,15 @@ def test_features_that_are_nowhere_in_an_svmlight_file_are_zero(tmp_path: Path) 
     y = (x[:, 0] > 0.5).astype(int)
     dump_svmlight_file(x, y, str(tmp_path / "train.svm"))
     dump_svmlight_file(x[:, :3], y, str(tmp_path / "test.svm"))
-    options = ("train", tmp_path / "train.svm", "--test", tmp_path / "test.svm", *QUICK, "--method", "cross_entropy")
+    options = (
+        "train",
+        tmp_path / "train.svm",
+        "--test",
+        tmp_path / "test.svm",
+        *QUICK,
+        "--method",
+        "cross_entropy",
+    )
     assert run(*options, "--out", tmp_path / "run").exit_code == 0
     found = run("predict", tmp_path / "run", tmp_path / "test.svm", "--target", "target", "--json")
     assert found.exit_code == 0, found.output
@@ -316,7 +431,9 @@ def test_dates_in_text_are_times_and_endings_may_be_capital(tmp_path: Path) -> N
     frame = table().assign(day=pd.date_range("2024-01-31", periods=300).strftime("%Y-%m-%d"))
     frame.loc[3, "day"] = None
     frame.to_csv(tmp_path / "DATA.CSV", index=False)
-    found = run("train", tmp_path / "DATA.CSV", "--target", "label", *QUICK, "--out", tmp_path / "run")
+    found = run(
+        "train", tmp_path / "DATA.CSV", "--target", "label", *QUICK, "--out", tmp_path / "run"
+    )
     assert found.exit_code == 0, found.output
     model = mg.MetricClassifier.load(tmp_path / "run" / "model.safetensors")
     assert [type(each).__name__ for each in model._preparation.columns][-1] == "Number"

@@ -16,16 +16,33 @@ from metricgrad.cli.comparing import differences, method_list
 from tests.commands import QUICK, run, table
 
 
-def test_compare_tells_what_is_significant_and_goes_on_where_it_stopped(data: Path, tmp_path: Path) -> None:
+def test_compare_tells_what_is_significant_and_goes_on_where_it_stopped(
+    data: Path, tmp_path: Path
+) -> None:
     out = tmp_path / "compared"
-    arguments = ("compare", data, "--target", "label", *QUICK, "--methods", "focal", "--splits", 3, "--out", out)
+    arguments = (
+        "compare",
+        data,
+        "--target",
+        "label",
+        *QUICK,
+        "--methods",
+        "focal",
+        "--splits",
+        3,
+        "--out",
+        out,
+    )
     found = run(*arguments)
     assert found.exit_code == 0, found.output
     assert "no difference shown" in found.output
     result = json.loads((out / "result.json").read_text())
     assert [len(values) for values in result["values"].values()] == [3, 3]
     values = json.loads((out / "values.json").read_text())
-    values["focal"][:] = [0.1, 0.2]  # as if it had been stopped before the last split, with other values
+    values["focal"][:] = [
+        0.1,
+        0.2,
+    ]  # as if it had been stopped before the last split, with other values
     (out / "values.json").write_text(json.dumps(values))
     again = run(*arguments, "--json")
     assert json.loads(again.stdout)["values"]["focal"] == [0.1, 0.2, result["values"]["focal"][2]]
@@ -46,8 +63,12 @@ def test_differences_are_paired_corrected_for_overlap_and_for_many() -> None:
     each = values["good"] - usual
     assert found["good"]["error"] == pytest.approx(each.std(ddof=1) * np.sqrt(1 / 10 + 1 / 3))
     assert found["good"]["p"] < 0.01
-    overlap = np.sqrt((1 / 10 + 1 / 3) / (1 / 10))  # by how much splits that share rows spread less than others
-    tests = {name: ttest_rel(each, usual) for name, each in values.items() if name != "cross_entropy"}
+    overlap = np.sqrt(
+        (1 / 10 + 1 / 3) / (1 / 10)
+    )  # by how much splits that share rows spread less than others
+    tests = {
+        name: ttest_rel(each, usual) for name, each in values.items() if name != "cross_entropy"
+    }
     alone = {name: 2 * student.sf(abs(test.statistic) / overlap, 9) for name, test in tests.items()}
     first, second, third = sorted(alone, key=lambda name: alone[name])
     assert (first, third) == ("good", "same")
@@ -62,13 +83,28 @@ def test_compare_keeps_the_sign_of_a_value(tmp_path: Path) -> None:
     """MCC of labels that say nothing is around 0, on either side of it."""
     frame = table().assign(label=np.random.default_rng(3).permutation(np.arange(300) % 2))
     frame.to_csv(tmp_path / "data.csv", index=False)
-    options = ("--target", "label", "--metric", "mcc", *QUICK, "--methods", "focal", "--splits", 6, "--json")
-    values = json.loads(run("compare", tmp_path / "data.csv", *options, "--out", tmp_path / "run").stdout)["values"]
+    options = (
+        "--target",
+        "label",
+        "--metric",
+        "mcc",
+        *QUICK,
+        "--methods",
+        "focal",
+        "--splits",
+        6,
+        "--json",
+    )
+    values = json.loads(
+        run("compare", tmp_path / "data.csv", *options, "--out", tmp_path / "run").stdout
+    )["values"]
     assert min(values["focal"] + values["cross_entropy"]) < 0
 
 
 def test_compare_refuses_methods_it_does_not_know(data: Path, tmp_path: Path) -> None:
-    found = run("compare", data, "--target", "label", "--methods", "auto,magic", "--out", tmp_path / "run")
+    found = run(
+        "compare", data, "--target", "label", "--methods", "auto,magic", "--out", tmp_path / "run"
+    )
     assert found.exit_code == 2
     assert "no method 'magic'; there are all, auto, approx_ndcg" in found.output.replace("\n", " ")
 
@@ -82,7 +118,18 @@ def test_compare_takes_all_methods_that_there_are_for_such_targets(tmp_path: Pat
     assert set(several) < set(binary)
     assert "smooth_ap" not in several
     table().assign(label=classes).to_csv(tmp_path / "data.csv", index=False)
-    options = ("--target", "label", "--metric", "accuracy", *QUICK, "--methods", "all", "--splits", 2, "--json")
+    options = (
+        "--target",
+        "label",
+        "--metric",
+        "accuracy",
+        *QUICK,
+        "--methods",
+        "all",
+        "--splits",
+        2,
+        "--json",
+    )
     found = run("compare", tmp_path / "data.csv", *options, "--out", tmp_path / "run")
     assert found.exit_code == 0, found.output
     assert list(json.loads(found.stdout)["values"]) == several
@@ -105,7 +152,16 @@ def test_splits_have_seeds_of_their_own_and_share_none_with_the_next_seed(
     monkeypatch.setattr(comparing, "cut", cutting)
     monkeypatch.setattr(comparing, "classifier", making)
     for seed in (0, 1):
-        options = ("--methods", "cross_entropy", "--splits", 2, "--seed", seed, "--out", tmp_path / f"run{seed}")
+        options = (
+            "--methods",
+            "cross_entropy",
+            "--splits",
+            2,
+            "--seed",
+            seed,
+            "--out",
+            tmp_path / f"run{seed}",
+        )
         assert run("compare", data, "--target", "label", *QUICK, *options).exit_code == 0
     assert all(split == training for split, training in seeds)
     assert len(set(seeds)) == 4

@@ -38,14 +38,18 @@ def test_equals_its_reference(case: Case, kind: Kind) -> None:
         value = case.metric(*tensors(scores, target))
         assert value.shape == ()
         assert value.dtype == torch.float64
-        np.testing.assert_allclose(value.item(), case.reference(scores, target), rtol=0, atol=1e-6, err_msg=str(case))
+        np.testing.assert_allclose(
+            value.item(), case.reference(scores, target), rtol=0, atol=1e-6, err_msg=str(case)
+        )
 
 
 @every_case
 @hypothesis.given(seed=st.integers(0, 2**32 - 1), kind=st.sampled_from(["plain", "ties", "tiny"]))
 def test_no_counter_example_to_the_reference(case: Case, seed: int, kind: Kind) -> None:
     scores, target = make_set(case.family, kind, np.random.default_rng(seed))
-    np.testing.assert_allclose(case.metric(*tensors(scores, target)).item(), case.reference(scores, target), atol=1e-6)
+    np.testing.assert_allclose(
+        case.metric(*tensors(scores, target)).item(), case.reference(scores, target), atol=1e-6
+    )
 
 
 @every_case
@@ -68,8 +72,14 @@ def test_masked_items_do_not_count(case: Case) -> None:
     expected = case.metric(scores[where], target[where])
     scores[~where] = torch.nan
     target[~where] = -77
-    torch.testing.assert_close(case.metric(scores, target, where=where), expected, rtol=0, atol=1e-12)
-    pair = case.metric(torch.stack([scores, scores]), torch.stack([target, target]), where=torch.stack([where, where]))
+    torch.testing.assert_close(
+        case.metric(scores, target, where=where), expected, rtol=0, atol=1e-12
+    )
+    pair = case.metric(
+        torch.stack([scores, scores]),
+        torch.stack([target, target]),
+        where=torch.stack([where, where]),
+    )
     torch.testing.assert_close(pair, expected.expand(2), rtol=0, atol=1e-12)
 
 
@@ -79,9 +89,14 @@ def test_groups_cut_a_flat_set(case: Case) -> None:
     scores, target = tensors(*make_set(case.family, "ties", rng, size=11))
     groups = torch.as_tensor(rng.permutation([3] * 5 + [-2] * 2 + [7] * 4))
     expected = [case.metric(scores[groups == g], target[groups == g]) for g in (-2, 3, 7)]
-    torch.testing.assert_close(case.metric(scores, target, groups=groups), torch.stack(expected), rtol=0, atol=1e-12)
+    torch.testing.assert_close(
+        case.metric(scores, target, groups=groups), torch.stack(expected), rtol=0, atol=1e-12
+    )
     where = torch.as_tensor(rng.random(11) < 0.6)
-    expected = [case.metric(scores[(groups == g) & where], target[(groups == g) & where]) for g in (-2, 3, 7)]
+    expected = [
+        case.metric(scores[(groups == g) & where], target[(groups == g) & where])
+        for g in (-2, 3, 7)
+    ]
     values = case.metric(scores, target, where=where, groups=groups)
     torch.testing.assert_close(values, torch.stack(expected), rtol=0, atol=1e-12)
 
@@ -93,7 +108,10 @@ def test_item_order_is_irrelevant(case: Case) -> None:
         scores, target = tensors(*make_set(case.family, kind, rng, size=12))
         order = torch.as_tensor(rng.permutation(12))
         torch.testing.assert_close(
-            case.metric(scores[order], target[order]), case.metric(scores, target), rtol=0, atol=1e-12
+            case.metric(scores[order], target[order]),
+            case.metric(scores, target),
+            rtol=0,
+            atol=1e-12,
         )
 
 
@@ -143,11 +161,15 @@ def test_degenerate_sets_have_a_finite_value(case: Case) -> None:
             assert metric(torch.zeros_like(scores[:size]), one_class[:size]).isfinite()
 
 
-@pytest.mark.parametrize("case", [case for case in CASES if case.family != "pose"], ids=str)  # joints are real numbers
+@pytest.mark.parametrize(
+    "case", [case for case in CASES if case.family != "pose"], ids=str
+)  # joints are real numbers
 def test_targets_may_be_of_any_dtype(case: Case) -> None:
     scores, target = tensors(*make_set(case.family, "plain", generator(case), size=8))
     expected = case.metric(scores, target)
-    dtypes = [torch.int32, torch.float32] + [torch.bool] * (case.family in ("binary", "multi-label"))
+    dtypes = [torch.int32, torch.float32] + [torch.bool] * (
+        case.family in ("binary", "multi-label")
+    )
     for dtype in dtypes:
         assert case.metric(scores, target.to(dtype)) == expected
     assert case.metric(scores.numpy(), target.numpy()) == expected

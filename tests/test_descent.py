@@ -20,7 +20,9 @@ from tests.trainings import X, Y, network, seeded
         ([980, 10, 10], 20, [18, 1, 1]),
     ],
 )
-def test_batches_keep_the_shares_of_the_classes(counts: list[int], size: int, parts: list[int]) -> None:
+def test_batches_keep_the_shares_of_the_classes(
+    counts: list[int], size: int, parts: list[int]
+) -> None:
     target = torch.arange(len(counts)).repeat_interleave(torch.tensor(counts))
     target = target[torch.randperm(len(target), generator=seeded())]
     index = Batches(target, size, stratified=True).draw(50, seeded())
@@ -37,7 +39,9 @@ def test_batches_keep_the_shares_of_the_classes(counts: list[int], size: int, pa
 def test_targets_with_few_classes_are_stratified() -> None:
     assert has_classes(Y, 4)
     assert has_classes(torch.tensor([0.0, 1.0]), 4)
-    assert not any(has_classes(*each) for each in [(Y, 3), (X, 100), (X[:, 0], 5000), (torch.arange(60), 100)])
+    assert not any(
+        has_classes(*each) for each in [(Y, 3), (X, 100), (X[:, 0], 5000), (torch.arange(60), 100)]
+    )
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -45,9 +49,14 @@ def test_targets_with_few_classes_are_stratified() -> None:
 def test_descent_is_adam_with_clipped_gradients(dtype: torch.dtype, clip: float | None) -> None:
     """On one model, and on two stacked ones with rates of their own."""
     x, y, rates, shares = X.to(dtype), Y.to(dtype), [3e-2, 1e-2], [1.0, 0.5, 0.25, 1.0, 0.1]
-    expected, alone, stacked = ([network(seed, norm=False).to(dtype) for seed in (0, 1)] for _ in range(3))
+    expected, alone, stacked = (
+        [network(seed, norm=False).to(dtype) for seed in (0, 1)] for _ in range(3)
+    )
     together = Stack(stacked, torch.tensor(rates, dtype=dtype).unsqueeze(-1), clip)
-    adams = [torch.optim.Adam(model.parameters(), rate) for model, rate in zip(expected, rates, strict=True)]
+    adams = [
+        torch.optim.Adam(model.parameters(), rate)
+        for model, rate in zip(expected, rates, strict=True)
+    ]
     sides = [Flat(model.parameters(), rate, clip) for model, rate in zip(alone, rates, strict=True)]
 
     def value(model: nn.Module, **parameters: Tensor) -> Tensor:
@@ -70,13 +79,20 @@ def test_descent_is_adam_with_clipped_gradients(dtype: torch.dtype, clip: float 
         together.descend(torch.stack([value(stacked[i], **each[i]) for i in (0, 1)]), share)
     together.part()
     for one, other, wanted in zip(alone, stacked, expected, strict=True):
-        torch.testing.assert_close(list(one.parameters()), list(wanted.parameters()), rtol=0, atol=1e-6)
-        torch.testing.assert_close(list(other.parameters()), list(wanted.parameters()), rtol=0, atol=1e-6)
+        torch.testing.assert_close(
+            list(one.parameters()), list(wanted.parameters()), rtol=0, atol=1e-6
+        )
+        torch.testing.assert_close(
+            list(other.parameters()), list(wanted.parameters()), rtol=0, atol=1e-6
+        )
 
 
 def test_parted_parameters_have_storage_of_their_own() -> None:
     model = network()
-    before, side = [each.clone() for each in model.parameters()], Flat(model.parameters(), 0.1, None)
+    before, side = (
+        [each.clone() for each in model.parameters()],
+        Flat(model.parameters(), 0.1, None),
+    )
     side.join()
     assert len({each.untyped_storage().data_ptr() for each in model.parameters()}) == 1
     side.part()

@@ -19,7 +19,13 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 import metricgrad as mg
 from metricgrad.estimators.preparing import Number, Preparation
 
-QUICK: dict[str, Any] = {"method": "cross_entropy", "hidden": (), "epochs": 6, "rate": 0.1, "random_state": 0}
+QUICK: dict[str, Any] = {
+    "method": "cross_entropy",
+    "hidden": (),
+    "epochs": 6,
+    "rate": 0.1,
+    "random_state": 0,
+}
 
 
 @parametrize_with_checks([mg.MetricClassifier("accuracy", **QUICK)])
@@ -65,7 +71,9 @@ def test_many_classes() -> None:
     x, y = (np.asarray(part) for part in load_iris(return_X_y=True))
     model = quick("f1", method="uniloss").fit(x[::2], y[::2])
     found = model.predict(x[1::2])
-    assert model.score(x[1::2], y[1::2]) == pytest.approx(f1_score(y[1::2], found, average="macro"), abs=1e-6)
+    assert model.score(x[1::2], y[1::2]) == pytest.approx(
+        f1_score(y[1::2], found, average="macro"), abs=1e-6
+    )
     assert model.predict_proba(x[1::2]).shape == (75, 3)
 
 
@@ -74,7 +82,9 @@ def test_labels() -> None:
     model = quick("f1").fit(x[::2], y[::2])
     found = model.predict(x[1::2])
     assert found.shape == (200, 3)
-    assert model.score(x[1::2], y[1::2]) == pytest.approx(f1_score(y[1::2], found, average="macro"), abs=1e-6)
+    assert model.score(x[1::2], y[1::2]) == pytest.approx(
+        f1_score(y[1::2], found, average="macro"), abs=1e-6
+    )
     assert ((model.predict_proba(x[1::2]) > 0.5) == found).all()
 
 
@@ -87,7 +97,9 @@ def test_lower_is_better_scores_are_negative(cancer: tuple[np.ndarray, np.ndarra
 
 def test_it_works_inside_scikit_learn(cancer: tuple[np.ndarray, np.ndarray]) -> None:
     x, y = cancer
-    search = GridSearchCV(make_pipeline(StandardScaler(), quick()), {"metricclassifier__rate": [0.001, 0.1]}, cv=2)
+    search = GridSearchCV(
+        make_pipeline(StandardScaler(), quick()), {"metricclassifier__rate": [0.001, 0.1]}, cv=2
+    )
     assert search.fit(x, y).best_params_ == {"metricclassifier__rate": 0.1}
     assert cross_val_score(quick(), x, y, cv=3).min() > 0.9
 
@@ -105,7 +117,8 @@ def test_pickles_clones_and_repeats(cancer: tuple[np.ndarray, np.ndarray]) -> No
     assert "cross-entropy" in model.fit_.verdict()
 
 
-# ------------------------------------------------------------------------------------------------------------ tables
+# ------------------------------------------------------------------------------------------------------------
+# tables
 
 
 def mixed(number: int = 600, seed: int = 0) -> tuple[pd.DataFrame, np.ndarray]:
@@ -117,7 +130,9 @@ def mixed(number: int = 600, seed: int = 0) -> tuple[pd.DataFrame, np.ndarray]:
         {
             "size": np.where(known, size, np.nan),
             "colour": pd.Categorical(colour),
-            "note": pd.Series(generator.choice(["a", "b"], number)).mask(generator.random(number) < 0.1),
+            "note": pd.Series(generator.choice(["a", "b"], number)).mask(
+                generator.random(number) < 0.1
+            ),
             "flag": generator.random(number) < 0.5,
             "bit": generator.integers(0, 2, number),
             "constant": 1.0,
@@ -152,11 +167,15 @@ def test_categories_of_small_tables_times_and_numbers_with_gaps() -> None:
     assert flags.transform(pd.DataFrame({"flag": [True, False]})).tolist() == [[1], [0]]
 
 
-def test_a_metric_of_ones_own_is_passed_again(cancer: tuple[np.ndarray, np.ndarray], tmp_path: Path) -> None:
+def test_a_metric_of_ones_own_is_passed_again(
+    cancer: tuple[np.ndarray, np.ndarray], tmp_path: Path
+) -> None:
     def right(scores: Any, target: Any) -> float:
         return float(((scores > 0) == (target > 0)).float().mean())
 
-    model = mg.MetricClassifier(right, "cross_entropy", hidden=(), epochs=1, rate=0.03, random_state=0).fit(*cancer)
+    model = mg.MetricClassifier(
+        right, "cross_entropy", hidden=(), epochs=1, rate=0.03, random_state=0
+    ).fit(*cancer)
     model.save(tmp_path / "model.safetensors")
     with pytest.raises(ValueError, match=r"pass it again: load\(path, metric=...\)"):
         mg.MetricClassifier.load(tmp_path / "model.safetensors")
@@ -169,7 +188,9 @@ def test_a_ranker_takes_grades_for_every_metric_of_order(metric: str) -> None:
     x = np.random.default_rng(0).normal(size=(200, 3))
     grades, queries = np.digitize(x[:, 0], [0.3, 1.2]), np.arange(200) // 10
     options = {"k": 3} if metric == "precision_at_k" else {}
-    ranker = mg.MetricRanker(mg.metric(metric, **options), hidden=(), epochs=2, rate=0.1, random_state=0)
+    ranker = mg.MetricRanker(
+        mg.metric(metric, **options), hidden=(), epochs=2, rate=0.1, random_state=0
+    )
     assert ranker.fit(x, grades, groups=queries).score(x, grades, groups=queries) > 0.5
     with pytest.raises(ValueError, match="no grade is above 0"):
         ranker.fit(x, 0 * grades, groups=queries)
@@ -182,7 +203,10 @@ def names(preparation: Preparation, table: pd.DataFrame) -> list[str]:
         if isinstance(column, Number):
             found += [name, *[f"{name} missing"] * column.marks]
         else:
-            found += [*(f"{name} = {each}" for each in column.frequent), *[f"{name} rare"] * column.rare]
+            found += [
+                *(f"{name} = {each}" for each in column.frequent),
+                *[f"{name} rare"] * column.rare,
+            ]
     return found
 
 
@@ -204,7 +228,9 @@ def test_how_columns_are_prepared() -> None:
     assert (columns["note = (missing)"] == table["note"].isna()).all()
     assert (columns["bit"] == table["bit"]).all()
     new = table.assign(colour="violet")
-    assert (preparation.transform(new)[:, names(preparation, table).index("colour rare")] == 1).all()
+    assert (
+        preparation.transform(new)[:, names(preparation, table).index("colour rare")] == 1
+    ).all()
 
 
 def test_rows_of_a_table_are_as_good_as_a_table_of_these_rows() -> None:
@@ -225,16 +251,24 @@ def test_rows_of_a_table_are_as_good_as_a_table_of_these_rows() -> None:
 
 def test_a_column_too_large_to_be_reckoned_with_is_told() -> None:
     table, y = mixed()
-    with pytest.raises(ValueError, match=r"column 'size' has numbers as large as 1e\+200; divide it"):
+    with pytest.raises(
+        ValueError, match=r"column 'size' has numbers as large as 1e\+200; divide it"
+    ):
         quick().fit(table.assign(size=np.where(np.arange(len(y)) % 2, 1e200, 1.0)), y)
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda table: table.assign(size="large"), "column 'size' was numbers in training and has text now ('large')"),
+        (
+            lambda table: table.assign(size="large"),
+            "column 'size' was numbers in training and has text now ('large')",
+        ),
         (lambda table: table.assign(bit=np.inf), "column 'bit' has infinity in it"),
-        (lambda table: table.drop(columns="bit"), "Feature names seen at fit time, yet now missing"),
+        (
+            lambda table: table.drop(columns="bit"),
+            "Feature names seen at fit time, yet now missing",
+        ),
     ],
     ids=["text", "infinity", "missing column"],
 )
@@ -255,13 +289,19 @@ def test_a_table_that_cannot_be_prepared(change: Any, message: str) -> None:
             "recall_at_k is for two classes, .* 3: 0, 1, 2",
         ),
         ({"positive": "yes"}, np.arange(100) % 2, r"positive must be one of \[0, 1\]; got 'yes'"),
-        ({"hidden": (0,)}, np.arange(100) % 2, r"hidden must be widths of layers, such as .* got \(0,\)"),
+        (
+            {"hidden": (0,)},
+            np.arange(100) % 2,
+            r"hidden must be widths of layers, such as .* got \(0,\)",
+        ),
         ({"method": "magic"}, np.arange(100) % 2, "no method 'magic'"),
         ({}, np.linspace(0, 1, 100), "Unknown label type"),
     ],
     ids=["constant", "three classes", "positive", "hidden", "method", "numbers"],
 )
-def test_what_cannot_be_trained_is_refused(options: dict[str, Any], y: np.ndarray, message: str) -> None:
+def test_what_cannot_be_trained_is_refused(
+    options: dict[str, Any], y: np.ndarray, message: str
+) -> None:
     with pytest.raises(ValueError, match=message):
         quick(**options).fit(np.random.default_rng(0).normal(size=(100, 3)), y)
 
@@ -281,14 +321,19 @@ def test_text_that_is_different_in_every_row() -> None:
         quick().fit(table.assign(name=[f"n{number}" for number in range(len(table))]), y)
 
 
-# ----------------------------------------------------------------------------------------------------------- ranking
+# -----------------------------------------------------------------------------------------------------------
+# ranking
 
 
 def queries(seed: int = 0) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     generator = np.random.default_rng(seed)
     groups = np.repeat(np.arange(80), generator.integers(3, 12, 80))
     x = generator.normal(size=(len(groups), 4))
-    return x, np.digitize(x[:, 0] - x[:, 1] + 0.5 * generator.normal(size=len(groups)), [0.5, 1.5, 2.5]), groups
+    return (
+        x,
+        np.digitize(x[:, 0] - x[:, 1] + 0.5 * generator.normal(size=len(groups)), [0.5, 1.5, 2.5]),
+        groups,
+    )
 
 
 @pytest.mark.parametrize("method", ["list_net", "lambda_loss", "uniloss", "auto"])
@@ -297,7 +342,11 @@ def test_a_ranker_orders_documents(method: str) -> None:
     ranker = mg.MetricRanker("ndcg", **{**QUICK, "method": method}).fit(x, grades, groups=groups)
     other, truth, asked = queries(1)
     scores = ranker.predict(other)
-    each = [ndcg_score(truth[None, asked == q], scores[None, asked == q]) for q in range(80) if truth[asked == q].any()]
+    each = [
+        ndcg_score(truth[None, asked == q], scores[None, asked == q])
+        for q in range(80)
+        if truth[asked == q].any()
+    ]
     assert ranker.score(other, truth, groups=asked) == pytest.approx(np.mean(each), abs=1e-5)
     assert ranker.score(other, truth, groups=asked) > 0.9
 
@@ -321,7 +370,9 @@ def test_what_a_ranker_refuses() -> None:
         mg.MetricRanker().fit(x, grades, groups=np.zeros(len(x)))
 
 
-def test_a_classifier_for_a_function_of_scikit_learn_pickles(cancer: tuple[np.ndarray, np.ndarray]) -> None:
+def test_a_classifier_for_a_function_of_scikit_learn_pickles(
+    cancer: tuple[np.ndarray, np.ndarray],
+) -> None:
     x, y = cancer
     model = mg.MetricClassifier(f1_score, **QUICK).fit(x[::2], y[::2])
     again = pickle.loads(pickle.dumps(model))
@@ -336,5 +387,7 @@ def test_targets_of_pandas_that_may_have_gaps(cancer: tuple[np.ndarray, np.ndarr
     letters: Any = np.where(y == 1, "a", "b").astype(object)
     letters[:3] = None
     for gaps in (whole.where(whole.index > 2), letters):
-        with pytest.raises(ValueError, match="the target has 3 missing values; leave their rows out"):
+        with pytest.raises(
+            ValueError, match="the target has 3 missing values; leave their rows out"
+        ):
             quick().fit(pd.DataFrame(x), gaps)

@@ -13,7 +13,8 @@ from metricgrad.training.feeding import Items, cut
 from tests.fitting import linear, made, quick, weights
 from tests.trainings import seeded
 
-# ---------------------------------------------------------------------------------------------------------- methods
+# ----------------------------------------------------------------------------------------------------------
+# methods
 
 BINARY = ["cross_entropy", "focal", "uniloss", "reloss", "soft_f_beta", "soft_jaccard", "soft_mcc", "smooth_ap",
           "pairwise_ranking", "global_objective", "rank_loss"]  # fmt: skip
@@ -37,7 +38,14 @@ def test_a_bilevel_loss_trains_along(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_names_of_methods_are_those_of_surrogates() -> None:
-    assert {"cross_entropy", "uniloss", "reloss", "bilevel", "pairwise_ranking", "smooth_ap"} <= set(method_names())
+    assert {
+        "cross_entropy",
+        "uniloss",
+        "reloss",
+        "bilevel",
+        "pairwise_ranking",
+        "smooth_ap",
+    } <= set(method_names())
     assert BASELINES["approx_ndcg"] is mg.baselines.ApproxNDCG
 
 
@@ -49,25 +57,33 @@ def test_a_surrogate_can_be_passed() -> None:
 
 def test_options_replace_what_would_be_tried() -> None:
     assert len(contenders("uniloss", mg.metric("f1"))) == 6
-    assert {entrant.options["slope"] for entrant in contenders("uniloss", mg.metric("f1"), {"slope": 4.0})} == {4.0}
+    assert {
+        entrant.options["slope"]
+        for entrant in contenders("uniloss", mg.metric("f1"), {"slope": 4.0})
+    } == {4.0}
     found = quick(linear(), made(), method="focal", options={"gamma": 1.0})
     assert "gamma 1" in found.method
 
 
-# ------------------------------------------------------------------------------------------------------------ tasks
+# ------------------------------------------------------------------------------------------------------------
+# tasks
 
 
 def test_classes_labels_and_functions() -> None:
     x, _ = made(600)
     classes = (x[:, 0] > 0).long() + (x[:, 1] > 0.5).long()
-    three = quick(linear(3), (x, classes), metric="accuracy", method="uniloss", options={"slope": 5.0})
+    three = quick(
+        linear(3), (x, classes), metric="accuracy", method="uniloss", options={"slope": 5.0}
+    )
     assert (three.predict(x) == classes).float().mean() > 0.75
     assert three.threshold is None
     labels = (x[:, :3] > 0.5).long()
     many = quick(linear(3), (x, labels), metric=mg.metric("f1", multilabel=True), folds=1)
     assert many.threshold is not None
     assert many.threshold.shape == (3,)
-    assert f1_score(labels, many.predict(x), average="macro") == pytest.approx(many.measure(x, labels), abs=1e-5)
+    assert f1_score(labels, many.predict(x), average="macro") == pytest.approx(
+        many.measure(x, labels), abs=1e-5
+    )
 
     def right(scores: Tensor, target: Tensor) -> Tensor:
         return ((scores > 0) == (target == 1)).float().mean()
@@ -96,7 +112,8 @@ def test_predictions_are_decided_at_the_threshold_that_was_tuned() -> None:
     assert untuned.value <= found.value
 
 
-# ------------------------------------------------------------------------------------------- models and stacking
+# ------------------------------------------------------------------------------------------- models
+# and stacking
 
 
 def test_models_with_normalisation_and_dropout() -> None:
@@ -120,7 +137,9 @@ class Apart(nn.Module):
 
 
 def test_models_that_cannot_be_stacked_train_one_by_one() -> None:
-    stacked, apart = (quick(model, made(), rate=None, method="focal") for model in (linear(), Apart()))
+    stacked, apart = (
+        quick(model, made(), rate=None, method="focal") for model in (linear(), Apart())
+    )
     assert apart.value == pytest.approx(stacked.value, abs=1e-3)
     for one, other in zip(weights(stacked), weights(apart), strict=True):
         torch.testing.assert_close(one, other, atol=1e-3, rtol=1e-3)
@@ -177,7 +196,12 @@ def test_what_is_trained_on_can_be_predicted() -> None:
     """Pixels as bytes, and targets in a column."""
     x, y = made()
     pixels = (40 * x + 128).clamp(0, 255).to(torch.uint8)
-    found = quick(nn.Sequential(nn.BatchNorm1d(5), linear()), (pixels, y[:, None]), method="cross_entropy", folds=1)
+    found = quick(
+        nn.Sequential(nn.BatchNorm1d(5), linear()),
+        (pixels, y[:, None]),
+        method="cross_entropy",
+        folds=1,
+    )
     assert found.measure(pixels, y[:, None]) == found.measure(pixels.float(), y)
     assert found.predict(pixels).shape == (400,)
 
@@ -192,9 +216,14 @@ def test_a_surrogate_that_is_passed_is_not_changed(monkeypatch: pytest.MonkeyPat
 
 @pytest.mark.parametrize(
     ("options", "message"),
-    [({"decay": 0.5}, "no weight decay; pass decay=0. Got 0.5"), ({"balanced": True}, "pass balanced=False")],
+    [
+        ({"decay": 0.5}, "no weight decay; pass decay=0. Got 0.5"),
+        ({"balanced": True}, "pass balanced=False"),
+    ],
 )
-def test_options_without_effect_on_a_bilevel_loss_are_refused(options: dict[str, Any], message: str) -> None:
+def test_options_without_effect_on_a_bilevel_loss_are_refused(
+    options: dict[str, Any], message: str
+) -> None:
     with pytest.raises(ValueError, match=message):
         quick(linear(), made(), method="bilevel", folds=1, **options)
 
@@ -208,5 +237,7 @@ def test_a_usual_loss_that_does_not_take_many_classes_stays_away(metric: str) ->
 
 
 def test_a_loss_with_memory_may_be_passed() -> None:
-    found = quick(linear(), made(), method=mg.with_memory(mg.UniLoss("f1"), size=300), batch=20, folds=1)
+    found = quick(
+        linear(), made(), method=mg.with_memory(mg.UniLoss("f1"), size=300), batch=20, folds=1
+    )
     assert found.value > 0.6

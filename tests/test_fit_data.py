@@ -41,30 +41,52 @@ def test_a_loader_can_hold_a_tournament() -> None:
 @pytest.mark.parametrize(
     ("data", "options", "message"),
     [
-        pytest.param((torch.zeros(5, 2), torch.zeros(4)), {}, r"x \[5, 2\] and y \[4\]", id="lengths"),
-        pytest.param((torch.zeros(0, 2), torch.zeros(0)), {}, "as many features as targets, and some", id="empty"),
-        pytest.param((torch.full((9, 2), torch.nan), torch.arange(9) % 2), {}, "18 values that are missing", id="nan"),
-        pytest.param((torch.zeros(9, 5), torch.ones(9)), {}, r"all 9 targets are 1\.0", id="constant"),
+        pytest.param(
+            (torch.zeros(5, 2), torch.zeros(4)), {}, r"x \[5, 2\] and y \[4\]", id="lengths"
+        ),
+        pytest.param(
+            (torch.zeros(0, 2), torch.zeros(0)),
+            {},
+            "as many features as targets, and some",
+            id="empty",
+        ),
+        pytest.param(
+            (torch.full((9, 2), torch.nan), torch.arange(9) % 2),
+            {},
+            "18 values that are missing",
+            id="nan",
+        ),
+        pytest.param(
+            (torch.zeros(9, 5), torch.ones(9)), {}, r"all 9 targets are 1\.0", id="constant"
+        ),
         pytest.param(
             (torch.zeros(9, 5), torch.arange(9) == 0),
             {},
             "class True has only 1 of 9 items, too few",
             id="one positive",
         ),
-        pytest.param(3, {}, "must be .* arrays or tensors, a Dataset or a DataLoader; got int", id="a number"),
+        pytest.param(
+            3, {}, "must be .* arrays or tensors, a Dataset or a DataLoader; got int", id="a number"
+        ),
         pytest.param(made(), {"rate": -1.0}, "rate must be above 0; got -1.0", id="rate"),
         pytest.param(made(), {"clip": 0.0}, "clip must be above 0; got 0.0", id="clip"),
         pytest.param(made(), {"decay": -0.1}, "decay must be 0 or more; got -0.1", id="decay"),
         pytest.param(made(), {"share": 2.0}, "share must be between 0 and 1; got 2.0", id="share"),
         pytest.param(made(), {"patience": 0}, "patience must be 1 or more; got 0", id="patience"),
-        pytest.param(made(), {"options": {"slope": 1.0}}, "auto chooses them itself", id="options of auto"),
-        pytest.param(made(), {"method": "f1"}, "no method 'f1'; there are auto, approx_ndcg", id="method"),
+        pytest.param(
+            made(), {"options": {"slope": 1.0}}, "auto chooses them itself", id="options of auto"
+        ),
+        pytest.param(
+            made(), {"method": "f1"}, "no method 'f1'; there are auto, approx_ndcg", id="method"
+        ),
         pytest.param(made(), {"metric": "f0"}, "no metric named 'f0'", id="metric"),
         pytest.param(made(), {"epochs": 0}, "epochs must be", id="epochs"),
         pytest.param(made(), {"budget": -1}, "budget must be above 0 seconds; got -1", id="budget"),
     ],
 )
-def test_bad_input_is_refused_in_a_sentence(data: Any, options: dict[str, Any], message: str) -> None:
+def test_bad_input_is_refused_in_a_sentence(
+    data: Any, options: dict[str, Any], message: str
+) -> None:
     model = linear()
     before = model.weight.detach().clone()
     with pytest.raises((ValueError, TypeError), match=message):
@@ -100,7 +122,9 @@ def test_a_dataset_smaller_than_a_batch_is_trained_on_and_cut_by_itself() -> Non
 
 def test_a_column_of_targets_is_one_class_for_each_item() -> None:
     x, y = made()
-    column, flat = (quick(linear(), (x, each), method="cross_entropy", folds=1) for each in (y.unsqueeze(-1), y))
+    column, flat = (
+        quick(linear(), (x, each), method="cross_entropy", folds=1) for each in (y.unsqueeze(-1), y)
+    )
     assert same(column, flat)
 
 
@@ -136,7 +160,12 @@ def test_balanced_batches_hold_all_classes_alike() -> None:
         assert batch.x.shape == (2, 50, 5)
         assert batch.y.float().mean().item() == pytest.approx(share, abs=0.02)
     with pytest.raises(ValueError, match="balanced batches need one class"):
-        quick(linear(2), (x, torch.stack([y, y], -1)), metric=mg.metric("f1", multilabel=True), balanced=True)
+        quick(
+            linear(2),
+            (x, torch.stack([y, y], -1)),
+            metric=mg.metric("f1", multilabel=True),
+            balanced=True,
+        )
 
 
 @pytest.mark.filterwarnings("ignore:validation data has")
@@ -151,7 +180,9 @@ def test_a_validation_loader_may_not_shuffle_by_itself() -> None:
     """Its targets would be those of other items."""
     order = torch.Generator().manual_seed(0)
     loader = DataLoader(Squares(made(seed=3)), 64, shuffle=True, generator=order)
-    with pytest.raises(ValueError, match="validation loader gives other items, or another order, each time"):
+    with pytest.raises(
+        ValueError, match="validation loader gives other items, or another order, each time"
+    ):
         quick(linear(), made(), loader, method="cross_entropy")
 
 
@@ -174,7 +205,10 @@ def test_one_cut_has_every_class_on_both_sides() -> None:
 def test_a_dataset_is_cut_class_by_class_and_few_positives_are_warned_of() -> None:
     x, _ = made(300)
     rare = (torch.arange(300) % 75 == 0).long()  # four
-    with pytest.warns(UserWarning, match="validation data has 1 items of its rarest class, on which choices are half"):
+    with pytest.warns(
+        UserWarning,
+        match="validation data has 1 items of its rarest class, on which choices are half",
+    ):
         found = quick(linear(), Squares((x, rare)), method="cross_entropy")
     assert found.seen.target.sum() == 1
     with pytest.raises(ValueError, match="all 300 targets are 0: there is nothing to tell apart"):
@@ -194,7 +228,9 @@ class Rows(Dataset[tuple[Any, Any]]):
 
 def test_items_of_float64_with_targets_in_a_column() -> None:
     found, plain = (
-        quick(linear(), DataLoader(each, 100), DataLoader(each, 100), method="cross_entropy", epochs=1)
+        quick(
+            linear(), DataLoader(each, 100), DataLoader(each, 100), method="cross_entropy", epochs=1
+        )
         for each in (Rows(), Squares(made()))
     )
     assert same(found, plain)
@@ -204,10 +240,22 @@ def test_items_of_float64_with_targets_in_a_column() -> None:
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        pytest.param((torch.ones(90, 5).long(), torch.arange(90) % 2), r"torch\.int64: .*x\.float\(\)", id="whole x"),
-        pytest.param((torch.ones(90, 4), torch.arange(90) % 2), r"the model fails on x \[64, 4\]", id="width"),
-        pytest.param((torch.ones(90, 5), ["yes", "no"] * 45), "must be numbers; got <U3, such as .*'yes'", id="text"),
-        pytest.param((torch.ones(90, 5), torch.ones(90, 2)), r"multilabel=True\), or one class", id="labels"),
+        pytest.param(
+            (torch.ones(90, 5).long(), torch.arange(90) % 2),
+            r"torch\.int64: .*x\.float\(\)",
+            id="whole x",
+        ),
+        pytest.param(
+            (torch.ones(90, 4), torch.arange(90) % 2), r"the model fails on x \[64, 4\]", id="width"
+        ),
+        pytest.param(
+            (torch.ones(90, 5), ["yes", "no"] * 45),
+            "must be numbers; got <U3, such as .*'yes'",
+            id="text",
+        ),
+        pytest.param(
+            (torch.ones(90, 5), torch.ones(90, 2)), r"multilabel=True\), or one class", id="labels"
+        ),
     ],
 )
 def test_data_that_the_model_or_the_metric_does_not_take(data: Any, message: str) -> None:

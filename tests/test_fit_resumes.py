@@ -56,7 +56,9 @@ def test_ctrl_c_keeps_the_best_so_far(monkeypatch: pytest.MonkeyPatch) -> None:
     assert found.decision.ordinary is not None
 
 
-def test_a_full_disk_leaves_the_last_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_leaves_the_last_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     whole = quick(linear(), made(), method="cross_entropy", folds=1)
     saved = storage.save_file
     calls = 0
@@ -95,8 +97,15 @@ def test_a_folder_of_another_training_is_refused(tmp_path: Path) -> None:
         (lambda: {"tune_threshold": False}, "tune_threshold"),
     ],
 )
-def test_a_checkpoint_of_other_data_model_or_metric_is_refused(change: Any, name: str, tmp_path: Path) -> None:
-    usual = {"metric": mg.metric("fbeta", beta=0.5), "method": "cross_entropy", "folds": 1, "folder": tmp_path}
+def test_a_checkpoint_of_other_data_model_or_metric_is_refused(
+    change: Any, name: str, tmp_path: Path
+) -> None:
+    usual = {
+        "metric": mg.metric("fbeta", beta=0.5),
+        "method": "cross_entropy",
+        "folds": 1,
+        "folder": tmp_path,
+    }
     quick(linear(), made(), **usual)
     options = {"model": linear(), "data": made(), **usual, **change()}
     hint = "make the model anew" if name == "model" else ""

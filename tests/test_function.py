@@ -19,7 +19,9 @@ import metricgrad as mg
 @pytest.fixture
 def sets() -> tuple[torch.Tensor, torch.Tensor]:
     generator = torch.Generator().manual_seed(0)
-    return torch.randn(2, 3, 30, generator=generator), torch.randint(0, 2, (2, 3, 30), generator=generator)
+    return torch.randn(2, 3, 30, generator=generator), torch.randint(
+        0, 2, (2, 3, 30), generator=generator
+    )
 
 
 @pytest.fixture
@@ -56,7 +58,9 @@ def confusion_f1(s: Any, y: Any) -> Any:
         (lambda s, y: y[s.argsort()[::-1][:10]].sum() / 10, "precision_at_k"),
     ],
 )
-def test_binary_functions_work_as_they_stand(function: Any, name: str, sets: tuple[torch.Tensor, torch.Tensor]) -> None:
+def test_binary_functions_work_as_they_stand(
+    function: Any, name: str, sets: tuple[torch.Tensor, torch.Tensor]
+) -> None:
     value = mg.from_function(function)(*sets)
     assert value.shape == (2, 3)
     torch.testing.assert_close(value, mg.metric(name)(*sets), rtol=0, atol=1e-6)
@@ -81,7 +85,9 @@ def test_multi_class_functions_work_as_they_stand(
     torch.testing.assert_close(value, mg.metric(name, **options)(*classes), rtol=0, atol=1e-6)
 
 
-def test_losses_see_probabilities_and_regression_sees_scores(sets: tuple[torch.Tensor, torch.Tensor]) -> None:
+def test_losses_see_probabilities_and_regression_sees_scores(
+    sets: tuple[torch.Tensor, torch.Tensor],
+) -> None:
     scores, target = sets[0][0, 0], sets[1][0, 0]
     entropy = torch.nn.functional.binary_cross_entropy_with_logits(scores, target.float())
     log_loss = mg.from_function(sk.log_loss, higher_is_better=False)
@@ -92,15 +98,25 @@ def test_losses_see_probabilities_and_regression_sees_scores(sets: tuple[torch.T
 
 def test_other_shapes_are_named_by_their_dimensions() -> None:
     generator = torch.Generator().manual_seed(0)
-    scores, target = torch.randn(2, 5, 4, generator=generator), torch.randint(0, 2, (2, 5, 4), generator=generator)
+    scores, target = (
+        torch.randn(2, 5, 4, generator=generator),
+        torch.randint(0, 2, (2, 5, 4), generator=generator),
+    )
     hamming = mg.from_function(sk.hamming_loss, higher_is_better=False, multilabel=True)
     torch.testing.assert_close(hamming(scores, target), mg.metric("hamming")(scores, target))
     pixels = mg.from_function(lambda s, y: (s.argmax(1) == y).double().mean(), set_dims=(4, 3))
-    maps, labels = torch.randn(2, 1, 3, 4, 4, generator=generator), torch.zeros(2, 1, 4, 4, dtype=torch.int64)
+    maps, labels = (
+        torch.randn(2, 1, 3, 4, 4, generator=generator),
+        torch.zeros(2, 1, 4, 4, dtype=torch.int64),
+    )
     torch.testing.assert_close(pixels(maps, labels), (maps.argmax(2) == 0).float().mean((1, 2, 3)))
-    with pytest.raises(ValueError, match=r"sets of 4 dimensions of scores and 3 of target; got scores \[4\]"):
+    with pytest.raises(
+        ValueError, match=r"sets of 4 dimensions of scores and 3 of target; got scores \[4\]"
+    ):
         pixels(torch.zeros(4), torch.zeros(4))
-    with pytest.raises(ValueError, match=r"other kinds need set_dims; got scores \[2, 1, 3, 4, 4\] and target"):
+    with pytest.raises(
+        ValueError, match=r"other kinds need set_dims; got scores \[2, 1, 3, 4, 4\] and target"
+    ):
         mg.from_function(lambda s, y: 0.0)(maps, labels)
 
 
@@ -148,12 +164,16 @@ def test_what_a_function_raises_is_shown_with_the_shapes() -> None:
 def test_what_is_no_number_is_refused(result: Any, message: str) -> None:
     metric = mg.from_function(lambda s, y: result)
     with pytest.raises(
-        TypeError, match=r"function on set 1 of 1 \(scores \[3\], target \[3\]\) must give one number; " + message
+        TypeError,
+        match=r"function on set 1 of 1 \(scores \[3\], target \[3\]\) must give one number; "
+        + message,
     ):
         metric(torch.zeros(3), torch.zeros(3))
 
 
-@pytest.mark.parametrize("result", [1, 0.5, True, np.float32(0.5), np.array([0.5]), torch.tensor([[0.5]])])
+@pytest.mark.parametrize(
+    "result", [1, 0.5, True, np.float32(0.5), np.array([0.5]), torch.tensor([[0.5]])]
+)
 def test_numbers_of_any_kind_are_taken(result: Any) -> None:
     assert mg.from_function(lambda s, y: result)(torch.zeros(3), torch.zeros(3)) == (
         result if isinstance(result, int) else 0.5
@@ -168,7 +188,9 @@ def test_scorers_of_own_functions_get_target_first() -> None:
     scores, target = torch.tensor([-2.0, 1.0, 3.0, -1.0]), torch.tensor([0, 1, 1, 1])
     own = mg.from_function(sk.make_scorer(lambda a, b: float(np.mean(a)) + 10 * float(np.mean(b))))
     assert own(scores, target) == pytest.approx(0.75 + 10 * 0.5)
-    chances = mg.from_function(sk.make_scorer(lambda y_true, y_pred: np.mean(y_pred), response_method="predict_proba"))
+    chances = mg.from_function(
+        sk.make_scorer(lambda y_true, y_pred: np.mean(y_pred), response_method="predict_proba")
+    )
     assert chances(scores, target).item() == pytest.approx(scores.sigmoid().mean().item())
 
 
@@ -176,7 +198,9 @@ def test_torchmetrics_does_not_mistake_small_logits_for_probabilities() -> None:
     scores, target = torch.tensor([[0.2, 0.3], [-0.2, 0.3]]), torch.tensor([[1, 1], [0, 1]])
     assert mg.from_function(binary_f1_score)(scores, target).tolist() == [1, 1]
     error = mg.from_function(torchmetrics.MeanSquaredError(), higher_is_better=False)
-    assert error(torch.tensor([-1.0, 2.0, 3.0]), torch.tensor([1.0, 2.0, 2.0])) == pytest.approx(5 / 3)
+    assert error(torch.tensor([-1.0, 2.0, 3.0]), torch.tensor([1.0, 2.0, 2.0])) == pytest.approx(
+        5 / 3
+    )
 
 
 def test_hinge_loss_sees_decision_values(classes: tuple[torch.Tensor, torch.Tensor]) -> None:
@@ -198,7 +222,8 @@ def test_a_function_cannot_change_the_users_data() -> None:
 
 def test_the_direction_must_not_contradict_the_function() -> None:
     with pytest.raises(
-        ValueError, match="hamming_loss says of itself that lower is better; pass higher_is_better=False"
+        ValueError,
+        match="hamming_loss says of itself that lower is better; pass higher_is_better=False",
     ):
         mg.from_function(sk.hamming_loss)
     with pytest.raises(ValueError, match="f1_score says of itself that higher is better"):
@@ -214,7 +239,8 @@ def test_functions_with_turned_arguments_are_refused() -> None:
         return 0.0
 
     with pytest.raises(
-        ValueError, match=r"cost takes 'y_true' first.* lambda scores, target: cost\(target, scores > 0\)"
+        ValueError,
+        match=r"cost takes 'y_true' first.* lambda scores, target: cost\(target, scores > 0\)",
     ):
         mg.from_function(cost)
     with pytest.raises(ValueError, match="not a target and what a classifier says of it"):
@@ -225,7 +251,12 @@ def test_functions_with_turned_arguments_are_refused() -> None:
 
 def test_facts_of_a_function() -> None:
     metric = mg.from_function(confusion_f1, best=1.0, worst=0.0)
-    assert (metric.name, metric.best, metric.worst, metric.higher_is_better) == ("confusion_f1", 1.0, 0.0, True)
+    assert (metric.name, metric.best, metric.worst, metric.higher_is_better) == (
+        "confusion_f1",
+        1.0,
+        0.0,
+        True,
+    )
     unbounded = mg.metric(lambda s, y: s.sum(), higher_is_better=False, name="sum")
     assert (unbounded.name, unbounded.best, unbounded.worst) == ("sum", -torch.inf, torch.inf)
 
@@ -245,5 +276,7 @@ def test_arrays_or_tensors_may_be_demanded() -> None:
 def test_the_library_imports_nothing_optional() -> None:
     optional = {"torchmetrics", "pandas", "rich", "typer", "matplotlib", "sacrebleu"}
     code = f"import sys, metricgrad; print(sorted({optional} & set(sys.modules)))"
-    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    result = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
     assert result.stdout.strip() == "[]"

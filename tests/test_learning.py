@@ -24,7 +24,8 @@ def fresh(metric: Any = "f1", **options: Any) -> mg.ReLoss:
     return mg.ReLoss(metric, net=net, **{"penalty": 0.0, **options})
 
 
-# ------------------------------------------------------------------------------------------------------- learning
+# -------------------------------------------------------------------------------------------------------
+# learning
 
 
 def test_a_learned_loss_ranks_better_than_the_usual_one_and_is_frozen() -> None:
@@ -73,7 +74,9 @@ def test_a_loss_that_turns_over_later_is_turned_back(monkeypatch: pytest.MonkeyP
         loss.orientation.neg_()
 
     monkeypatch.setattr(learning, "_orient", wrongly)
-    loss = mg.ReLoss("accuracy", net=mg.nets.Classification(16, monotone=False), penalty=10.0, smooth="equal")
+    loss = mg.ReLoss(
+        "accuracy", net=mg.nets.Classification(16, monotone=False), penalty=10.0, smooth="equal"
+    )
     learned = loss.learn(steps=20, sets=32, size=32, classes=4, progress=False, generator=seeded())
     assert learned.spearman > 0.5
 
@@ -87,9 +90,13 @@ def test_learning_is_the_same_for_the_same_generator() -> None:
 
 def test_the_best_moment_remains() -> None:
     loss = fresh()
-    learned = loss.learn(**{**QUICK, "steps": 60, "rate": 0.3}, generator=seeded())  # so fast that it staggers
+    learned = loss.learn(
+        **{**QUICK, "steps": 60, "rate": 0.3}, generator=seeded()
+    )  # so fast that it staggers
     assert learned.spearman == pytest.approx(max(found for _, _, found in learned.curve), abs=1e-6)
-    assert learned.step == next(step for step, _, found in learned.curve if found == max(c[2] for c in learned.curve))
+    assert learned.step == next(
+        step for step, _, found in learned.curve if found == max(c[2] for c in learned.curve)
+    )
 
 
 def test_learning_again_goes_on_from_where_it_is() -> None:
@@ -148,7 +155,10 @@ def test_approximation_learns_the_values() -> None:
 
 def test_embeddings_learn_by_approximation_as_ls_ed_does() -> None:
     loss = mg.ReLoss(
-        "error_rate", net=mg.nets.Embeddings(4, generator=seeded()), objective="approximation", penalty=0.0
+        "error_rate",
+        net=mg.nets.Embeddings(4, generator=seeded()),
+        objective="approximation",
+        penalty=0.0,
     )
     learned = loss.learn(**{**QUICK, "steps": 60}, classes=4, generator=seeded())
     assert learned.spearman > 0.8
@@ -159,7 +169,8 @@ def test_embeddings_learn_by_approximation_as_ls_ed_does() -> None:
 def test_the_papers_penalty_makes_gradients_alike() -> None:
     options = {**QUICK, "steps": 80}
     plain, alike = (
-        fresh(penalty=weight, smooth="equal").learn(**options, generator=seeded()).penalty for weight in (0.0, 10.0)
+        fresh(penalty=weight, smooth="equal").learn(**options, generator=seeded()).penalty
+        for weight in (0.0, 10.0)
     )
     assert alike < plain / 2
 
@@ -203,7 +214,9 @@ def test_targets_that_cross_entropy_does_not_take_are_learned_from_all_the_same(
         return (scores - target).abs().mean().item()
 
     scores = torch.randn(60, 20, generator=seeded())
-    target = scores + torch.rand(60, 1, generator=seeded(1)) * torch.randn(60, 20, generator=seeded(2))
+    target = scores + torch.rand(60, 1, generator=seeded(1)) * torch.randn(
+        60, 20, generator=seeded(2)
+    )
     loss = mg.ReLoss(mg.from_function(error, higher_is_better=False), generator=seeded())
     found = loss.learn([(scores, target)], **{**QUICK, "share": 0.0}, generator=seeded())
     assert math.isnan(found.ordinary_spearman)
@@ -227,10 +240,15 @@ def test_held_out_sets_may_be_given() -> None:
         (lambda: fresh().learn(share=2.0), "share=2.0"),
         (lambda: fresh().learn([]), "no score sets: what was passed is empty"),
         (lambda: fresh().learn([torch.zeros(3)]), "a score set is"),
-        (lambda: fresh().learn([(torch.zeros(3), torch.zeros(4))]), r"scores \[3\] and target \[4\]"),
+        (
+            lambda: fresh().learn([(torch.zeros(3), torch.zeros(4))]),
+            r"scores \[3\] and target \[4\]",
+        ),
         (lambda: mg.ReLoss("bleu").learn(), "bleu has no made-up sets; pass sources"),
         (
-            lambda: fresh("accuracy").learn([(torch.zeros(50, 9), torch.zeros(50, 9))], share=0.0, progress=False),
+            lambda: fresh("accuracy").learn(
+                [(torch.zeros(50, 9), torch.zeros(50, 9))], share=0.0, progress=False
+            ),
             "accuracy is the same on all 10 held-out sets",
         ),
         (lambda: fresh(mg.metric("f1", multilabel=True)).learn(), r"learn\(classes=...\)"),
@@ -241,7 +259,8 @@ def test_what_cannot_be_learned_from_is_refused(call: Any, message: str) -> None
         call()
 
 
-# ------------------------------------------------------------------------------------------------------ score sets
+# ------------------------------------------------------------------------------------------------------
+# score sets
 
 
 def test_collect_scores_leaves_the_model_as_it_was_and_cuts_sets() -> None:
@@ -260,8 +279,12 @@ def test_collect_scores_leaves_the_model_as_it_was_and_cuts_sets() -> None:
     assert len(mg.collect_scores(model, loader, size=16, limit=1).target) == 1
     column = mg.collect_scores(model, [(x, y.unsqueeze(-1))], size=16)
     assert torch.equal(column.target, sets.target)
-    with pytest.raises(ValueError, match=r"different shapes, such as \[2, 7\] and \[2, 5\]; pad them"):
-        mg.collect_scores(nn.Identity(), [(torch.zeros(2, n), torch.zeros(2, n)) for n in (7, 5)], size=None)
+    with pytest.raises(
+        ValueError, match=r"different shapes, such as \[2, 7\] and \[2, 5\]; pad them"
+    ):
+        mg.collect_scores(
+            nn.Identity(), [(torch.zeros(2, n), torch.zeros(2, n)) for n in (7, 5)], size=None
+        )
     queries = mg.collect_scores(nn.Identity(), [(torch.zeros(5, 7), torch.zeros(5, 7))], size=None)
     assert queries.scores.shape == (5, 7)
 
@@ -271,7 +294,10 @@ def test_collect_scores_of_other_batches() -> None:
     with pytest.raises(TypeError, match=r"batches \(x, y\); got dict"):
         mg.collect_scores(nn.Linear(3, 1), batches)
     sets = mg.collect_scores(
-        nn.Linear(3, 1), batches, size=4, forward=lambda model, batch: (model(batch["inputs"]), batch["labels"])
+        nn.Linear(3, 1),
+        batches,
+        size=4,
+        forward=lambda model, batch: (model(batch["inputs"]), batch["labels"]),
     )
     assert sets.scores.shape == (2, 4)
     with pytest.raises(ValueError, match="8 items, which make no set of 9"):
@@ -300,19 +326,25 @@ def test_relabelling_spreads_the_accuracy_evenly() -> None:
     assert stats.kstest(values.numpy(), stats.uniform(0.2, 0.8).cdf).statistic < 0.1
 
 
-# ------------------------------------------------------------------------------------------------ rank correlation
+# ------------------------------------------------------------------------------------------------
+# rank correlation
 
 
 @pytest.mark.parametrize("name", ["accuracy", "error_rate", "f1"])
 def test_rank_correlation_equals_scipys(name: str) -> None:
     scores, target = broad(120, 30, classes=3)(seeded())
-    found = mg.rank_correlation(nn.functional.cross_entropy, name, [(scores, target)], generator=seeded())
+    found = mg.rank_correlation(
+        nn.functional.cross_entropy, name, [(scores, target)], generator=seeded()
+    )
     losses = [nn.functional.cross_entropy(s, y).item() for s, y in zip(scores, target, strict=True)]
     truth = mg.metric(name)(scores, target)
     truth = truth if name == "error_rate" else -truth
     assert found.spearman == pytest.approx(stats.spearmanr(losses, truth)[0], abs=1e-9)
     assert found.kendall == pytest.approx(stats.kendalltau(losses, truth)[0], abs=1e-9)
-    for value, (low, high) in ((found.spearman, found.spearman_interval), (found.kendall, found.kendall_interval)):
+    for value, (low, high) in (
+        (found.spearman, found.spearman_interval),
+        (found.kendall, found.kendall_interval),
+    ):
         assert low < value < high < 1
     assert "cross_entropy and " + name in str(found)
 
@@ -338,17 +370,28 @@ def test_a_metric_is_its_own_best_loss(tmp_path: Any) -> None:
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: mg.rank_correlation(nn.MSELoss(), "auc", [(torch.zeros(2, 5), torch.ones(2, 5))]), "three sets"),
         (
-            lambda: mg.rank_correlation(lambda s, y: s, "accuracy", [(torch.zeros(4, 5), torch.ones(4, 5))]),
+            lambda: mg.rank_correlation(
+                nn.MSELoss(), "auc", [(torch.zeros(2, 5), torch.ones(2, 5))]
+            ),
+            "three sets",
+        ),
+        (
+            lambda: mg.rank_correlation(
+                lambda s, y: s, "accuracy", [(torch.zeros(4, 5), torch.ones(4, 5))]
+            ),
             r"one number for each set; it gave shape \[5\]",
         ),
         (
-            lambda: mg.rank_correlation(lambda s, y: 0 * s.sum() + 2.5, "accuracy", broad(9, 5)(seeded())),
+            lambda: mg.rank_correlation(
+                lambda s, y: 0 * s.sum() + 2.5, "accuracy", broad(9, 5)(seeded())
+            ),
             "is 2.5 on all 9 sets",
         ),
         (
-            lambda: mg.rank_correlation(nn.MSELoss(), "accuracy", [(torch.ones(4, 5), torch.ones(4, 5))]),
+            lambda: mg.rank_correlation(
+                nn.MSELoss(), "accuracy", [(torch.ones(4, 5), torch.ones(4, 5))]
+            ),
             "MSELoss is 0 on all 4 sets, so there is no order",
         ),
         (lambda: mg.rank_correlation(nn.MSELoss(), "accuracy", []), "no score sets"),
@@ -365,7 +408,9 @@ def test_a_set_without_a_value_is_left_out() -> None:
 
     scores, target = broad(30, 10)(seeded())
     target[:5], target[5:, 0] = False, True
-    found = mg.rank_correlation(mg.baselines.CrossEntropy(), undefined_without_positives, [(scores, target)])
+    found = mg.rank_correlation(
+        mg.baselines.CrossEntropy(), undefined_without_positives, [(scores, target)]
+    )
     assert len(found.values) == 25
 
 
@@ -375,7 +420,9 @@ def test_a_loss_that_is_not_a_number_is_told() -> None:
     def broken(scores: Tensor, target: Tensor) -> Tensor:
         return (scores * (1 - 2 * target)).mean() if scores[0] > 0 else torch.tensor(torch.nan)
 
-    with pytest.warns(UserWarning, match="broken has no finite value on .* of 30 sets; these are left out"):
+    with pytest.warns(
+        UserWarning, match="broken has no finite value on .* of 30 sets; these are left out"
+    ):
         found = mg.rank_correlation(broken, "accuracy", [(scores, target)])
     assert len(found.values) == int((scores[:, 0] > 0).sum())
 

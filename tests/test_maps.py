@@ -9,7 +9,10 @@ from tests.references import pck
 
 def test_pixels_may_be_masked_one_by_one() -> None:
     generator = torch.Generator().manual_seed(0)
-    scores, target = torch.randn(2, 3, 4, 5, generator=generator), torch.randint(0, 3, (2, 4, 5), generator=generator)
+    scores, target = (
+        torch.randn(2, 3, 4, 5, generator=generator),
+        torch.randint(0, 3, (2, 4, 5), generator=generator),
+    )
     where = torch.rand(2, 4, 5, generator=generator) < 0.7
     as_items = mg.metric("jaccard", average="macro")(scores.movedim(1, -1)[where], target[where])
     assert mg.metric("mean_iou")(scores, target, where=where) == as_items
@@ -20,7 +23,9 @@ def test_pixels_may_be_masked_one_by_one() -> None:
 
 
 def test_segmentation_shapes() -> None:
-    with pytest.raises(ValueError, match=r"mean_iou takes scores \[..., N, C, H, W\] .* got scores \[3, 4, 5\]"):
+    with pytest.raises(
+        ValueError, match=r"mean_iou takes scores \[..., N, C, H, W\] .* got scores \[3, 4, 5\]"
+    ):
         mg.metric("mean_iou")(torch.zeros(3, 4, 5), torch.zeros(4, 5))
     with pytest.raises(ValueError, match=r"got scores \[1, 3, 4, 5\] and target \[1, 4, 4\]"):
         mg.metric("dice")(torch.zeros(1, 3, 4, 5), torch.zeros(1, 4, 4))
@@ -48,7 +53,9 @@ def test_pose_shapes() -> None:
     message = r"joints \[..., N, K, 3\], \(x, y, size\) .* got scores \[1, 2, 3, 3\] and target \[1, 2, 2\]"
     with pytest.raises(ValueError, match=message):
         mg.metric("pck")(torch.zeros(1, 2, 3, 3), torch.zeros(1, 2, 2))
-    with pytest.raises(ValueError, match=r"joints \[..., N, K, 2\], \(x, y\) in map pixels, with radius=1"):
+    with pytest.raises(
+        ValueError, match=r"joints \[..., N, K, 2\], \(x, y\) in map pixels, with radius=1"
+    ):
         mg.metric("pck", radius=1)(torch.zeros(1, 2, 3, 3), torch.zeros(1, 2, 3))
     with pytest.raises(ValueError, match="sizes of 0 or more"):
         mg.metric("pck")(torch.zeros(1, 1, 3, 3), torch.tensor([[[1.0, 1.0, -2.0]]]))

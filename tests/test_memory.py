@@ -29,7 +29,10 @@ def test_the_set_is_the_batch_and_the_latest_items(name: str) -> None:
 def test_classes_masks_and_two_logits() -> None:
     loss = mg.with_memory(mg.UniLoss("accuracy"), size=100)
     generator = torch.Generator().manual_seed(0)
-    scores, target = torch.randn(6, 4, generator=generator), torch.randint(0, 4, (6,), generator=generator)
+    scores, target = (
+        torch.randn(6, 4, generator=generator),
+        torch.randint(0, 4, (6,), generator=generator),
+    )
     where = torch.tensor([True, True, False, True, False, True])
     loss(scores, target, where)
     assert loss.scores.shape == (4, 4)
@@ -73,7 +76,9 @@ def test_batches_without_a_value_are_warned_of_once() -> None:
             loss(torch.randn(4), torch.tensor(target))
 
     loss = mg.UniLoss("auc")
-    with pytest.warns(UserWarning, match=r"50 of the first 50 batches had no value .* mg\.with_memory\(loss\)"):
+    with pytest.warns(
+        UserWarning, match=r"50 of the first 50 batches had no value .* mg\.with_memory\(loss\)"
+    ):
         train(loss, [0, 0, 0, 0])
     train(loss, [0, 0, 0, 0])  # warnings are errors: once is enough
     train(mg.UniLoss("auc"), [0, 1, 0, 1])
@@ -82,11 +87,15 @@ def test_batches_without_a_value_are_warned_of_once() -> None:
 
 def test_what_a_memory_cannot_hold_is_refused() -> None:
     loss = mg.with_memory(mg.UniLoss("auc"))
-    with pytest.raises(ValueError, match=r"one flat set, without set dimensions; got scores \[2, 3\]"):
+    with pytest.raises(
+        ValueError, match=r"one flat set, without set dimensions; got scores \[2, 3\]"
+    ):
         loss(torch.randn(2, 3), torch.tensor([[0, 1, 0], [1, 0, 1]]))
     assert len(loss.scores) == 0
     loss(*batch(0))
-    with pytest.raises(ValueError, match=r"the memory holds items of shape \[\]; got scores \[3, 2\]"):
+    with pytest.raises(
+        ValueError, match=r"the memory holds items of shape \[\]; got scores \[3, 2\]"
+    ):
         loss(torch.randn(3, 2), torch.tensor([0, 1, 0]))
     with pytest.raises(ValueError, match="size must be 1 or more; got 0"):
         mg.with_memory(mg.UniLoss("auc"), size=0)

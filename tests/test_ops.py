@@ -16,7 +16,9 @@ from metricgrad import ops
 
 stats: Any = scipy.stats  # its stubs know less than its results
 
-grids = hnp.arrays(np.int64, hnp.array_shapes(min_dims=2, max_dims=3, max_side=12), elements=st.integers(-4, 4))
+grids = hnp.arrays(
+    np.int64, hnp.array_shapes(min_dims=2, max_dims=3, max_side=12), elements=st.integers(-4, 4)
+)
 
 
 def pairs_with_ties(seed: int, shape: tuple[int, ...] = (6, 30)) -> tuple[Tensor, Tensor, Tensor]:
@@ -32,13 +34,19 @@ def test_hard_rank_equals_scipy(values: np.ndarray) -> None:
     np.testing.assert_array_equal(ops.hard_rank(torch.as_tensor(values).float()).numpy(), expected)
 
 
-@pytest.mark.parametrize(("ours", "scipys"), [(ops.spearman, stats.spearmanr), (ops.kendall, stats.kendalltau)])
+@pytest.mark.parametrize(
+    ("ours", "scipys"), [(ops.spearman, stats.spearmanr), (ops.kendall, stats.kendalltau)]
+)
 @pytest.mark.parametrize("seed", range(5))
-def test_rank_correlations_equal_scipy(ours: Callable[..., Tensor], scipys: Callable[..., Any], seed: int) -> None:
+def test_rank_correlations_equal_scipy(
+    ours: Callable[..., Tensor], scipys: Callable[..., Any], seed: int
+) -> None:
     x, y, where = pairs_with_ties(seed)
     expected = [scipys(a.numpy(), b.numpy()).statistic for a, b in zip(x, y, strict=True)]
     np.testing.assert_allclose(ours(x, y).numpy(), expected, atol=1e-12)
-    kept = [scipys(a[w].numpy(), b[w].numpy()).statistic for a, b, w in zip(x, y, where, strict=True)]
+    kept = [
+        scipys(a[w].numpy(), b[w].numpy()).statistic for a, b, w in zip(x, y, where, strict=True)
+    ]
     np.testing.assert_allclose(ours(x, y, where).numpy(), kept, atol=1e-12)
     grid = ours(x.reshape(3, 2, 30), y.reshape(3, 2, 30), where.reshape(3, 2, 30))
     np.testing.assert_allclose(grid.flatten().numpy(), kept, atol=1e-12)
@@ -71,7 +79,9 @@ def test_correlations_of_constants_and_nothing_are_zero(correlation: Callable[..
 def test_pearson_has_a_gradient() -> None:
     x, y = torch.randn(2, 3, 7, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     where = torch.arange(7) < torch.tensor([[7], [5], [6]])
-    assert torch.autograd.gradcheck(lambda a, b: ops.pearson(a, b, where), (x.requires_grad_(), y.requires_grad_()))
+    assert torch.autograd.gradcheck(
+        lambda a, b: ops.pearson(a, b, where), (x.requires_grad_(), y.requires_grad_())
+    )
     constant = torch.ones(4, requires_grad=True)
     ops.pearson(constant, torch.arange(4.0)).backward()
     assert constant.grad is not None
@@ -79,7 +89,9 @@ def test_pearson_has_a_gradient() -> None:
 
 
 def test_soft_rank_is_differentiable_and_approaches_the_hard_one() -> None:
-    values = torch.randn(2, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(0), requires_grad=True)
+    values = torch.randn(
+        2, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(0), requires_grad=True
+    )
     where = torch.arange(8) < torch.tensor([[8], [5]])
     assert torch.autograd.gradcheck(lambda v: ops.soft_rank(v, 2.0), (values,))
     assert torch.autograd.gradcheck(lambda v: ops.soft_rank(v, 2.0, where), (values,))
@@ -111,7 +123,11 @@ def test_groups_of_similar_size_come_together() -> None:
     groups = torch.tensor([4, 1, 4, 1, 1, 9, 1, 4])
     batches = [(w.tolist(), i.tolist(), m.tolist()) for w, i, m in ops.group_batches(groups)]
     assert batches[0] == ([2], [[5]], [[True]])
-    assert batches[1] == ([0, 1], [[1, 3, 4, 6], [0, 2, 7, 0]], [[True] * 4, [True, True, True, False]])
+    assert batches[1] == (
+        [0, 1],
+        [[1, 3, 4, 6], [0, 2, 7, 0]],
+        [[True] * 4, [True, True, True, False]],
+    )
     assert not list(ops.group_batches(torch.zeros(0, dtype=torch.int64)))
 
 
@@ -139,7 +155,8 @@ def test_masked_nan_leaves_gradients_alone() -> None:
     values = torch.tensor([1.0, 2.0, 4.0, float("nan")], requires_grad=True)
     where = torch.tensor([True, True, True, False])
     (
-        ops.soft_rank(values, 1.0, where).sum() + ops.pearson(values, torch.tensor([1.0, 3.0, 2.0, 0.0]), where)
+        ops.soft_rank(values, 1.0, where).sum()
+        + ops.pearson(values, torch.tensor([1.0, 3.0, 2.0, 0.0]), where)
     ).backward()
     assert values.grad is not None
     assert values.grad.isfinite().all()

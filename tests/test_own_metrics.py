@@ -1,7 +1,7 @@
 """Metrics that the library does not have, each as somebody would write it: `mg.reexpress` has to take them all.
 
-The functions differ in style on purpose (loops, masks, sorted labels, counts, matrices, objects, decorators), since it
-is the way a metric is written that decides how it is watched.
+The functions differ in style on purpose (loops, masks, sorted labels, counts, matrices, objects,
+decorators), since it is the way a metric is written that decides how it is watched.
 """
 
 import functools
@@ -70,7 +70,9 @@ class Tversky:
     def __call__(self, scores: Tensor, target: Tensor) -> Tensor:
         mask, truth = (scores > 0).double(), target.double()
         overlap = torch.dot(mask, truth)
-        return overlap / (overlap + self.alpha * mask @ (1 - truth) + self.beta * (1 - mask) @ truth)
+        return overlap / (
+            overlap + self.alpha * mask @ (1 - truth) + self.beta * (1 - mask) @ truth
+        )
 
     def informedness(self, scores: Tensor, target: Tensor) -> Tensor:
         rates = [self._rate(scores[target == k] > 0) for k in (1, 0)]
@@ -124,7 +126,9 @@ def kendall_tau(scores: Tensor, target: Tensor) -> Tensor:
     def directions(x: Tensor) -> Tensor:
         return torch.sign(x[:, None] - x[None, :])
 
-    return torch.einsum("ij,ij->", directions(scores), directions(target)) / (len(scores) * (len(scores) - 1))
+    return torch.einsum("ij,ij->", directions(scores), directions(target)) / (
+        len(scores) * (len(scores) - 1)
+    )
 
 
 def spearman(scores: Tensor, target: Tensor) -> Tensor:
@@ -156,7 +160,9 @@ def best_youden(scores: Tensor, target: Tensor) -> Tensor:
     found = []
     for threshold in scores:
         said = (scores >= threshold).double()
-        found.append((said * target).sum() / target.sum() - (said * (1 - target)).sum() / (1 - target).sum())
+        found.append(
+            (said * target).sum() / target.sum() - (said * (1 - target)).sum() / (1 - target).sum()
+        )
     return torch.stack(found).amax()
 
 
@@ -239,7 +245,9 @@ def calibration_error(scores: Tensor, target: Tensor) -> Tensor:
     """Bits (bins, right answers) and smooth values (confidence) together."""
     confidence, answer = torch.softmax(scores, dim=-1).max(dim=-1)
     bins = torch.bucketize(confidence, torch.linspace(0.5, 0.9, 3, dtype=confidence.dtype))
-    gaps = [((bins == b) * (confidence - (answer == target).double())).sum().abs() for b in range(4)]
+    gaps = [
+        ((bins == b) * (confidence - (answer == target).double())).sum().abs() for b in range(4)
+    ]
     return torch.stack(gaps).sum() / len(target)
 
 
@@ -256,7 +264,9 @@ def subset_accuracy(scores: Tensor, target: Tensor) -> Tensor:
 def label_ranking_loss(scores: Tensor, target: Tensor) -> Tensor:
     total = torch.zeros(())
     for row, truth in zip(scores, target, strict=True):
-        total = total + (row[truth == 0].unsqueeze(0) >= row[truth == 1].unsqueeze(1)).double().mean()
+        total = (
+            total + (row[truth == 0].unsqueeze(0) >= row[truth == 1].unsqueeze(1)).double().mean()
+        )
     return total / len(scores)
 
 
@@ -266,7 +276,9 @@ def coverage_error(scores: Tensor, target: Tensor) -> Tensor:
 
 
 def neighbours_of_the_same_class(embeddings: Tensor, target: Tensor) -> Tensor:
-    apart = torch.cdist(embeddings, embeddings) + 1e6 * torch.eye(len(target), dtype=embeddings.dtype)
+    apart = torch.cdist(embeddings, embeddings) + 1e6 * torch.eye(
+        len(target), dtype=embeddings.dtype
+    )
     return (target[apart.argmin(dim=1)] == target).double().mean()
 
 
@@ -335,7 +347,8 @@ def normal(source: torch.Generator, *shape: int) -> Tensor:
 class Own:
     """A metric of one's own; `bits_only` is False where scores count smoothly too, the rest is for descents.
 
-    `samples` goes to `UniLoss` where no single flip changes a thing: all labels of an item have to be right.
+    `samples` goes to `UniLoss` where no single flip changes a thing: all labels of an item have to
+    be right.
     """
 
     fn: Callable[..., Tensor]
@@ -422,7 +435,9 @@ def test_the_value_is_the_functions(own: Own) -> None:
         plan = metric.reexpress(scores.shape, target, None, scores.dtype)
         values, _ = plan.comparisons(scores)
         expected = own.fn(scores, target).double()
-        torch.testing.assert_close(metric(scores, target), expected, check_dtype=False, rtol=1e-6, atol=0)
+        torch.testing.assert_close(
+            metric(scores, target), expected, check_dtype=False, rtol=1e-6, atol=0
+        )
         torch.testing.assert_close(plan.from_bits(values > 0), expected, rtol=1e-6, atol=0)
         assert (plan.direct() is None) == own.bits_only
 
@@ -431,7 +446,9 @@ def test_the_value_is_the_functions(own: Own) -> None:
 def test_the_bits_of_other_scores_give_their_value(own: Own) -> None:
     metric, source = own.metric, own.source
     scores, target, knowing = own.make(source, 12)
-    others = [own.make(source, 12)[0] for _ in range(4)] + [knowing + normal(source, *knowing.shape) / 3]
+    others = [own.make(source, 12)[0] for _ in range(4)] + [
+        knowing + normal(source, *knowing.shape) / 3
+    ]
     plan = metric.reexpress(scores.shape, target, None, scores.dtype)
     plan.comparisons(scores)
     bits = torch.stack([metric.comparisons(other, target)[0] > 0 for other in others])

@@ -11,7 +11,9 @@ from metricgrad.cli.parts import cut
 
 def table(counts: list[int]) -> tuple[pd.DataFrame, pd.Series]:
     """Rows of classes `a`, `b`, ... in random order, as often as asked for."""
-    y = np.random.default_rng(0).permutation(np.repeat(np.array(list("abcdefgh"))[: len(counts)], counts))
+    y = np.random.default_rng(0).permutation(
+        np.repeat(np.array(list("abcdefgh"))[: len(counts)], counts)
+    )
     return pd.DataFrame({"x": np.arange(len(y), dtype=float)}), pd.Series(y, name="target")
 
 
@@ -20,7 +22,9 @@ def table(counts: list[int]) -> tuple[pd.DataFrame, pd.Series]:
     st.floats(0.01, 0.9),
     st.integers(0, 2**31),
 )
-def test_every_class_is_in_both_parts_at_its_share(counts: list[int], share: float, seed: int) -> None:
+def test_every_class_is_in_both_parts_at_its_share(
+    counts: list[int], share: float, seed: int
+) -> None:
     x, y = table(counts)
     train, test = cut(x, y, share, seed)
     assert train.rows is not None
@@ -42,9 +46,13 @@ def test_a_cut_follows_its_seed_and_keeps_the_order_of_the_file() -> None:
     assert (np.diff(first.rows) > 0).all()
     assert set(first.rows) != set(other.rows)
     assert first.x is x
-    assert len(first) == len(first.target) == 17  # 12.5 of one class, which rounds to an even number, and 5
+    assert (
+        len(first) == len(first.target) == 17
+    )  # 12.5 of one class, which rounds to an even number, and 5
 
 
 def test_a_class_of_one_row_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"class 'b' of column 'target' is in 1 rows only.*leave it out, or pass"):
+    with pytest.raises(
+        ValueError, match=r"class 'b' of column 'target' is in 1 rows only.*leave it out, or pass"
+    ):
         cut(*table([5, 1]), 0.25, 0)

@@ -15,13 +15,29 @@ import metricgrad as mg
 
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "metricgrad"
-LAYERS = ["ops", "progress", "storage", "metrics", "surrogates", "training", "estimators", "report", "cli", "__main__"]
+LAYERS = [
+    "ops",
+    "progress",
+    "storage",
+    "metrics",
+    "surrogates",
+    "training",
+    "estimators",
+    "report",
+    "cli",
+    "__main__",
+]
 
 
 def run(*command: str, **environment: str) -> subprocess.CompletedProcess[str]:
     surroundings = {**os.environ, "PYTHONIOENCODING": "utf-8", **environment}
     return subprocess.run(
-        [sys.executable, *command], capture_output=True, encoding="utf-8", cwd=ROOT, check=False, env=surroundings
+        [sys.executable, *command],
+        capture_output=True,
+        encoding="utf-8",
+        cwd=ROOT,
+        check=False,
+        env=surroundings,
     )
 
 
@@ -29,21 +45,33 @@ def imported_layers(path: Path) -> set[str]:
     """Layers that a module imports from."""
     found = set()
     for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] == "metricgrad":
+        if (
+            isinstance(node, ast.ImportFrom)
+            and node.module
+            and node.module.split(".")[0] == "metricgrad"
+        ):
             parts = node.module.split(".")
             found |= {parts[1]} if len(parts) > 1 else {alias.name for alias in node.names}
         elif isinstance(node, ast.Import):
-            found |= {alias.name.split(".")[1] for alias in node.names if alias.name.startswith("metricgrad.")}
+            found |= {
+                alias.name.split(".")[1]
+                for alias in node.names
+                if alias.name.startswith("metricgrad.")
+            }
             assert not any(alias.name.startswith("benchmarks") for alias in node.names)
     return found & set(LAYERS)
 
 
-@pytest.mark.parametrize("path", sorted(SOURCE.rglob("*.py")), ids=lambda path: str(path.relative_to(SOURCE)))
+@pytest.mark.parametrize(
+    "path", sorted(SOURCE.rglob("*.py")), ids=lambda path: str(path.relative_to(SOURCE))
+)
 def test_imports_point_one_way(path: Path) -> None:
     layer = path.relative_to(SOURCE).parts[0].removesuffix(".py")
     if layer != "__init__":
         allowed = LAYERS[: LAYERS.index(layer) + 1]
-        assert imported_layers(path) <= set(allowed), f"{path.name} imports from a layer above its own"
+        assert imported_layers(path) <= set(allowed), (
+            f"{path.name} imports from a layer above its own"
+        )
 
 
 def test_public_names_fit_one_screen() -> None:
@@ -70,10 +98,16 @@ def test_code_in_documents_runs(path: Path) -> None:
 def test_files_and_tables_of_the_paper_index_exist() -> None:
     page = (ROOT / "docs" / "papers.md").read_text()
     folders = {folder.name for folder in SOURCE.iterdir() if folder.is_dir()}
-    files = [name for name in re.findall(r"`([\w/]+\.py)`", page) if name.split("/")[0] in folders | {"docs"}]
+    files = [
+        name
+        for name in re.findall(r"`([\w/]+\.py)`", page)
+        if name.split("/")[0] in folders | {"docs"}
+    ]
     assert len(files) > 10
     assert not [name for name in files if not ((SOURCE / name).exists() or (ROOT / name).exists())]
-    assert named_tables(page) <= {path.stem for path in (ROOT / "benchmarks" / "tables").glob("*.toml")}
+    assert named_tables(page) <= {
+        path.stem for path in (ROOT / "benchmarks" / "tables").glob("*.toml")
+    }
 
 
 def test_the_evidence_of_how_to_choose_exists() -> None:
@@ -93,13 +127,17 @@ def test_the_metric_table_in_the_docs_is_current() -> None:
     for name in mg.metric_names():
         metric = mg.metric(name)
         row = next((line for line in page.splitlines() if line.startswith(f"| `{name}` |")), "")
-        assert f"| {', '.join(metric.families)} |" in row, f"docs/metrics.md has no current row for {name}"
+        assert f"| {', '.join(metric.families)} |" in row, (
+            f"docs/metrics.md has no current row for {name}"
+        )
         assert f"| {metric.ties} |" in row
         assert f"| {metric.undefined} |" in row
         assert ("↑" in row) == metric.higher_is_better
 
 
-@pytest.mark.parametrize("path", sorted((ROOT / "examples").glob("*.py")), ids=lambda path: path.name)
+@pytest.mark.parametrize(
+    "path", sorted((ROOT / "examples").glob("*.py")), ids=lambda path: path.name
+)
 def test_examples_run(path: Path) -> None:
     result = run(str(path))
     assert result.returncode == 0, result.stderr
@@ -131,11 +169,17 @@ def test_a_wrong_name_is_an_error_without_a_traceback() -> None:
     assert result.returncode == 2
     assert "did you mean ndcg" in result.stderr
     assert "Traceback" not in result.stderr
-    assert "there is no metric named '[/red]'" in run("-m", "metricgrad", "metrics", "[/red]").stderr
+    assert (
+        "there is no metric named '[/red]'" in run("-m", "metricgrad", "metrics", "[/red]").stderr
+    )
 
 
 def test_the_command_states_directions() -> None:
-    lines = {line.split()[0]: line for line in run("-m", "metricgrad", "metrics").stdout.splitlines() if line.strip()}
+    lines = {
+        line.split()[0]: line
+        for line in run("-m", "metricgrad", "metrics").stdout.splitlines()
+        if line.strip()
+    }
     for name in mg.metric_names():
         assert ("↑" in lines[name]) == mg.metric(name).higher_is_better
 
@@ -150,7 +194,10 @@ def test_the_command_says_what_to_install() -> None:
     hide = "import sys; sys.modules['typer'] = None; from metricgrad.__main__ import main; main()"
     result = run("-c", hide)
     assert result.returncode == 1
-    assert result.stderr.strip() == "The metricgrad command needs typer. Install it with: pip install 'metricgrad[app]'"
+    assert (
+        result.stderr.strip()
+        == "The metricgrad command needs typer. Install it with: pip install 'metricgrad[app]'"
+    )
 
 
 def test_no_cuda_package_is_installed() -> None:

@@ -31,7 +31,9 @@ def test_equals_torchmetrics_without_ties(
     generator = torch.Generator().manual_seed(0)
     for _ in range(200):
         size = int(torch.randint(1, 30, (), generator=generator))
-        scores = 1 + torch.randperm(size, generator=generator).double()  # torchmetrics drops scores of 0 and below
+        scores = (
+            1 + torch.randperm(size, generator=generator).double()
+        )  # torchmetrics drops scores of 0 and below
         target = torch.randint(0, 2, (size,), generator=generator)
         expected = float(theirs(scores, target, **options))
         assert metric(scores, target).item() == pytest.approx(expected, abs=1e-6)
@@ -74,9 +76,13 @@ def test_huge_grades_do_not_overflow() -> None:
 
 
 def test_shapes_must_agree() -> None:
-    with pytest.raises(ValueError, match=r"ndcg takes scores \[..., N\] .* got scores \[3, 2\] and target \[3\]"):
+    with pytest.raises(
+        ValueError, match=r"ndcg takes scores \[..., N\] .* got scores \[3, 2\] and target \[3\]"
+    ):
         mg.metric("ndcg")(torch.zeros(3, 2), torch.zeros(3))
-    with pytest.raises(ValueError, match=r"groups must be one integer id per item .* for scores \[2, 3\]"):
+    with pytest.raises(
+        ValueError, match=r"groups must be one integer id per item .* for scores \[2, 3\]"
+    ):
         mg.metric("ndcg")(torch.zeros(2, 3), torch.zeros(2, 3), groups=torch.tensor([0, 0, 1]))
     with pytest.raises(ValueError, match="groups must be one integer id per item"):
         mg.metric("ndcg")(torch.zeros(3), torch.zeros(3), groups=torch.tensor([[0, 0, 1]]))
@@ -91,5 +97,9 @@ def test_groups_check_everything_in_the_users_own_layout() -> None:
     with pytest.raises(ValueError, match=r"of 6 \(shape \[6\]\), at \[4\]"):
         mg.metric("auc")(scores.index_fill(0, torch.tensor([4]), torch.nan), target, groups=groups)
     for where in (None, torch.ones(3, 4)):
-        with pytest.raises(ValueError, match=r"one flat set; .* for scores \[3, 4\] and target \[3, 4\]"):
-            mg.metric("auc")(torch.zeros(3, 4), torch.zeros(3, 4), where=where, groups=torch.tensor([0, 1, 1]))
+        with pytest.raises(
+            ValueError, match=r"one flat set; .* for scores \[3, 4\] and target \[3, 4\]"
+        ):
+            mg.metric("auc")(
+                torch.zeros(3, 4), torch.zeros(3, 4), where=where, groups=torch.tensor([0, 1, 1])
+            )

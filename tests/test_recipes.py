@@ -25,13 +25,16 @@ def sets_for(name: str, seed: int = 1) -> tuple[torch.Tensor, torch.Tensor]:
     return broad(400, 128, classes=10 if name == "accuracy" else None)(seeded(seed))
 
 
-# --------------------------------------------------------------------------------------------------- losses that ship
+# ---------------------------------------------------------------------------------------------------
+# losses that ship
 
 
 @shipped
 def test_a_loss_that_ships_ranks_better_than_the_usual_one(name: str) -> None:
     loss, sets = mg.ReLoss.pretrained(name), [sets_for(name)]
-    ours, usual = (mg.rank_correlation(each, name, sets) for each in (loss, mg.baselines.CrossEntropy()))
+    ours, usual = (
+        mg.rank_correlation(each, name, sets) for each in (loss, mg.baselines.CrossEntropy())
+    )
     assert ours.spearman > usual.spearman
     assert ours.kendall > usual.kendall
 
@@ -56,7 +59,9 @@ def test_better_scores_have_a_lower_loss(name: str) -> None:
         target = torch.arange(128) % 10
         truth = torch.nn.functional.one_hot(target, 10).float() * 2
     noise = torch.randn(truth.shape, generator=seeded())
-    values = torch.stack([loss(noise + quality * truth, target) for quality in (-1.0, 0.0, 1.0, 2.0, 4.0)])
+    values = torch.stack(
+        [loss(noise + quality * truth, target) for quality in (-1.0, 0.0, 1.0, 2.0, 4.0)]
+    )
     assert (values.diff() < 0).all()
 
 
@@ -90,7 +95,8 @@ def test_a_loss_that_does_not_ship() -> None:
         mg.ReLoss.pretrained("kappa")
 
 
-# --------------------------------------------------------------------------------------------------------- teaching
+# ---------------------------------------------------------------------------------------------------------
+# teaching
 
 
 def test_digits_are_scored_along_a_training() -> None:
@@ -104,7 +110,10 @@ def test_digits_are_scored_along_a_training() -> None:
 def test_teaching_twice_is_the_same() -> None:
     scores = [to_sets(broad(40, 32)(seeded()))]
     one, other = (teach("mcc", steps=4, seed=3, scores=scores, progress=False) for _ in range(2))
-    assert all(torch.equal(a, b) for a, b in zip(one.loss.parameters(), other.loss.parameters(), strict=True))
+    assert all(
+        torch.equal(a, b)
+        for a, b in zip(one.loss.parameters(), other.loss.parameters(), strict=True)
+    )
     assert one.card["held_out"] == other.card["held_out"]
 
 
@@ -120,11 +129,14 @@ def test_scores_of_a_users_own(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"broken\.npz is not a \.npz file"):
         read_scores(tmp_path / "broken.npz")
     np.savez(tmp_path / "text.npz", scores=np.array([["a", "b"]]), target=np.zeros((1, 2)))
-    with pytest.raises(ValueError, match=r"the array scores of .*text\.npz must hold numbers; it holds <U1"):
+    with pytest.raises(
+        ValueError, match=r"the array scores of .*text\.npz must hold numbers; it holds <U1"
+    ):
         read_scores(tmp_path / "text.npz")
 
 
-# ------------------------------------------------------------------------------------------------------ the command
+# ------------------------------------------------------------------------------------------------------
+# the command
 
 
 def learn(*arguments: Any) -> Any:
@@ -163,7 +175,9 @@ def test_the_command_learns_a_loss_and_never_overwrites(tmp_path: Path) -> None:
         (("f1", "--scores", "nowhere.npz"), "nowhere.npz"),
     ],
 )
-def test_the_command_refuses_without_a_traceback(arguments: tuple[str, ...], message: str, tmp_path: Path) -> None:
+def test_the_command_refuses_without_a_traceback(
+    arguments: tuple[str, ...], message: str, tmp_path: Path
+) -> None:
     found = learn(*arguments, "--out", tmp_path / "loss.safetensors")
     assert found.exit_code == 2
     assert message in found.output
@@ -184,22 +198,29 @@ def test_a_card_never_overwrites_its_loss(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
-# ------------------------------------------------------------------------------------------- beside the ordinary loss
+# ------------------------------------------------------------------------------------------- beside
+# the ordinary loss
 
 
 def test_a_loss_beside_the_ordinary_one_is_their_weighted_sum(tmp_path: Path) -> None:
     loss, usual = mg.ReLoss.pretrained("auc"), mg.baselines.CrossEntropy()
     both = mg.with_ordinary(loss, weight=0.3)
     scores, target = broad(6, 20)(seeded())
-    torch.testing.assert_close(both(scores, target), loss(scores, target) + 0.3 * usual(scores, target))
+    torch.testing.assert_close(
+        both(scores, target), loss(scores, target) + 0.3 * usual(scores, target)
+    )
     focal = mg.with_ordinary(loss, ordinary=mg.baselines.Focal())
-    torch.testing.assert_close(focal(scores, target), loss(scores, target) + mg.baselines.Focal()(scores, target))
+    torch.testing.assert_close(
+        focal(scores, target), loss(scores, target) + mg.baselines.Focal()(scores, target)
+    )
     both.save(tmp_path / "both.safetensors")
     again = mg.load_surrogate(tmp_path / "both.safetensors")
     assert torch.equal(again(scores, target), both(scores, target))
     with pytest.raises(ValueError, match="weight must be 0 or more; got -1"):
         mg.with_ordinary(loss, weight=-1)
-    with pytest.raises(TypeError, match=r"a surrogate, such as mg\.baselines\.Focal.*cross_entropy"):
+    with pytest.raises(
+        TypeError, match=r"a surrogate, such as mg\.baselines\.Focal.*cross_entropy"
+    ):
         mg.with_ordinary(loss, ordinary=torch.nn.functional.cross_entropy)  # type: ignore[arg-type]
 
 
@@ -231,7 +252,9 @@ def test_the_ordinary_loss_has_the_shapes_of_the_metric(kind: str, tmp_path: Pat
     scores = torch.randn(*size, generator=seeded(), requires_grad=True)
     loss = mg.ReLoss(metric, generator=seeded())
     both = mg.with_ordinary(loss, weight=2.0)
-    torch.testing.assert_close(both(scores, target) - loss(scores, target), 2 * expected(scores, target))
+    torch.testing.assert_close(
+        both(scores, target) - loss(scores, target), 2 * expected(scores, target)
+    )
     both(scores, target).backward()
     assert scores.grad is not None
     assert scores.grad.isfinite().all()

@@ -60,7 +60,9 @@ DECIDED: dict[str, Program] = {
     "the highest": lambda s, y: F.one_hot(s.argmax(), len(s)).float(),
     "its label": lambda s, y: y[s.argmax()] * torch.ones(len(s)),
     "its place": lambda s, y: (torch.arange(len(s)) == s.argmin()).float(),
-    "second stage": lambda s, y: (s.unsqueeze(0) > s.unsqueeze(1)).sum(-1).argsort(stable=True).float(),
+    "second stage": lambda s, y: (
+        (s.unsqueeze(0) > s.unsqueeze(1)).sum(-1).argsort(stable=True).float()
+    ),
     "k-th value": lambda s, y: (s >= s.topk(2).values[-1]).float(),
     "sorted values": lambda s, y: (s > s.sort().values[len(s) // 2]).float(),
 }
@@ -70,7 +72,9 @@ ROUNDED: dict[str, Program] = {
     "floor": lambda s, y: torch.floor(s).clamp(0, 2),
     "trunc": lambda s, y: s.long().double(),
     "many steps": lambda s, y: (20 * s).round(),
-    "bucketize": lambda s, y: torch.bucketize(s, torch.tensor([-1.0, 0.0, 1.0], dtype=s.dtype)).float(),
+    "bucketize": lambda s, y: torch.bucketize(
+        s, torch.tensor([-1.0, 0.0, 1.0], dtype=s.dtype)
+    ).float(),
 }
 JOIN: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "plus": lambda a, b: a + b,
@@ -84,7 +88,9 @@ REDUCE: dict[str, Program] = {
     "share": lambda v, y: (v * y).sum() / v.abs().sum().clamp(min=1),
     "largest": lambda v, y: v.max(),
     "most": lambda v, y: v.cumsum(0).amax(),
-    "order of counts": lambda v, y: (y[v.argsort(descending=True, stable=True)].float().cumsum(0) ** 2).sum(),
+    "order of counts": lambda v, y: (
+        y[v.argsort(descending=True, stable=True)].float().cumsum(0) ** 2
+    ).sum(),
     "dot": lambda v, y: torch.einsum("n,n->", v.double(), y.double()),
 }
 
@@ -94,7 +100,11 @@ def programs(draw: st.DrawFn, blocks: dict[str, Program], tied: bool = True) -> 
     """A random metric: discrete operations on smooth ones, joined and reduced; `tied` allows those that make ties."""
     smooth_ones = [name for name in SMOOTH if tied or name not in ("clamped", "relu")]
     chosen = draw(
-        st.lists(st.tuples(st.sampled_from(smooth_ones), st.sampled_from(list(blocks))), min_size=1, max_size=3)
+        st.lists(
+            st.tuples(st.sampled_from(smooth_ones), st.sampled_from(list(blocks))),
+            min_size=1,
+            max_size=3,
+        )
     )
     joins = draw(st.lists(st.sampled_from(list(JOIN)), min_size=2, max_size=2))
     reduce = draw(st.sampled_from(list(REDUCE)))
@@ -127,7 +137,9 @@ def recorded(program: Program, scores: Tensor, target: Tensor) -> tuple[WatchedM
 
 @given(programs({**DECIDED, **ROUNDED}), st.integers(0, 10**6), st.booleans())
 @settings(max_examples=300, deadline=None)
-def test_replaying_gives_what_a_program_computes(named: tuple[str, Program], seed: int, tied: bool) -> None:
+def test_replaying_gives_what_a_program_computes(
+    named: tuple[str, Program], seed: int, tied: bool
+) -> None:
     program, (scores, target) = named[1], a_set(seed)
     scores = (2 * scores).round() / 2 if tied else scores
     metric, plan, values = recorded(program, scores, target)
@@ -145,7 +157,9 @@ def test_the_bits_of_other_scores_give_their_value(named: tuple[str, Program], s
     _, plan, _ = recorded(program, scores, target)
     _, _, values = recorded(program, other, target)
     if values.shape == plan.bits().shape:
-        torch.testing.assert_close(plan.from_bits(values > 0).double(), program(other, target).double())
+        torch.testing.assert_close(
+            plan.from_bits(values > 0).double(), program(other, target).double()
+        )
 
 
 @given(programs(DECIDED), st.integers(0, 10**6))

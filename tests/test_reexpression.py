@@ -29,13 +29,20 @@ def comparison_metric(case: Case) -> ComparisonMetric:
     return metric
 
 
-def separated(case: Case, rng: np.random.Generator, size: int | None = None) -> tuple[torch.Tensor, torch.Tensor]:
+def separated(
+    case: Case, rng: np.random.Generator, size: int | None = None
+) -> tuple[torch.Tensor, torch.Tensor]:
     """A set without ties."""
-    return tensors(*make_set(case.family, "plain" if size else rng.choice(["plain", "tiny"]), rng, size))
+    return tensors(
+        *make_set(case.family, "plain" if size else rng.choice(["plain", "tiny"]), rng, size)
+    )
 
 
 def test_all_families_but_text_are_decided_by_comparisons() -> None:
-    assert {case.family for case in CASES} - {case.family for case in DECIDED} == {"text", "text-references"}
+    assert {case.family for case in CASES} - {case.family for case in DECIDED} == {
+        "text",
+        "text-references",
+    }
 
 
 @every_form
@@ -53,7 +60,9 @@ def test_bits_of_the_comparisons_give_the_metric(case: Case) -> None:
 def test_many_sets_and_masks(case: Case) -> None:
     metric, rng = comparison_metric(case), generator(case)
     sets = [separated(case, rng, 6) for _ in range(4)]
-    scores, target = (torch.stack(column).unflatten(0, (2, 2)) for column in zip(*sets, strict=True))
+    scores, target = (
+        torch.stack(column).unflatten(0, (2, 2)) for column in zip(*sets, strict=True)
+    )
     where = torch.as_tensor(rng.random((2, 2, 6)) < 0.8)
     values, live = metric.comparisons(scores, target, where=where)
     found = metric.from_bits(values > 0, target, where=where, shape=scores.shape)
@@ -61,8 +70,12 @@ def test_many_sets_and_masks(case: Case) -> None:
     bits = torch.as_tensor(rng.random((3, *values.shape)) < 0.5)
     flipped = torch.where(live, bits, ~bits)
     same = metric.from_bits(bits, target, where=where, shape=scores.shape)
-    torch.testing.assert_close(metric.from_bits(flipped, target, where=where, shape=scores.shape), same)
-    one_by_one = torch.stack([metric.from_bits(b, target, where=where, shape=scores.shape) for b in bits])
+    torch.testing.assert_close(
+        metric.from_bits(flipped, target, where=where, shape=scores.shape), same
+    )
+    one_by_one = torch.stack(
+        [metric.from_bits(b, target, where=where, shape=scores.shape) for b in bits]
+    )
     torch.testing.assert_close(same, one_by_one)
     assert same.shape == (3, 2, 2)
 
@@ -71,7 +84,9 @@ def test_many_sets_and_masks(case: Case) -> None:
 @pytest.mark.parametrize("size", [1, 5])
 def test_flip_gains_are_exact(case: Case, size: int) -> None:
     metric, rng = comparison_metric(case), generator(case)
-    scores, target = separated(case, rng, min(size, 2) if "pose" in case.family or "seg" in case.family else size)
+    scores, target = separated(
+        case, rng, min(size, 2) if "pose" in case.family or "seg" in case.family else size
+    )
     inputs = metric.check(scores, target, None)
     plan = metric.reexpress(inputs.scores.shape, inputs.target, None, torch.float64)
     values, live = plan.comparisons(inputs.scores)
@@ -85,7 +100,9 @@ def test_flip_gains_are_exact(case: Case, size: int) -> None:
 
 @pytest.mark.parametrize("pairs", ["best", "all"])
 @pytest.mark.parametrize("weights", ["linear", "quadratic"])
-def test_weighted_kappa_gains_are_exact_for_sets_masks_and_one_class(weights: str, pairs: str) -> None:
+def test_weighted_kappa_gains_are_exact_for_sets_masks_and_one_class(
+    weights: str, pairs: str
+) -> None:
     metric, rng = mg.metric("kappa", weights=weights, pairs=pairs), np.random.default_rng(0)
     assert isinstance(metric, ComparisonMetric)
     target = torch.as_tensor(rng.integers(0, 5, (3, 4)))
@@ -101,12 +118,16 @@ def test_weighted_kappa_gains_are_exact_for_sets_masks_and_one_class(weights: st
         assert tried[:, 2].any()
 
 
-@pytest.mark.parametrize("case", [case for case in DECIDED + ALL_PAIRS if case.reaches_best], ids=str)
+@pytest.mark.parametrize(
+    "case", [case for case in DECIDED + ALL_PAIRS if case.reaches_best], ids=str
+)
 def test_all_comparisons_won_is_best(case: Case) -> None:
     metric = comparison_metric(case)
     scores, target = tensors(*ideal_set(case.family, generator(case), size=5))
     ideal = metric.ideal_bits(target, shape=scores.shape)
-    assert metric.from_bits(ideal, target, shape=scores.shape).item() == pytest.approx(metric.best, abs=1e-9)
+    assert metric.from_bits(ideal, target, shape=scores.shape).item() == pytest.approx(
+        metric.best, abs=1e-9
+    )
 
 
 @every_form
@@ -143,7 +164,11 @@ def test_bits_that_fit_no_order_are_worth_nothing_to_the_papers_code() -> None:
     assert isinstance(counted, ComparisonMetric)
     assert published.from_bits(cyclic, target) == 0
     assert counted.from_bits(cyclic, target) == pytest.approx((1 / 2 + 2 / 3) / 2)
-    assert published.from_bits(fitting, target) == counted.from_bits(fitting, target) == pytest.approx((1 + 2 / 3) / 2)
+    assert (
+        published.from_bits(fitting, target)
+        == counted.from_bits(fitting, target)
+        == pytest.approx((1 + 2 / 3) / 2)
+    )
 
 
 def test_ties_are_lost() -> None:

@@ -115,29 +115,103 @@ def uses_the_place_of_a_median(scores: Tensor, target: Tensor) -> Tensor:
 
 REFUSALS: list[tuple[Function, str, str, str]] = [
     (branches, "if scores.max() > 0:", "decides a Python branch", "torch.where for a branch"),
-    (branches_on_a_count, "while hits == 0:", "decides a Python branch", "torch.where for a branch"),
-    (takes_the_larger, "return max(shares, key=lambda share: share)", "decides a Python branch", "torch.where"),
-    (uses_item, "count = (scores > 0).sum().item()", "leaves torch by .item()", "tensors for numbers"),
+    (
+        branches_on_a_count,
+        "while hits == 0:",
+        "decides a Python branch",
+        "torch.where for a branch",
+    ),
+    (
+        takes_the_larger,
+        "return max(shares, key=lambda share: share)",
+        "decides a Python branch",
+        "torch.where",
+    ),
+    (
+        uses_item,
+        "count = (scores > 0).sum().item()",
+        "leaves torch by .item()",
+        "tensors for numbers",
+    ),
     (uses_numpy, "decisions = (scores > 0).numpy()", "leaves torch by .numpy()", "as a black box"),
-    (uses_tolist, "best = sorted(scores.detach().tolist())[-2]", "leaves torch by .tolist()", "stay in torch"),
-    (uses_float, "return float(f1(scores, target))", "leaves torch by float()", "tensors for numbers"),
+    (
+        uses_tolist,
+        "best = sorted(scores.detach().tolist())[-2]",
+        "leaves torch by .tolist()",
+        "stay in torch",
+    ),
+    (
+        uses_float,
+        "return float(f1(scores, target))",
+        "leaves torch by float()",
+        "tensors for numbers",
+    ),
     (uses_int, "size = int((scores > 0).sum())", "leaves torch by int()", "tensors for numbers"),
     (counts_with_a_range, "return torch.stack(", "becomes a Python index", "stay in torch"),
-    (writes_by_a_mask, "kept[target == 0] = 0.0", "writes into a tensor", "torch.where, scatter, stack or cat"),
-    (writes_a_decision, "table[0] = (scores > 0).sum()", "writes into a tensor", "torch.where, scatter, stack or cat"),
-    (fills_the_diagonal, "apart.fill_diagonal_(9.0)", "in place by fill_diagonal_", "make a new one"),
+    (
+        writes_by_a_mask,
+        "kept[target == 0] = 0.0",
+        "writes into a tensor",
+        "torch.where, scatter, stack or cat",
+    ),
+    (
+        writes_a_decision,
+        "table[0] = (scores > 0).sum()",
+        "writes into a tensor",
+        "torch.where, scatter, stack or cat",
+    ),
+    (
+        fills_the_diagonal,
+        "apart.fill_diagonal_(9.0)",
+        "in place by fill_diagonal_",
+        "make a new one",
+    ),
     (writes_to_out, "torch.gt(scores, 0, out=place)", "writes into a tensor", "make a new one"),
-    (compares_what_it_picked, "return picked.gt(1)", "another comparison of scores has picked", "keep all items"),
-    (compares_it_by_an_operator, "return (picked > 1)", "another comparison of scores has picked", "keep all items"),
-    (asks_whether_picked_are_equal, "(picked == 1)", "another comparison of scores has picked", "keep all items"),
-    (looks_scores_up, "return torch.searchsorted(", "looks scores up among scores", r"(a > b).sum(-1)"),
-    (asks_what_is_close, "return torch.isclose(", "torch.isclose, which has no gradient", "use comparisons"),
-    (uses_the_place_of_a_median, "return target[middle]", "not taken apart", "indices of argmax, sort or topk"),
+    (
+        compares_what_it_picked,
+        "return picked.gt(1)",
+        "another comparison of scores has picked",
+        "keep all items",
+    ),
+    (
+        compares_it_by_an_operator,
+        "return (picked > 1)",
+        "another comparison of scores has picked",
+        "keep all items",
+    ),
+    (
+        asks_whether_picked_are_equal,
+        "(picked == 1)",
+        "another comparison of scores has picked",
+        "keep all items",
+    ),
+    (
+        looks_scores_up,
+        "return torch.searchsorted(",
+        "looks scores up among scores",
+        r"(a > b).sum(-1)",
+    ),
+    (
+        asks_what_is_close,
+        "return torch.isclose(",
+        "torch.isclose, which has no gradient",
+        "use comparisons",
+    ),
+    (
+        uses_the_place_of_a_median,
+        "return target[middle]",
+        "not taken apart",
+        "indices of argmax, sort or topk",
+    ),
 ]
 
 
-@pytest.mark.parametrize(("fn", "code", "what", "way_out"), REFUSALS, ids=lambda part: getattr(part, "__name__", ""))
-def test_a_refusal_names_the_line_the_reason_and_the_way_out(fn: Function, code: str, what: str, way_out: str) -> None:
+@pytest.mark.parametrize(
+    ("fn", "code", "what", "way_out"), REFUSALS, ids=lambda part: getattr(part, "__name__", "")
+)
+def test_a_refusal_names_the_line_the_reason_and_the_way_out(
+    fn: Function, code: str, what: str, way_out: str
+) -> None:
     lines, first = inspect.getsourcelines(fn)
     number, line = next((first + at, line.strip()) for at, line in enumerate(lines) if code in line)
     place = re.escape(f"{__file__}, line {number}: `{line}` ")
@@ -168,13 +242,25 @@ def counts_in_place(scores: Tensor, target: Tensor) -> Tensor:
 @pytest.mark.parametrize(
     ("fn", "message"),
     [
-        (never_compares, "never compares scores, so it has a gradient as it is: use it, or minus it, as the loss"),
+        (
+            never_compares,
+            "never compares scores, so it has a gradient as it is: use it, or minus it, as the loss",
+        ),
         (is_random, "when it is called and .* when it is watched.* or it is random"),
         (changes_and_looks, "changes a tensor in place that is looked at later; .*torch.where"),
         (counts_in_place, "changes a tensor in place that is looked at later; .*scatter"),
-        (lambda scores, target: scores > 0, r"must give a tensor with one number for a set; got shape \[6\]"),
-        (lambda scores, target: ((scores > 0).sum(), 6), "must give a tensor with one number for a set; got tuple"),
-        (lambda scores, target: None, "must give a tensor with one number for a set; got NoneType None"),
+        (
+            lambda scores, target: scores > 0,
+            r"must give a tensor with one number for a set; got shape \[6\]",
+        ),
+        (
+            lambda scores, target: ((scores > 0).sum(), 6),
+            "must give a tensor with one number for a set; got tuple",
+        ),
+        (
+            lambda scores, target: None,
+            "must give a tensor with one number for a set; got NoneType None",
+        ),
     ],
 )
 def test_what_no_single_line_is_to_blame_for_is_said_too(fn: Function, message: str) -> None:
@@ -186,7 +272,9 @@ def test_the_line_is_the_one_of_a_helper_that_is_called() -> None:
     def metric(scores: Tensor, target: Tensor) -> Tensor:
         return torch.tensor(uses_float(scores, target))
 
-    with pytest.raises(WatchError, match=f"line {line_of(uses_float, 'return float(f1(scores, target))')}: "):
+    with pytest.raises(
+        WatchError, match=f"line {line_of(uses_float, 'return float(f1(scores, target))')}: "
+    ):
         mg.reexpress(metric).explain(SCORES, TARGET)
 
 
@@ -197,7 +285,9 @@ def test_a_change_in_place_is_refused_by_its_line() -> None:
 
 def test_a_change_in_place_is_noticed_whatever_the_first_set_was() -> None:
     with pytest.raises(WatchError, match=r"apart\.abs_"):
-        mg.reexpress(changes_and_looks).comparisons(TARGET + 0.5, TARGET)  # abs changes nothing here
+        mg.reexpress(changes_and_looks).comparisons(
+            TARGET + 0.5, TARGET
+        )  # abs changes nothing here
 
 
 def stops_early(scores: Tensor, target: Tensor) -> Tensor:
@@ -241,7 +331,12 @@ def test_a_function_that_changes_its_target_changes_nobody_elses() -> None:
     found = gradient(mg.reexpress(moves_the_target, best=1.0), SCORES, target)
     torch.testing.assert_close(target, TARGET)
     torch.testing.assert_close(
-        found, gradient(mg.reexpress(lambda s, y: ((s > 0) == (y == 1)).double().mean(), best=1.0), SCORES, TARGET)
+        found,
+        gradient(
+            mg.reexpress(lambda s, y: ((s > 0) == (y == 1)).double().mean(), best=1.0),
+            SCORES,
+            TARGET,
+        ),
     )
 
 
@@ -249,4 +344,8 @@ def test_a_function_that_fails_for_other_bits_says_so_or_does_without_them() -> 
     def largest_of_picked(scores: Tensor, target: Tensor) -> Tensor:
         return target[scores > 0].double().max()
 
-    assert gradient(mg.reexpress(largest_of_picked, best=1.0), torch.tensor([1.0, -1.0]), TARGET[:2]).isfinite().all()
+    assert (
+        gradient(mg.reexpress(largest_of_picked, best=1.0), torch.tensor([1.0, -1.0]), TARGET[:2])
+        .isfinite()
+        .all()
+    )

@@ -26,12 +26,16 @@ def test_wrong_names_and_options_get_a_hint() -> None:
         mg.metric("roc_auc")
     with pytest.raises(ValueError, match="there is no metric named 'zzz'; names: accuracy, "):
         mg.metric("zzz")
-    with pytest.raises(TypeError, match="f1 has no option treshold; it takes average, multilabel, threshold"):
+    with pytest.raises(
+        TypeError, match="f1 has no option treshold; it takes average, multilabel, threshold"
+    ):
         mg.metric("f1", treshold=0.5)
 
 
 def test_a_class_is_no_metric() -> None:
-    with pytest.raises(TypeError, match=r"pass a metric's name or an instance, .* got the class F1"):
+    with pytest.raises(
+        TypeError, match=r"pass a metric's name or an instance, .* got the class F1"
+    ):
         mg.metric(type(mg.metric("f1")))
 
 

@@ -13,7 +13,12 @@ from torch import Tensor, nn
 
 import metricgrad as mg
 from metricgrad.metrics.base import Inputs
-from metricgrad.surrogates.correlation import gradient_norms, gradient_penalty, soft_spearman, sorting_network_rank
+from metricgrad.surrogates.correlation import (
+    gradient_norms,
+    gradient_penalty,
+    soft_spearman,
+    sorting_network_rank,
+)
 from metricgrad.surrogates.nets.items import Sees, seen
 from metricgrad.surrogates.sources import broad
 from tests.trainings import seeded
@@ -31,7 +36,9 @@ def classes(sets: int = 6, items: int = 12, number: int = 4, seed: int = 0) -> S
     return broad(sets, items, classes=number)(seeded(seed))
 
 
-def tokens(sets: int = 5, items: int = 3, length: int = 6, vocabulary: int = 4, seed: int = 0) -> Sets:
+def tokens(
+    sets: int = 5, items: int = 3, length: int = 6, vocabulary: int = 4, seed: int = 0
+) -> Sets:
     scores, target = broad(sets, items * length, classes=vocabulary)(seeded(seed))
     target = target.unflatten(1, (items, length))
     target[:, :, -1] = -1  # padding
@@ -54,25 +61,61 @@ def maps(sets: int = 5, items: int = 2, joints: int = 3, seed: int = 0) -> Sets:
 
 
 KINDS: dict[str, tuple[Any, Any, Sets]] = {
-    "classification": ("accuracy", lambda: mg.nets.Classification(width=8, generator=seeded()), classes()),
-    "binary accuracy": ("accuracy", lambda: mg.nets.Classification(width=8, generator=seeded()), binary()),
-    "margin": ("accuracy", lambda: mg.nets.Classification(width=8, sees="margin", generator=seeded()), classes()),
-    "set, binary": ("f1", lambda: mg.nets.SetNetwork(width=8, context=4, generator=seeded()), binary()),
-    "set, no context": ("auc", lambda: mg.nets.SetNetwork(width=8, context=0, generator=seeded()), binary()),
-    "set, classes": ("f1", lambda: mg.nets.SetNetwork(width=8, context=4, generator=seeded()), classes()),
+    "classification": (
+        "accuracy",
+        lambda: mg.nets.Classification(width=8, generator=seeded()),
+        classes(),
+    ),
+    "binary accuracy": (
+        "accuracy",
+        lambda: mg.nets.Classification(width=8, generator=seeded()),
+        binary(),
+    ),
+    "margin": (
+        "accuracy",
+        lambda: mg.nets.Classification(width=8, sees="margin", generator=seeded()),
+        classes(),
+    ),
+    "set, binary": (
+        "f1",
+        lambda: mg.nets.SetNetwork(width=8, context=4, generator=seeded()),
+        binary(),
+    ),
+    "set, no context": (
+        "auc",
+        lambda: mg.nets.SetNetwork(width=8, context=0, generator=seeded()),
+        binary(),
+    ),
+    "set, classes": (
+        "f1",
+        lambda: mg.nets.SetNetwork(width=8, context=4, generator=seeded()),
+        classes(),
+    ),
     "set, labels": (
         mg.metric("f1", multilabel=True),
         lambda: mg.nets.SetNetwork(width=8, context=4, generator=seeded()),
         broad(6, 12, classes=3, multilabel=True)(seeded()),
     ),
-    "set, grades": ("ndcg", lambda: mg.nets.SetNetwork(width=8, context=4, generator=seeded()), binary()),
-    "embeddings": ("accuracy", lambda: mg.nets.Embeddings(4, width=8, embedding=5, generator=seeded()), classes()),
+    "set, grades": (
+        "ndcg",
+        lambda: mg.nets.SetNetwork(width=8, context=4, generator=seeded()),
+        binary(),
+    ),
+    "embeddings": (
+        "accuracy",
+        lambda: mg.nets.Embeddings(4, width=8, embedding=5, generator=seeded()),
+        classes(),
+    ),
     "heatmaps": (
         mg.metric("pck", radius=1.5),
         lambda: mg.nets.Heatmaps((6, 5), width=8, embedding=4, generator=seeded()),
         maps(),
     ),
-    "sequence": ("bleu", lambda: mg.nets.Sequence(width=8, heads=2, blocks=1, generator=seeded()), tokens()),
+    "sequence": (
+        "bleu",
+        lambda: mg.nets.Sequence(width=8, heads=2, blocks=1, generator=seeded()),
+        tokens(),
+    ),
     "references": (
         "bleu",
         lambda: mg.nets.Sequence(width=8, heads=2, blocks=1, generator=seeded()),
@@ -114,25 +157,39 @@ def soft_spearman_by_hand(losses: np.ndarray, truth: np.ndarray, slope: float) -
     return float(np.corrcoef(ranks, stats.rankdata(truth))[0, 1])
 
 
-# ---------------------------------------------------------------------------------------------------- the objective
+# ----------------------------------------------------------------------------------------------------
+# the objective
 
 
 def test_soft_spearman_matches_hand_computed_values() -> None:
-    losses, truth = torch.randn(9, generator=seeded(), dtype=torch.float64), torch.tensor([3.0, 1, 1, 2, 5, 5, 5, 0, 4])
+    losses, truth = (
+        torch.randn(9, generator=seeded(), dtype=torch.float64),
+        torch.tensor([3.0, 1, 1, 2, 5, 5, 5, 0, 4]),
+    )
     found = soft_spearman(losses, truth, slope=3.0).item()
-    assert found == pytest.approx(soft_spearman_by_hand(losses.numpy(), truth.numpy(), 3.0), abs=1e-9)
+    assert found == pytest.approx(
+        soft_spearman_by_hand(losses.numpy(), truth.numpy(), 3.0), abs=1e-9
+    )
 
 
 @pytest.mark.parametrize("rank", ["pairwise", "sorting_network"])
 @pytest.mark.parametrize("scale", [1e-4, 0.01, 100.0, 1e5])
 def test_soft_spearman_does_not_depend_on_the_scale_of_the_losses(rank: Any, scale: float) -> None:
-    losses, truth = torch.randn(32, generator=seeded(), dtype=torch.float64), torch.rand(32, generator=seeded(1))
+    losses, truth = (
+        torch.randn(32, generator=seeded(), dtype=torch.float64),
+        torch.rand(32, generator=seeded(1)),
+    )
     plain = soft_spearman(losses, truth, rank=rank)
-    torch.testing.assert_close(soft_spearman(scale * losses + 7, truth, rank=rank), plain, rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(
+        soft_spearman(scale * losses + 7, truth, rank=rank), plain, rtol=1e-6, atol=1e-6
+    )
 
 
 def test_soft_spearman_approaches_scipys_and_shares_ranks_among_ties_of_the_metric() -> None:
-    losses, truth = torch.randn(64, generator=seeded()), torch.randint(5, (64,), generator=seeded(1)).float()
+    losses, truth = (
+        torch.randn(64, generator=seeded()),
+        torch.randint(5, (64,), generator=seeded(1)).float(),
+    )
     expected = stats.spearmanr(losses, truth)[0]
     assert soft_spearman(losses, truth, slope=1e4).item() == pytest.approx(expected, abs=1e-3)
 
@@ -148,7 +205,9 @@ def test_equal_losses_have_no_correlation_and_a_finite_gradient() -> None:
 
 def test_a_sorting_network_ranks_any_number_of_values() -> None:
     values = torch.tensor([0.3, -1.0, 2.0, 0.9, -0.2])
-    torch.testing.assert_close(sorting_network_rank(values, 1e3), mg.ops.hard_rank(values), atol=0.05, rtol=0)
+    torch.testing.assert_close(
+        sorting_network_rank(values, 1e3), mg.ops.hard_rank(values), atol=0.05, rtol=0
+    )
 
 
 def test_the_penalty_matches_hand_computed_values() -> None:
@@ -156,7 +215,9 @@ def test_the_penalty_matches_hand_computed_values() -> None:
     scores = torch.zeros(2, 2, dtype=torch.float64, requires_grad=True)
     losses = (weights * scores).mean(-1)  # an item's own slope is its weight
     norms = [math.sqrt((1 + 4) / 2), math.sqrt(9 / 2)]
-    torch.testing.assert_close(gradient_norms(losses, scores).detach(), torch.tensor(norms, dtype=torch.float64))
+    torch.testing.assert_close(
+        gradient_norms(losses, scores).detach(), torch.tensor(norms, dtype=torch.float64)
+    )
     expected = sum((norm - 1) ** 2 for norm in norms) / 2
     assert gradient_penalty(gradient_norms(losses, scores)).item() == pytest.approx(expected)
 
@@ -165,7 +226,9 @@ def test_only_gradients_that_stick_out_are_penalised_by_default() -> None:
     slopes = torch.tensor([1.0] * 7 + [9.0])  # the mean is 2, so three times the mean is 6
     scores = torch.zeros(8, 3, requires_grad=True)
     losses = slopes * scores.mean(-1)
-    assert gradient_penalty(gradient_norms(losses, scores), "at_most").item() == pytest.approx((9 / 2 - 3) ** 2 / 8)
+    assert gradient_penalty(gradient_norms(losses, scores), "at_most").item() == pytest.approx(
+        (9 / 2 - 3) ** 2 / 8
+    )
     assert mg.ReLoss("f1").smooth == "at_most"
 
 
@@ -174,10 +237,14 @@ def test_the_misfit_is_the_papers_objective_by_hand() -> None:
     loss = mg.ReLoss(metric, net=Mean(), penalty=10.0, smooth="equal", slope=2.0)
     scores, target = torch.randn(7, 5, generator=seeded()), torch.zeros(7, 5)
     losses, truth = 2 * scores.mean(-1).numpy(), 1 - (scores > 0).double().mean(-1).numpy()
-    expected = 1 - soft_spearman_by_hand(losses, truth, 2.0) + 10.0 * (2.0 - 1.0) ** 2  # the slope is 2 everywhere
+    expected = (
+        1 - soft_spearman_by_hand(losses, truth, 2.0) + 10.0 * (2.0 - 1.0) ** 2
+    )  # the slope is 2 everywhere
     assert loss.misfit(scores, target).item() == pytest.approx(expected, abs=1e-5)
     approximation = mg.ReLoss(loss.metric, net=Mean(), penalty=0.0, objective="approximation")
-    assert approximation.misfit(scores, target).item() == pytest.approx(float(((losses - truth) ** 2).mean()), abs=1e-5)
+    assert approximation.misfit(scores, target).item() == pytest.approx(
+        float(((losses - truth) ** 2).mean()), abs=1e-5
+    )
 
 
 def test_the_misfit_teaches_the_parameters_and_leaves_the_scores_alone() -> None:
@@ -185,10 +252,14 @@ def test_the_misfit_teaches_the_parameters_and_leaves_the_scores_alone() -> None
     scores = scores.clone().requires_grad_()
     loss.misfit(scores, target).backward()
     assert scores.grad is None
-    assert all(parameter.grad is not None and parameter.grad.abs().sum() > 0 for parameter in loss.net.parameters())
+    assert all(
+        parameter.grad is not None and parameter.grad.abs().sum() > 0
+        for parameter in loss.net.parameters()
+    )
 
 
-# ----------------------------------------------------------------------------------------------------- the networks
+# -----------------------------------------------------------------------------------------------------
+# the networks
 
 
 def test_the_network_for_classes_has_the_papers_size() -> None:
@@ -228,7 +299,10 @@ def test_the_order_of_items_does_not_matter(kind: str) -> None:
     loss, scores, target = made(kind)
     order = torch.randperm(scores.shape[1], generator=seeded(3))
     torch.testing.assert_close(
-        loss.per_set(scores[:, order], target[:, order]), loss.per_set(scores, target), atol=1e-6, rtol=1e-5
+        loss.per_set(scores[:, order], target[:, order]),
+        loss.per_set(scores, target),
+        atol=1e-6,
+        rtol=1e-5,
     )
 
 
@@ -264,7 +338,9 @@ def test_a_loss_is_exact_after_save_and_load(kind: str, tmp_path: Path) -> None:
     loss.orientation.neg_()
     loss.scale.fill_(0.7)
     loss.save(tmp_path / "loss.safetensors")
-    given = loss.metric if kind == "spans" else None  # its metric has a function, which no file can hold
+    given = (
+        loss.metric if kind == "spans" else None
+    )  # its metric has a function, which no file can hold
     again = mg.load_surrogate(tmp_path / "loss.safetensors", metric=given)
     assert repr(again) == repr(loss)
     assert torch.equal(again.per_set(scores, target), loss.per_set(scores, target))
@@ -272,7 +348,9 @@ def test_a_loss_is_exact_after_save_and_load(kind: str, tmp_path: Path) -> None:
 
 def test_a_loss_that_has_learned_nothing_says_so_once() -> None:
     loss, (scores, target) = mg.ReLoss("f1", generator=seeded()), binary()
-    with pytest.warns(UserWarning, match="has not learned f1 yet, its network is random; call loss.learn"):
+    with pytest.warns(
+        UserWarning, match="has not learned f1 yet, its network is random; call loss.learn"
+    ):
         loss(scores, target)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -298,7 +376,9 @@ def test_sets_on_which_the_metric_is_undefined_are_left_out(name: str) -> None:
         assert not leaf.grad.any()
 
 
-@pytest.mark.parametrize("loss", [mg.ReLoss.pretrained("auc"), mg.UniLoss("auc"), mg.baselines.PairwiseRanking()])
+@pytest.mark.parametrize(
+    "loss", [mg.ReLoss.pretrained("auc"), mg.UniLoss("auc"), mg.baselines.PairwiseRanking()]
+)
 def test_a_column_of_scores_and_targets_is_one_set_of_items(loss: mg.Surrogate) -> None:
     scores, target = (part[0] for part in binary(items=30))
     column = loss(scores.unsqueeze(-1), target.unsqueeze(-1))
@@ -335,7 +415,10 @@ def test_the_steepness_of_a_loss_does_not_depend_on_padding_or_on_a_scale_it_doe
 
     expected = steepness(scores, target)
     torch.testing.assert_close(steepness(100 * scores, target), expected, rtol=1e-3, atol=1e-5)
-    more, none = torch.cat([scores, torch.full((6, 30), 7.0)], 1), torch.zeros(6, 30, dtype=torch.bool)
+    more, none = (
+        torch.cat([scores, torch.full((6, 30), 7.0)], 1),
+        torch.zeros(6, 30, dtype=torch.bool),
+    )
     where = torch.cat([~torch.zeros_like(target, dtype=torch.bool), none], 1)
     padded = steepness(more, torch.cat([target.bool(), none], 1), where)
     torch.testing.assert_close(padded, expected, rtol=1e-3, atol=1e-5)
@@ -362,22 +445,35 @@ def test_what_a_network_sees() -> None:
     kinds: tuple[Sees, Sees] = ("probability", "margin")
     every, margin = (seen(scores, target, sees) for sees in kinds)
     torch.testing.assert_close(every, scores.softmax(-1)[..., 1])
-    torch.testing.assert_close(margin, torch.tensor([[-1.0]]).asinh())  # 1 against 2, whatever the third is
+    torch.testing.assert_close(
+        margin, torch.tensor([[-1.0]]).asinh()
+    )  # 1 against 2, whatever the third is
 
 
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
         (lambda: mg.ReLoss("f1", penalty=-1.0), "penalty must be 0 or more.*-1"),
-        (lambda: mg.ReLoss("f1", rank="bubble"), "rank must be one of 'pairwise', 'sorting_network'; got 'bubble'"),  # type: ignore[arg-type]
+        (
+            lambda: mg.ReLoss("f1", rank="bubble"),
+            "rank must be one of 'pairwise', 'sorting_network'; got 'bubble'",
+        ),  # type: ignore[arg-type]
         (lambda: mg.ReLoss("f1", objective="hope"), "objective must be one of .* got 'hope'"),  # type: ignore[arg-type]
         (lambda: mg.ReLoss("pck"), r"pass net=mg.nets.Heatmaps\(\(64, 48\)\)"),
         (lambda: mg.nets.Classification(sees="all"), "sees must be .* got 'all'"),  # type: ignore[arg-type]
-        (lambda: mg.nets.Heatmaps((3,)), r"size must be the height and width of the maps; got \(3,\)"),
-        (lambda: mg.nets.Sequence(width=10, heads=4), "width=10 and heads=4"),
-        (lambda: mg.ReLoss("bleu")(torch.zeros(2, 5, 7), torch.zeros(2, 4)), r"nets.Sequence takes .* target \[2, 4\]"),
         (
-            lambda: mg.ReLoss("accuracy", net=mg.nets.Embeddings(3))(torch.zeros(5, 4), torch.zeros(5).long()),
+            lambda: mg.nets.Heatmaps((3,)),
+            r"size must be the height and width of the maps; got \(3,\)",
+        ),
+        (lambda: mg.nets.Sequence(width=10, heads=4), "width=10 and heads=4"),
+        (
+            lambda: mg.ReLoss("bleu")(torch.zeros(2, 5, 7), torch.zeros(2, 4)),
+            r"nets.Sequence takes .* target \[2, 4\]",
+        ),
+        (
+            lambda: mg.ReLoss("accuracy", net=mg.nets.Embeddings(3))(
+                torch.zeros(5, 4), torch.zeros(5).long()
+            ),
             r"takes scores \[..., N, 3\] .* got scores \[5, 4\]",
         ),
     ],

@@ -26,7 +26,9 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_a_report_needs_nothing_but_itself(finished: Path) -> None:
     page = (finished / "report.html").read_text()
-    assert "://" not in page  # no address: `:` is not among the letters that pictures are written in
+    assert (
+        "://" not in page
+    )  # no address: `:` is not among the letters that pictures are written in
     assert page.count("data:image/png;base64,") == 6
     result = json.loads((finished / "result.json").read_text())
     assert result["verdict"].split(":")[0] in page
@@ -41,7 +43,10 @@ def test_a_report_is_drawn_again(finished: Path) -> None:
     assert run("report", finished).exit_code == 0
     assert (finished / "report.html").read_bytes() == before
     nowhere = run("report", finished / "figures")
-    assert (nowhere.exit_code, "has no config.json and result.json" in nowhere.output.replace("\n", " ")) == (2, True)
+    assert (
+        nowhere.exit_code,
+        "has no config.json and result.json" in nowhere.output.replace("\n", " "),
+    ) == (2, True)
 
 
 @pytest.mark.parametrize("kind", ["classes", "order"])
@@ -51,7 +56,16 @@ def test_reports_of_other_tasks(kind: str, tmp_path: Path) -> None:
         frame["label"] = np.digitize(frame["one"], [-0.5, 0.5])
     frame.to_csv(tmp_path / "data.csv", index=False)
     options = ("--metric", "accuracy") if kind == "classes" else ("--metric", "average_precision")
-    found = run("train", tmp_path / "data.csv", "--target", "label", *QUICK, *options, "--out", tmp_path / "run")
+    found = run(
+        "train",
+        tmp_path / "data.csv",
+        "--target",
+        "label",
+        *QUICK,
+        *options,
+        "--out",
+        tmp_path / "run",
+    )
     assert found.exit_code == 0, found.output
     pictures = {path.stem for path in (tmp_path / "run" / "figures").iterdir()}
     common = {"comparison", "curves", "alignment"}  # a metric of order asks for no decision
@@ -63,9 +77,19 @@ def test_reports_of_other_tasks(kind: str, tmp_path: Path) -> None:
 def test_losses_that_cannot_be_ranked_are_left_out_of_the_evidence() -> None:
     x = torch.randn(200, 2, generator=torch.Generator().manual_seed(0))
     y = (x[:, 0] + x[:, 1].square() > 1.5).long()
-    found = mg.fit(torch.nn.Linear(2, 1), (x, y), metric="auc", method="cross_entropy", rate=0.1, epochs=2, folds=1)
+    found = mg.fit(
+        torch.nn.Linear(2, 1),
+        (x, y),
+        metric="auc",
+        method="cross_entropy",
+        rate=0.1,
+        epochs=2,
+        folds=1,
+    )
     assert "aligned_names" in gather(replace(found, score_sets=found.score_sets * 4), x, y)
-    one_class = [sets._replace(target=torch.zeros_like(sets.target)) for sets in found.score_sets * 4]
+    one_class = [
+        sets._replace(target=torch.zeros_like(sets.target)) for sets in found.score_sets * 4
+    ]
     assert "aligned_names" not in gather(replace(found, score_sets=one_class), x, y)
 
 
@@ -80,13 +104,21 @@ def shown(path: Path) -> dict[str, Any]:
     """What a browser of a telephone's width makes of a page."""
     from playwright.sync_api import sync_playwright
 
-    options = ["--no-sandbox", "--disable-background-networking", "--disable-component-update", "--no-first-run"]
+    options = [
+        "--no-sandbox",
+        "--disable-background-networking",
+        "--disable-component-update",
+        "--no-first-run",
+    ]
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=options)
         page = browser.new_page(viewport={"width": 390, "height": 800})
         errors: list[str] = []
         asked: list[str] = []
-        page.on("console", lambda message: errors.append(message.text) if message.type == "error" else None)
+        page.on(
+            "console",
+            lambda message: errors.append(message.text) if message.type == "error" else None,
+        )
         page.on("pageerror", lambda error: errors.append(str(error)))
         page.on("request", lambda request: asked.append(request.url))
         page.goto(path.as_uri())
@@ -94,7 +126,9 @@ def shown(path: Path) -> dict[str, Any]:
         found = {
             "errors": errors,
             "asked": asked,
-            "widths": page.evaluate("[...document.images].map(image => image.complete ? image.naturalWidth : 0)"),
+            "widths": page.evaluate(
+                "[...document.images].map(image => image.complete ? image.naturalWidth : 0)"
+            ),
             "overflow": page.evaluate("document.documentElement.scrollWidth - window.innerWidth"),
             "title": page.title(),
         }
@@ -102,10 +136,16 @@ def shown(path: Path) -> dict[str, Any]:
     return found
 
 
-@pytest.mark.skipif(shutil.which("chromium") is None, reason="needs Debian's chromium, which .ci/run installs")
+@pytest.mark.skipif(
+    shutil.which("chromium") is None, reason="needs Debian's chromium, which .ci/run installs"
+)
 @pytest.mark.parametrize(
     ("command", "pictures"),
-    [((), 6), (("train", "--metric", "average_precision"), 4), (("compare", "--splits", 2, "--methods", "focal"), 1)],
+    [
+        ((), 6),
+        (("train", "--metric", "average_precision"), 4),
+        (("compare", "--splits", 2, "--methods", "focal"), 1),
+    ],
     ids=["decisions", "order", "comparison"],
 )
 def test_a_browser_shows_the_report(

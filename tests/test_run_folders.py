@@ -67,10 +67,14 @@ def test_two_starts_at_once_do_not_share_a_folder(data: Path, tmp_path: Path) ->
         other.kill()
     assert found.exit_code == 2
     assert "another process is at work in" in found.output.replace("\n", " ")
-    assert train(data, "--out", tmp_path / "run", "--method", "cross_entropy").exit_code == 0  # its lock went with it
+    assert (
+        train(data, "--out", tmp_path / "run", "--method", "cross_entropy").exit_code == 0
+    )  # its lock went with it
 
 
-def test_a_report_that_a_kill_has_cost_is_written_by_the_next_start(data: Path, tmp_path: Path) -> None:
+def test_a_report_that_a_kill_has_cost_is_written_by_the_next_start(
+    data: Path, tmp_path: Path
+) -> None:
     train(data, "--out", tmp_path / "run", "--method", "cross_entropy")
     report = tmp_path / "run" / "report.html"
     before = report.read_bytes()
@@ -81,7 +85,16 @@ def test_a_report_that_a_kill_has_cost_is_written_by_the_next_start(data: Path, 
 
 def test_a_run_that_was_killed_goes_on_and_ends_the_same(data: Path, tmp_path: Path) -> None:
     def command(out: str) -> list[str]:
-        main = ["-m", "metricgrad", "train", str(data), "--target", "label", "--out", str(tmp_path / out)]
+        main = [
+            "-m",
+            "metricgrad",
+            "train",
+            str(data),
+            "--target",
+            "label",
+            "--out",
+            str(tmp_path / out),
+        ]
         return [sys.executable, *main, *QUICK, "--method", "uniloss"]
 
     surroundings = {**os.environ, "OMP_NUM_THREADS": "1"}
@@ -109,7 +122,10 @@ def test_a_refused_command_does_not_block_its_folder(data: Path, tmp_path: Path)
     assert run(*options, "--method", "cross_entropy").exit_code == 0
     (tmp_path / "file").write_text("")
     taken = run("train", data, "--target", "label", "--out", tmp_path / "file")
-    assert (taken.exit_code, "is a file; name a folder" in taken.output.replace("\n", " ")) == (2, True)
+    assert (taken.exit_code, "is a file; name a folder" in taken.output.replace("\n", " ")) == (
+        2,
+        True,
+    )
 
 
 FULL_DISK = """
@@ -120,7 +136,9 @@ app(["train", "--epochs", "2", "--method", "cross_entropy", "--hidden", "none", 
 """
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="limits the length of files by the operating system")
+@pytest.mark.skipif(
+    sys.platform != "linux", reason="limits the length of files by the operating system"
+)
 def test_a_full_disk_is_told_in_a_sentence_and_the_run_goes_on_later(tmp_path: Path) -> None:
     def start(length: int) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-c", FULL_DISK, str(length), str(tmp_path / "run")]

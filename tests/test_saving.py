@@ -21,8 +21,12 @@ def test_a_loaded_loss_is_the_saved_one(case: Case, tmp_path: Path) -> None:
     loaded = mg.load_surrogate(tmp_path / "loss.safetensors")
     assert isinstance(loaded, mg.UniLoss)
     assert loaded.metric == loss.metric
-    scores, target = separated(case, generator(case), 4 if case.family not in ("segmentation", "pose") else 1)
-    torch.testing.assert_close(loaded.relaxed(scores, target), loss.relaxed(scores, target), rtol=0, atol=0)
+    scores, target = separated(
+        case, generator(case), 4 if case.family not in ("segmentation", "pose") else 1
+    )
+    torch.testing.assert_close(
+        loaded.relaxed(scores, target), loss.relaxed(scores, target), rtol=0, atol=0
+    )
 
 
 @pytest.mark.parametrize(
@@ -69,13 +73,15 @@ def test_what_is_no_surrogate_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="holds tensors but no surrogate"):
         mg.load_surrogate(tmp_path / "tensors")
     with pytest.raises(ValueError, match="a sampling function of its own cannot be saved"):
-        mg.UniLoss("f1", interpolation="idw", anchors=lambda plan, bits, live, generator: bits[None]).save(
-            tmp_path / "x"
-        )
+        mg.UniLoss(
+            "f1", interpolation="idw", anchors=lambda plan, bits, live, generator: bits[None]
+        ).save(tmp_path / "x")
     assert not (tmp_path / "x").exists()
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="limits the length of files by the operating system")
+@pytest.mark.skipif(
+    sys.platform != "linux", reason="limits the length of files by the operating system"
+)
 def test_a_failed_save_leaves_the_old_file(tmp_path: Path) -> None:
     import resource
 

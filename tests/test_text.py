@@ -37,7 +37,9 @@ def test_dynamic_programmes_equal_rapidfuzz(pairs: list[tuple[list[int], list[in
 
 
 @hypothesis.given(st.lists(st.tuples(sequences, sequences, sequences), min_size=1, max_size=4))
-def test_clipped_matches_equal_counters(triples: list[tuple[list[int], list[int], list[int]]]) -> None:
+def test_clipped_matches_equal_counters(
+    triples: list[tuple[list[int], list[int], list[int]]],
+) -> None:
     def grams(ids: list[int], n: int) -> Counter[tuple[int, ...]]:
         return Counter(tuple(ids[i : i + n]) for i in range(len(ids) - n + 1))
 
@@ -47,8 +49,13 @@ def test_clipped_matches_equal_counters(triples: list[tuple[list[int], list[int]
     apart = tokens.ngram_matches(left, right, 3, pool=False)
     for row, (h, *refs) in enumerate(triples):
         for n in (1, 2, 3):
-            assert pooled[row, n - 1] == (grams(h, n) & (grams(refs[0], n) | grams(refs[1], n))).total()
-            assert apart[row, :, n - 1].tolist() == [(grams(h, n) & grams(ref, n)).total() for ref in refs]
+            assert (
+                pooled[row, n - 1]
+                == (grams(h, n) & (grams(refs[0], n) | grams(refs[1], n))).total()
+            )
+            assert apart[row, :, n - 1].tolist() == [
+                (grams(h, n) & grams(ref, n)).total() for ref in refs
+            ]
 
 
 @pytest.mark.parametrize("name", TEXT)
@@ -73,12 +80,19 @@ def test_end_padding_and_where_say_the_same(name: str) -> None:
 @pytest.mark.parametrize("name", TEXT)
 def test_a_decoder_may_change_the_length(name: str) -> None:
     generator = torch.Generator().manual_seed(0)
-    scores, target = torch.randn(3, 6, 4, generator=generator), torch.randint(0, 4, (3, 2), generator=generator)
+    scores, target = (
+        torch.randn(3, 6, 4, generator=generator),
+        torch.randint(0, 4, (3, 2), generator=generator),
+    )
     first_two = mg.metric(name, decode=lambda s: s.argmax(-1)[..., :2])
     assert first_two(scores, target) == mg.metric(name)(scores[:, :2], target)
     where = torch.tensor([True, False, True])
-    assert first_two(scores, target, where=where) == mg.metric(name)(scores[where, :2], target[where])
-    with pytest.raises(ValueError, match=r"decode must give integer ids .* it gave torch.float32 of shape \[3, 6\]"):
+    assert first_two(scores, target, where=where) == mg.metric(name)(
+        scores[where, :2], target[where]
+    )
+    with pytest.raises(
+        ValueError, match=r"decode must give integer ids .* it gave torch.float32 of shape \[3, 6\]"
+    ):
         mg.metric(name, decode=lambda s: s.amax(-1))(scores, target)
     with pytest.raises(ValueError, match="it gave list"):
         mg.metric(name, decode=lambda s: s.argmax(-1).tolist())(scores, target)
@@ -89,9 +103,16 @@ def test_detokenized_text_is_compared_by_words_or_characters() -> None:
     mine, right = words(ids[0].tolist()), words(target[0].tolist())
     bleu = sacrebleu.BLEU(tokenize="none", force=True).corpus_score([mine], [[right]]).score / 100
     assert mg.metric("bleu", detokenize=words)(ids, target).item() == pytest.approx(bleu)
-    assert mg.metric("edit_distance", detokenize=words)(ids, target) == Levenshtein.distance(mine, right)
+    assert mg.metric("edit_distance", detokenize=words)(ids, target) == Levenshtein.distance(
+        mine, right
+    )
     assert mg.metric("word_error_rate", detokenize=words)(ids, target) == pytest.approx(1 / 6)
-    assert mg.metric("exact_match", detokenize=lambda row: words(row).replace("a mat", "the mat"))(ids, target) == 1
+    assert (
+        mg.metric("exact_match", detokenize=lambda row: words(row).replace("a mat", "the mat"))(
+            ids, target
+        )
+        == 1
+    )
     letters = mg.metric("rouge_l", detokenize=lambda row: [word[0] for word in words(row).split()])
     assert letters(ids, target) == pytest.approx(2 * 5 / 12)
 
@@ -114,7 +135,9 @@ def test_masked_targets_are_not_looked_at_and_others_are() -> None:
     assert mg.metric("exact_match")(ids, target, where=torch.tensor([[True, True, False]])) == 1
     for wrong in (float("nan"), float("inf"), 0.5):
         target[0, 2] = wrong
-        with pytest.raises(ValueError, match=r"token ids, whole numbers; got torch.float32 of shape \[1, 3\]"):
+        with pytest.raises(
+            ValueError, match=r"token ids, whole numbers; got torch.float32 of shape \[1, 3\]"
+        ):
             mg.metric("exact_match")(ids, target)
 
 
@@ -140,7 +163,10 @@ def test_sentence_bleu_is_a_set_of_one() -> None:
     metric = mg.metric("bleu", effective_order=True)
     for _ in range(50):
         ids, target = generator.integers(0, 5, (2, 1, 7))
-        expected = scorer.sentence_score(" ".join(map(str, ids[0])), [" ".join(map(str, target[0]))]).score / 100
+        expected = (
+            scorer.sentence_score(" ".join(map(str, ids[0])), [" ".join(map(str, target[0]))]).score
+            / 100
+        )
         assert metric(ids, target).item() == pytest.approx(expected, abs=1e-9)
 
 
@@ -148,9 +174,14 @@ def test_spans_are_decoded_from_start_and_end_scores() -> None:
     generator = torch.Generator().manual_seed(0)
     scores = torch.randn(50, 9, 2, generator=generator)
     for row, positions in zip(scores, mg.decode_spans(scores), strict=True):
-        best = max(((i, j) for i in range(9) for j in range(i, 9)), key=lambda ij: row[ij[0], 0] + row[ij[1], 1])
+        best = max(
+            ((i, j) for i in range(9) for j in range(i, 9)),
+            key=lambda ij: row[ij[0], 0] + row[ij[1], 1],
+        )
         assert positions[positions >= 0].tolist() == list(range(best[0], best[1] + 1))
-    with pytest.raises(ValueError, match=r"takes start and end scores \[..., N, T, 2\]; got shape \[50, 9, 3\]"):
+    with pytest.raises(
+        ValueError, match=r"takes start and end scores \[..., N, T, 2\]; got shape \[50, 9, 3\]"
+    ):
         mg.decode_spans(torch.zeros(50, 9, 3))
 
 
@@ -165,7 +196,10 @@ def test_span_f1_of_positions_leaves_masked_places_alone() -> None:
 @pytest.mark.parametrize("name", TEXT)
 def test_shapes(name: str) -> None:
     metric = mg.metric(name)
-    with pytest.raises(ValueError, match=r"takes scores \[..., N, T, V\], or integer token ids .* of shape \[3, 4\]"):
+    with pytest.raises(
+        ValueError,
+        match=r"takes scores \[..., N, T, V\], or integer token ids .* of shape \[3, 4\]",
+    ):
         metric(torch.zeros(3, 4), torch.zeros(3))
     with pytest.raises(ValueError, match=r"got target \[2, 4\] and decoded ids \[3, 4\]"):
         metric(torch.zeros(3, 4, 5), torch.zeros(2, 4))

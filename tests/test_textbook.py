@@ -25,9 +25,9 @@ SET_DIMS = {"multi-label": (2, 2), "segmentation": (4, 3), "pose": (4, 3)}
 class Row:
     """A textbook's metric, and the library's.
 
-    `compares` says in a word what the textbook compares instead of what the library does, `gains` what makes the
-    gradient another one; both are "" where it is the same. `samples` goes to `UniLoss` in a descent, for metrics whose
-    gains are 0 far from a cut.
+    `compares` says in a word what the textbook compares instead of what the library does, `gains`
+    what makes the gradient another one; both are "" where it is the same. `samples` goes to
+    `UniLoss` in a descent, for metrics whose gains are 0 far from a cut.
     """
 
     fn: Callable[..., Tensor]
@@ -98,9 +98,22 @@ CLASS_AND_LABEL = [
     row(book.multiclass_accuracy, "accuracy", "multi-class"),
     row(book.accuracy_by_max, "accuracy", "multi-class"),
     row(book.accuracy_with_the_target_first, "accuracy", "multi-class"),
-    row(book.accuracy_of_equal_to_max, "accuracy", "multi-class", compares="every class", gains="of wrong items"),
+    row(
+        book.accuracy_of_equal_to_max,
+        "accuracy",
+        "multi-class",
+        compares="every class",
+        gains="of wrong items",
+    ),
     row(book.top_k_accuracy, "accuracy", "multi-class", compares="members", gains="members", k=2),
-    row(book.top_k_accuracy_by_rank, "accuracy", "multi-class", compares="rivals", gains="rivals", k=2),
+    row(
+        book.top_k_accuracy_by_rank,
+        "accuracy",
+        "multi-class",
+        compares="rivals",
+        gains="rivals",
+        k=2,
+    ),
     row(book.multiclass_error_rate, "error_rate", "multi-class"),
     row(book.multiclass_balanced_accuracy, "balanced_accuracy", "multi-class"),
     row(book.multiclass_gmean, "gmean", "multi-class", samples=4),
@@ -115,7 +128,13 @@ CLASS_AND_LABEL = [
     row(book.multiclass_mcc, "mcc", "multi-class"),
     row(book.multiclass_kappa, "kappa", "multi-class", gains="one class"),
     row(book.quadratic_kappa, "kappa", "multi-class", gains="sum of classes", weights="quadratic"),
-    row(book.quadratic_kappa_of_differences, "kappa", "multi-class", gains="one class", weights="quadratic"),
+    row(
+        book.quadratic_kappa_of_differences,
+        "kappa",
+        "multi-class",
+        gains="one class",
+        weights="quadratic",
+    ),
     row(book.hamming, "hamming", "multi-label"),
     row(book.multilabel_f1, "f1", "multi-label", multilabel=True),
     row(book.multilabel_micro_f1, "f1", "multi-label", multilabel=True, average="micro"),
@@ -141,12 +160,27 @@ RANKING = [
     row(book.ndcg, "ndcg", "ranking", gains="cycles"),
     row(book.ndcg, "ndcg", "ranking", gains="cycles", k=3),
     row(book.exponential_ndcg, "ndcg", "ranking", gains="cycles", gain="exponential"),
-    row(book.ndcg_of_ranks, "ndcg", "ranking", compares="all pairs", gains="cycles", gain="exponential"),
+    row(
+        book.ndcg_of_ranks,
+        "ndcg",
+        "ranking",
+        compares="all pairs",
+        gains="cycles",
+        gain="exponential",
+    ),
     row(book.mean_average_precision, "map", "ranking"),
     row(book.mean_average_precision_at_k, "map", "ranking", k=3),
     row(book.reciprocal_rank, "mrr", "ranking", compares="grades", gains="grades"),
     row(book.reciprocal_rank_of_relevance, "mrr", "ranking"),
-    row(book.reciprocal_rank_at_k, "mrr", "ranking", compares="the best", gains="the best", samples=4, k=3),
+    row(
+        book.reciprocal_rank_at_k,
+        "mrr",
+        "ranking",
+        compares="the best",
+        gains="the best",
+        samples=4,
+        k=3,
+    ),
 ]
 MAPS = [
     row(book.mean_iou, "mean_iou", "segmentation"),
@@ -163,17 +197,25 @@ def generator(row: Row) -> torch.Generator:
     return torch.Generator().manual_seed(zlib.crc32(str(row).encode()))
 
 
-def random_set(family: Family, source: torch.Generator, size: int, draws: int = 1) -> tuple[Tensor, Tensor]:
+def random_set(
+    family: Family, source: torch.Generator, size: int, draws: int = 1
+) -> tuple[Tensor, Tensor]:
     """Scores `[draws, ...]` and a target that has both classes (of each label), or relevant and other documents."""
     if family == "pose":
-        target = torch.rand(size, JOINTS, 3, generator=source, dtype=torch.float64) * torch.tensor([4.0, 3.0, 6.0])
+        target = torch.rand(size, JOINTS, 3, generator=source, dtype=torch.float64) * torch.tensor(
+            [4.0, 3.0, 6.0]
+        )
         return torch.randn(draws, size, JOINTS, 4, 5, generator=source, dtype=torch.float64), target
     shape = {"multi-label": (size, CLASSES), "segmentation": (size, 3, 2)}.get(family, (size,))
-    target = torch.randint(0, 2 if family in ("binary", "multi-label") else CLASSES, shape, generator=source)
+    target = torch.randint(
+        0, 2 if family in ("binary", "multi-label") else CLASSES, shape, generator=source
+    )
     if family == "ranking":
         target = target * torch.randint(0, 2, shape, generator=source)
     target[0], target[1] = 0, 1
-    shape = {"multi-class": (size, CLASSES), "segmentation": (size, CLASSES, 3, 2)}.get(family, shape)
+    shape = {"multi-class": (size, CLASSES), "segmentation": (size, CLASSES, 3, 2)}.get(
+        family, shape
+    )
     return torch.randn(draws, *shape, generator=source, dtype=torch.float64), target
 
 
@@ -183,7 +225,9 @@ def small_set(family: Family, source: torch.Generator, draws: int = 1) -> tuple[
 
 
 def test_every_metric_that_comparisons_decide_is_in_the_table() -> None:
-    assert {row.name for row in ROWS} == {case.name for case in CASES if isinstance(case.metric, ComparisonMetric)}
+    assert {row.name for row in ROWS} == {
+        case.name for case in CASES if isinstance(case.metric, ComparisonMetric)
+    }
 
 
 @every_row
@@ -196,7 +240,9 @@ def test_values_and_bits_give_the_librarys_metric(row: Row) -> None:
         torch.testing.assert_close(watched(draws, targets), expected, rtol=0, atol=1e-5)
         inputs = watched.check(draws[0], target, None)
         plan = watched.reexpress(inputs.scores.shape, inputs.target, None, inputs.scores.dtype)
-        bits = torch.stack([plan.comparisons(scores)[0] > 0 for scores in draws[:2]])  # the second one is replayed
+        bits = torch.stack(
+            [plan.comparisons(scores)[0] > 0 for scores in draws[:2]]
+        )  # the second one is replayed
         torch.testing.assert_close(plan.from_bits(bits), expected[:2], rtol=0, atol=1e-5)
 
 
@@ -207,7 +253,9 @@ def test_comparisons_and_gradients_are_the_librarys_where_the_table_says_so(row:
     for _ in range(16):
         (scores,), target = small_set(row.family, source)
         own, found = (sizes_of_comparisons(metric, scores, target) for metric in (library, watched))
-        same_comparisons &= own.shape == found.shape and torch.allclose(own, found, rtol=0, atol=1e-9)
+        same_comparisons &= own.shape == found.shape and torch.allclose(
+            own, found, rtol=0, atol=1e-9
+        )
         own, found = (gradient(metric, scores, target) for metric in (library, watched))
         same_gradient &= torch.allclose(own, found, rtol=0, atol=1e-5)
     assert same_comparisons == (not row.compares)
@@ -229,8 +277,12 @@ def gradient(metric: ComparisonMetric, scores: Tensor, target: Tensor) -> Tensor
 @every_row
 def test_descent_improves_the_metric(row: Row) -> None:
     library, watched, source = row.library, row.watched, generator(row)
-    (scores,), target = random_set(row.family, source, 4 if row.family in ("segmentation", "pose") else 20)
-    ideal = library.from_bits(library.ideal_bits(target, shape=scores.shape), target, shape=scores.shape)
+    (scores,), target = random_set(
+        row.family, source, 4 if row.family in ("segmentation", "pose") else 20
+    )
+    ideal = library.from_bits(
+        library.ideal_bits(target, shape=scores.shape), target, shape=scores.shape
+    )
     scores = scores.float().requires_grad_()
     before = library(scores, target)
     loss = mg.UniLoss(watched, slope=1.0, samples=row.samples, generator=source)
@@ -243,7 +295,9 @@ def test_descent_improves_the_metric(row: Row) -> None:
         value.backward()
         optimizer.step()
     gained = library(scores, target) - before
-    assert (gained if library.higher_is_better else -gained) > 0 or torch.isclose(before.double(), ideal.double())
+    assert (gained if library.higher_is_better else -gained) > 0 or torch.isclose(
+        before.double(), ideal.double()
+    )
 
 
 def test_classes_of_one_item_are_decided_one_by_one() -> None:

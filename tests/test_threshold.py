@@ -12,7 +12,11 @@ import metricgrad as mg
 from metricgrad.metrics.confusion import ConfusionMetric
 from metricgrad.metrics.threshold import bagged_threshold
 
-DECIDED = [name for name in mg.metric_names() if isinstance(mg.metric(name), ConfusionMetric) and name != "hamming"]
+DECIDED = [
+    name
+    for name in mg.metric_names()
+    if isinstance(mg.metric(name), ConfusionMetric) and name != "hamming"
+]
 
 
 def brute_force(name: str, scores: torch.Tensor, target: torch.Tensor) -> float:
@@ -30,7 +34,9 @@ def brute_force(name: str, scores: torch.Tensor, target: torch.Tensor) -> float:
 def test_no_threshold_is_better(name: str, scores: np.ndarray, target: np.ndarray) -> None:
     s, y = torch.as_tensor(scores), torch.as_tensor(target)
     found = mg.best_threshold(s, y, name)
-    assert mg.metric(name, threshold=found)(s, y).item() == pytest.approx(brute_force(name, s, y), abs=1e-6)
+    assert mg.metric(name, threshold=found)(s, y).item() == pytest.approx(
+        brute_force(name, s, y), abs=1e-6
+    )
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -50,7 +56,10 @@ def test_neighbouring_floats_and_huge_scores_are_told_apart(name: str, dtype: to
 
 def test_many_sets_and_masks() -> None:
     generator = torch.Generator().manual_seed(0)
-    scores, target = torch.randn(2, 3, 25, generator=generator), torch.randint(0, 2, (2, 3, 25), generator=generator)
+    scores, target = (
+        torch.randn(2, 3, 25, generator=generator),
+        torch.randint(0, 2, (2, 3, 25), generator=generator),
+    )
     where = torch.rand(2, 3, 25, generator=generator) < 0.6
     found = mg.best_threshold(scores, target, "f1", where=where)
     assert found.shape == (2, 3)
@@ -61,9 +70,14 @@ def test_many_sets_and_masks() -> None:
 
 def test_one_threshold_per_label_or_one_for_all() -> None:
     generator = torch.Generator().manual_seed(0)
-    scores, target = torch.randn(40, 3, generator=generator), torch.randint(0, 2, (40, 3), generator=generator)
+    scores, target = (
+        torch.randn(40, 3, generator=generator),
+        torch.randint(0, 2, (40, 3), generator=generator),
+    )
     found = mg.best_threshold(scores, target, mg.metric("f1", multilabel=True))
-    assert found.tolist() == [mg.best_threshold(scores[:, i], target[:, i], "f1").item() for i in range(3)]
+    assert found.tolist() == [
+        mg.best_threshold(scores[:, i], target[:, i], "f1").item() for i in range(3)
+    ]
     tuned = mg.metric("f1", multilabel=True, threshold=found)(scores, target)
     assert tuned > mg.metric("f1", multilabel=True)(scores, target)
     pooled = mg.best_threshold(scores, target, mg.metric("f1", multilabel=True, average="micro"))
@@ -81,7 +95,10 @@ def test_of_equally_good_thresholds_the_nearest_is_taken() -> None:
 
 def test_functions_are_tried_at_every_cut() -> None:
     generator = torch.Generator().manual_seed(0)
-    scores, target = torch.randn(2, 40, generator=generator), torch.randint(0, 2, (2, 40), generator=generator)
+    scores, target = (
+        torch.randn(2, 40, generator=generator),
+        torch.randint(0, 2, (2, 40), generator=generator),
+    )
     found = mg.best_threshold(scores, target, lambda s, y: sk.f1_score(y, s > 0))
     torch.testing.assert_close(found, mg.best_threshold(scores, target, "f1"))
     wrong = mg.from_function(sk.zero_one_loss, higher_is_better=False)
@@ -97,13 +114,17 @@ def test_functions_are_tried_where_decisions_change() -> None:
     scores = torch.randint(0, 3, (5000,), generator=generator)
     target = (scores + 2 * torch.randn(5000, generator=generator) > 1).long()
     f1 = mg.from_function(lambda s, y: sk.f1_score(y, s > 0), arrays=True)
-    assert mg.best_threshold(scores, target, f1, candidates=8) == mg.best_threshold(scores, target, "f1")
+    assert mg.best_threshold(scores, target, f1, candidates=8) == mg.best_threshold(
+        scores, target, "f1"
+    )
     where = torch.arange(3000) % 150 == 0
     apart, truth = torch.randn(3000, generator=generator), torch.zeros(3000)
     truth[where] = (apart[where] > apart[where].median()).float()
     found = mg.best_threshold(apart, truth, f1, where=where, candidates=30)
     assert mg.metric("f1", threshold=found)(apart, truth, where=where) == 1
-    sometimes = mg.from_function(lambda s, y: float("nan") if (s > 0).all() else -float((s > 0).sum()))
+    sometimes = mg.from_function(
+        lambda s, y: float("nan") if (s > 0).all() else -float((s > 0).sum())
+    )
     assert mg.best_threshold(torch.tensor([1.0, 2.0, 3.0]), torch.ones(3), sometimes) == 4
     for wrong in (0, 1, 2.5):
         with pytest.raises((ValueError, TypeError), match="candidates must be"):
@@ -130,24 +151,37 @@ def test_a_million_scores_are_cut_in_linear_memory() -> None:
     target = scores + torch.randn(1_000_000, generator=generator) > 1.5
     found = mg.best_threshold(scores, target, "f1")
     tuned = mg.metric("f1", threshold=found)(scores, target)
-    assert all(mg.metric("f1", threshold=t)(scores, target) <= tuned for t in np.linspace(-1, 3, 50))
+    assert all(
+        mg.metric("f1", threshold=t)(scores, target) <= tuned for t in np.linspace(-1, 3, 50)
+    )
 
 
 def test_degenerate_sets_have_a_threshold() -> None:
     assert mg.best_threshold(torch.zeros(0), torch.zeros(0), "f1") == 0
-    assert mg.best_threshold(torch.ones(3), torch.ones(3), "f1", where=torch.zeros(3, dtype=torch.bool)) == 0
+    assert (
+        mg.best_threshold(
+            torch.ones(3), torch.ones(3), "f1", where=torch.zeros(3, dtype=torch.bool)
+        )
+        == 0
+    )
 
 
 def test_metrics_without_a_threshold_say_so() -> None:
     scores, target = torch.randn(5), torch.tensor([0, 1, 0, 1, 1])
     for name in ("auc", "average_precision", "eer", "ndcg", "precision_at_k"):
-        with pytest.raises(ValueError, match=f"{name} depends on the order of the scores alone, .* such as 'f1'"):
+        with pytest.raises(
+            ValueError, match=f"{name} depends on the order of the scores alone, .* such as 'f1'"
+        ):
             mg.best_threshold(scores, target, name)
     with pytest.raises(ValueError, match="bleu does not decide at a threshold"):
         mg.best_threshold(scores, target, "bleu")
-    with pytest.raises(ValueError, match=r"f1 of 3 classes takes the highest score, .* got scores \[5, 3\]"):
+    with pytest.raises(
+        ValueError, match=r"f1 of 3 classes takes the highest score, .* got scores \[5, 3\]"
+    ):
         mg.best_threshold(torch.randn(5, 3), target, "f1")
-    with pytest.raises(ValueError, match=r"a threshold belongs to binary scores \[..., N\]; got scores \[5, 3\]"):
+    with pytest.raises(
+        ValueError, match=r"a threshold belongs to binary scores \[..., N\]; got scores \[5, 3\]"
+    ):
         mg.best_threshold(torch.randn(5, 3), target, lambda s, y: 0.0)
 
 
@@ -164,7 +198,9 @@ def test_a_bagged_threshold_is_the_best_of_what_was_drawn(name: str) -> None:
         drawn = torch.randint(60, (1, 60), generator=torch.Generator().manual_seed(seed))[0]
         order = scores.sort(-1, descending=True).indices[drawn]
         best = mg.best_threshold(scores[order], target[order], metric)
-        values = [mg.metric(name, threshold=each)(scores[order], target[order]) for each in (found, best)]
+        values = [
+            mg.metric(name, threshold=each)(scores[order], target[order]) for each in (found, best)
+        ]
         assert values[0] == pytest.approx(values[1].item(), abs=1e-6)
 
 

@@ -17,7 +17,8 @@ from metricgrad.training.judging import Judge, Seen
 from tests.fitting import linear, made, quick, same
 from tests.trainings import seeded
 
-# ----------------------------------------------------------------------------------------------------- the judge
+# -----------------------------------------------------------------------------------------------------
+# the judge
 
 
 def judged(metric: Any, number: int = 300, folds: int = 3) -> tuple[Judge, Tensor, Tensor]:
@@ -39,7 +40,9 @@ def test_decisions_are_pooled_and_orders_are_averaged() -> None:
     each = [average_precision_score(target[k][live[k]], scores[k][live[k]]) for k in range(3)]
     assert threshold is None
     assert value == pytest.approx(sum(each) / 3, abs=1e-5)
-    perfect = torch.tensor([[4.0, 3, 2, 1], [0.4, 0.3, 0.2, 0.1]])  # of two models, each with a scale of its own
+    perfect = torch.tensor(
+        [[4.0, 3, 2, 1], [0.4, 0.3, 0.2, 0.1]]
+    )  # of two models, each with a scale of its own
     seen = Seen(torch.tensor([[1, 1, 0, 0], [1, 1, 0, 0]]), torch.ones(2, 4, dtype=torch.bool))
     assert Judge(mg.metric("recall_at_k", k=2), seen).look(perfect).value == 1
 
@@ -51,14 +54,17 @@ def test_luck_is_a_standard_error_for_one_challenger_and_more_for_many() -> None
     scores = list((2 * target - 1) * right.float())
     zero = torch.zeros(())
     pair = [(each > 0).long() == target for each in scores[:2]]
-    exact = (pair[1].double() - pair[0].double())[judge.seen.live].std() / judge.seen.live.sum() ** 0.5
+    exact = (pair[1].double() - pair[0].double())[
+        judge.seen.live
+    ].std() / judge.seen.live.sum() ** 0.5
     one = judge.luck(scores[:2], [zero, zero], seeded())
     many = judge.luck(scores, [zero] * 6, seeded())
     assert one == pytest.approx(exact.item(), rel=0.25)
     assert many > 1.3 * one
 
 
-# --------------------------------------------------------------------------------------------------- the tournament
+# ---------------------------------------------------------------------------------------------------
+# the tournament
 
 
 def test_cross_entropy_that_wins_is_the_one_that_is_asked_for() -> None:
@@ -66,7 +72,8 @@ def test_cross_entropy_that_wins_is_the_one_that_is_asked_for() -> None:
     x = torch.randn(300, 5, generator=seeded())
     y = (torch.rand(300, generator=seeded(1)) < 0.3).long()
     auto, plain = (
-        quick(linear(), (x, y), metric="auc", method=method, rate=None) for method in ("auto", "cross_entropy")
+        quick(linear(), (x, y), metric="auc", method=method, rate=None)
+        for method in ("auto", "cross_entropy")
     )
     assert auto.decision.winner is auto.decision.ordinary
     assert "cross-entropy is as good here" in auto.verdict()
@@ -89,7 +96,10 @@ def test_random_labels_show_no_gain_on_validation_data_that_was_passed() -> None
     """There is no second meeting; the best of forty trainings is lucky, and must not count."""
     wins = 0
     for seed in range(12):
-        valid, options = random_labels(1000 + seed), {"metric": "average_precision", "rate": None, "seed": seed}
+        valid, options = (
+            random_labels(1000 + seed),
+            {"metric": "average_precision", "rate": None, "seed": seed},
+        )
         found = quick(linear(), random_labels(seed), valid, **options)
         wins += found.decision.winner is found.decision.challenger
     assert wins == 0  # by the rule for two meetings it would be two of these
@@ -98,7 +108,9 @@ def test_random_labels_show_no_gain_on_validation_data_that_was_passed() -> None
 def ring() -> tuple[Tensor, Tensor]:
     """Positives on two sides, which a linear model can only have one of: cross-entropy gives up, F1 does not."""
     x = torch.randn(3000, 2, generator=seeded())
-    return x, ((x[:, 0] > 1.2) | ((x[:, 0] < -1.5) & (torch.rand(3000, generator=seeded(1)) < 0.8))).long()
+    return x, (
+        (x[:, 0] > 1.2) | ((x[:, 0] < -1.5) & (torch.rand(3000, generator=seeded(1)) < 0.8))
+    ).long()
 
 
 def test_a_real_gain_is_taken() -> None:
@@ -132,13 +144,22 @@ def test_patience_ends_a_training_that_gets_no_better() -> None:
 def test_a_training_that_diverges_leaves_the_others_alone() -> None:
     x, y = made()
     found = mg.fit(
-        linear(), (1e18 * x, y), metric="f1", method="cross_entropy", epochs=3, progress=False, clip=None, folds=1
+        linear(),
+        (1e18 * x, y),
+        metric="f1",
+        method="cross_entropy",
+        epochs=3,
+        progress=False,
+        clip=None,
+        folds=1,
     )
     assert found.value > 0.2
 
 
 def test_memory_joins_small_batches() -> None:
-    plain, remembered = (quick(linear(), made(), method="smooth_ap", batch=16, memory=size) for size in (0, 128))
+    plain, remembered = (
+        quick(linear(), made(), method="smooth_ap", batch=16, memory=size) for size in (0, 128)
+    )
     assert remembered.value > 0.7
     assert not same(plain, remembered)
 
@@ -151,11 +172,15 @@ def test_a_budget_too_short_for_challengers_is_told(monkeypatch: pytest.MonkeyPa
     assert "challenger" not in quick(linear(), made(), method="cross_entropy", folds=1).verdict()
 
 
-def test_time_that_runs_out_after_the_first_round_leaves_its_challengers(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_time_that_runs_out_after_the_first_round_leaves_its_challengers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(tournament.Arena, "late", lambda arena, share: share > 0.5)
     found = quick(linear(), made(), folds=1, epochs=8)
     assert found.decision.challenger is not None
-    assert {entry.epochs for entry in found.entries if entry.contender.method != "cross_entropy"} == {4}
+    assert {
+        entry.epochs for entry in found.entries if entry.contender.method != "cross_entropy"
+    } == {4}
 
 
 def arena_of(x: Tensor, y: Tensor) -> tournament.Arena:
@@ -173,7 +198,8 @@ def test_a_budget_counts_the_entrants_of_a_heat() -> None:
     assert sum(length for _, length in heats) < sum(places / 4 * length for places, length in heats)
 
 
-# ------------------------------------------------------------------------------------------ the second meeting
+# ------------------------------------------------------------------------------------------ the
+# second meeting
 
 
 def test_patience_does_not_decide_the_second_meeting() -> None:

@@ -15,7 +15,21 @@ from metricgrad.training import TrainingError
 from metricgrad.training.algorithm import Plan
 from metricgrad.training.batches import Batches
 from metricgrad.training.guard import Guard
-from tests.trainings import QUICK, TASKS, X, Y, accuracy, explode, failing, fresh, joint, learned, network, same, seeded
+from tests.trainings import (
+    QUICK,
+    TASKS,
+    X,
+    Y,
+    accuracy,
+    explode,
+    failing,
+    fresh,
+    joint,
+    learned,
+    network,
+    same,
+    seeded,
+)
 
 
 @pytest.mark.parametrize(
@@ -24,12 +38,21 @@ from tests.trainings import QUICK, TASKS, X, Y, accuracy, explode, failing, fres
         (lambda: Batches(Y[:0], 5, True), "there is no training data"),
         (lambda: Batches(Y, 0, True), "batch must be 1 or more; got 0"),
         (lambda: Batches(torch.arange(9), 5, True), "a batch of 5 cannot hold each of 9 classes"),
-        (lambda: Batches(X, 5, True), r"one class index per item; got torch.float32 of shape \[600, 6\]"),
+        (
+            lambda: Batches(X, 5, True),
+            r"one class index per item; got torch.float32 of shape \[600, 6\]",
+        ),
         (lambda: joint(start="anew"), "start must be 'universal' or 'scratch'; got 'anew'"),
-        (lambda: joint(refine=False), "from scratch and is not refined never learns; pass refine=True"),
+        (
+            lambda: joint(refine=False),
+            "from scratch and is not refined never learns; pass refine=True",
+        ),
         (lambda: joint(loss=learned()), "has learned from made-up sets already; pass a fresh one"),
         (lambda: joint(loss=mg.UniLoss("f1")), "loss must be a BilevelLoss, .* got UniLoss"),
-        (lambda: joint(data=(X, Y[:5])), "x and y must have the same number of items; got 600 and 5"),
+        (
+            lambda: joint(data=(X, Y[:5])),
+            "x and y must have the same number of items; got 600 and 5",
+        ),
         (lambda: joint(clip=0.0), "clip must be above 0; got 0.0"),
         (lambda: joint(model_rate=-1.0), "model_rate must be above 0; got -1.0"),
         (lambda: joint(loss_steps=0), "loss_steps must be 1 or more; got 0"),
@@ -46,7 +69,10 @@ def test_what_cannot_begin_is_refused(make: Callable[[], Any], message: str) -> 
 def plainly(run: mg.JointTraining, drawn: list[Tensor]) -> None:
     """Algorithm 1 as the paper writes it, one batch after another, on a copy of a run's model and loss."""
     model, loss, plan = run.model, run.loss, run.plan
-    adams = [torch.optim.Adam(model.parameters(), plan.model_rate), torch.optim.Adam(loss.parameters(), plan.loss_rate)]
+    adams = [
+        torch.optim.Adam(model.parameters(), plan.model_rate),
+        torch.optim.Adam(loss.parameters(), plan.loss_rate),
+    ]
     for index in drawn:
         for count, batch in enumerate(index):
             refined = count >= plan.model_steps
@@ -54,7 +80,9 @@ def plainly(run: mg.JointTraining, drawn: list[Tensor]) -> None:
             model.zero_grad()
             loss.zero_grad()
             (loss.misfit if refined else loss)(scores, run.y[batch]).backward()
-            nn.utils.clip_grad_norm_((loss if refined else model).parameters(), plan.clip or torch.inf)
+            nn.utils.clip_grad_norm_(
+                (loss if refined else model).parameters(), plan.clip or torch.inf
+            )
             adams[refined].step()
 
 
@@ -67,7 +95,9 @@ def test_the_fast_algorithm_is_the_plain_one(
     metric, y = TASKS[task]
     options: dict[str, Any] = {"outputs": y[0].numel() if task != "classes" else 3, "dropout": 0.2}
     models = [network(norm=dtype == torch.float64, **options).to(dtype) for _ in range(2)]
-    runs = [joint(model, fresh(metric).to(dtype), data=(X.to(dtype), y), clip=clip) for model in models]
+    runs = [
+        joint(model, fresh(metric).to(dtype), data=(X.to(dtype), y), clip=clip) for model in models
+    ]
     drawn: list[Tensor] = []
     draw = runs[0]._draw
     monkeypatch.setattr(runs[0], "_draw", lambda number: drawn.append(draw(number)) or drawn[-1])
@@ -78,15 +108,21 @@ def test_the_fast_algorithm_is_the_plain_one(
     assert [len(index) for index in drawn] == [13] * 8
     assert found.iteration == 8
     for one, other in ((runs[0].model, runs[1].model), (runs[0].loss, runs[1].loss)):
-        torch.testing.assert_close(dict(one.state_dict()), dict(other.state_dict()), rtol=0, atol=1e-5)
+        torch.testing.assert_close(
+            dict(one.state_dict()), dict(other.state_dict()), rtol=0, atol=1e-5
+        )
 
 
-@pytest.mark.parametrize(("start", "refine"), [("universal", False), ("universal", True), ("scratch", True)])
+@pytest.mark.parametrize(
+    ("start", "refine"), [("universal", False), ("universal", True), ("scratch", True)]
+)
 def test_the_loss_is_taught_and_refined_as_asked(start: str, refine: bool) -> None:
     """SL-U, SL-R and SL-S; a loss that has learned is not taught again."""
     for loss in [fresh()] if start == "scratch" else [fresh(), learned()]:
         model, universal = network(), {**QUICK, "generator": seeded()}
-        found = joint(model, loss, start=start, refine=refine, universal=universal).advance(3, progress=False)
+        found = joint(model, loss, start=start, refine=refine, universal=universal).advance(
+            3, progress=False
+        )
         assert loss.universal == (start == "universal")
         assert same(dict(loss.state_dict()), dict(learned().state_dict())) == (not refine)
         assert not same(dict(model.state_dict()), dict(network().state_dict()))
@@ -96,10 +132,14 @@ def test_the_loss_is_taught_and_refined_as_asked(start: str, refine: bool) -> No
 
 @pytest.mark.parametrize(("stop", "end"), [(0, 4), (7, 20), (57, 104)])
 @pytest.mark.parametrize("start", ["universal", "scratch"])
-def test_a_resumed_training_is_an_uninterrupted_one(stop: int, end: int, start: str, tmp_path: Path) -> None:
+def test_a_resumed_training_is_an_uninterrupted_one(
+    stop: int, end: int, start: str, tmp_path: Path
+) -> None:
     def make(seed: int) -> mg.JointTraining:
         model = network(seed, dropout=0.3)
-        return joint(model, fresh(seed=seed), start=start, universal=QUICK, decay=200, generator=seeded(seed))
+        return joint(
+            model, fresh(seed=seed), start=start, universal=QUICK, decay=200, generator=seeded(seed)
+        )
 
     whole, first, second = make(0), make(0), make(1)
     whole.advance(end, progress=False)
@@ -130,7 +170,11 @@ def test_other_checkpoints_are_refused(tmp_path: Path) -> None:
         (joint(loss=fresh("mcc")), path, "is of a training with loss="),
         (joint(deeper), path, r"of another model: model.3.bias has shape \[1\] here, none there"),
         (joint(), "deeper", r"of another model: model.3.bias has shape none here, \[1\] there"),
-        (joint(frozen), path, r"of another model: model_adam.mean has shape \[9\] here, \[65\] there"),
+        (
+            joint(frozen),
+            path,
+            r"of another model: model_adam.mean has shape \[9\] here, \[65\] there",
+        ),
     ]:
         before = run.state()
         with pytest.raises(ValueError, match=message):
@@ -144,7 +188,11 @@ def test_the_surroundings_are_left_as_they_were() -> None:
     model = network(dropout=0.2)
     for training in (True, False):
         model.train(training)[1].eval()
-        run, modes, state = joint(model), [each.training for each in model.modules()], torch.get_rng_state()
+        run, modes, state = (
+            joint(model),
+            [each.training for each in model.modules()],
+            torch.get_rng_state(),
+        )
         run.advance(2, progress=False)
         assert [each.training for each in model.modules()] == modes
         assert torch.equal(state, torch.get_rng_state())
@@ -152,9 +200,13 @@ def test_the_surroundings_are_left_as_they_were() -> None:
 
 def test_batches_without_a_value_are_left_out_with_one_warning() -> None:
     calls = itertools.count()
-    metric = mg.from_function(lambda s, y: torch.nan if next(calls) % 3 == 0 else accuracy(s, y), best=1.0, worst=0.0)
+    metric = mg.from_function(
+        lambda s, y: torch.nan if next(calls) % 3 == 0 else accuracy(s, y), best=1.0, worst=0.0
+    )
     run = joint(loss=fresh(metric))
-    with pytest.warns(UserWarning, match=r"function gave NaN on 4 of 10 batches of 40 items") as caught:
+    with pytest.warns(
+        UserWarning, match=r"function gave NaN on 4 of 10 batches of 40 items"
+    ) as caught:
         found = run.advance(5, progress=False)
     assert len(caught) == 1
     assert 0 < found.truth < 1
@@ -166,10 +218,15 @@ def test_batches_without_a_value_are_left_out_with_one_warning() -> None:
     [
         (lambda: torch.nan, "function gave NaN on all 10 batches of a round, at iteration 57;"),
         (explode, r"function raised KeyError on set 1 of 10 .* 'no such thing', at iteration 57;"),
-        (lambda: None, "function on set 1 of 10 .* must give one number; got NoneType None, at iteration 57;"),
+        (
+            lambda: None,
+            "function on set 1 of 10 .* must give one number; got NoneType None, at iteration 57;",
+        ),
     ],
 )
-def test_a_training_that_stops_is_at_its_last_good_state(with_what: Callable[[], Any], message: str) -> None:
+def test_a_training_that_stops_is_at_its_last_good_state(
+    with_what: Callable[[], Any], message: str
+) -> None:
     metric, faults = failing(560, with_what)
     run, healthy = (joint(network(dropout=0.2), fresh(each)) for each in (metric, accuracy))
     with pytest.raises(TrainingError, match=f"{message} model and loss are back at iteration 50"):
@@ -183,7 +240,10 @@ def test_a_training_that_stops_is_at_its_last_good_state(with_what: Callable[[],
 def test_a_constant_metric_is_told() -> None:
     run = joint(loss=fresh(mg.from_function(lambda s, y: 0.25, best=1.0, worst=0.0)))
     run.advance(99, progress=False)
-    with pytest.warns(UserWarning, match=r"function, as a loss, was 0.75 on all of the first 1000 batches of 40 items"):
+    with pytest.warns(
+        UserWarning,
+        match=r"function, as a loss, was 0.75 on all of the first 1000 batches of 40 items",
+    ):
         run.advance(1, progress=False)
     run.advance(1, progress=False)
 
@@ -211,13 +271,20 @@ class Rooted(nn.Linear):
         ),
     ],
 )
-def test_what_diverges_is_stopped_and_mended(model: nn.Module, options: dict[str, Any], message: str) -> None:
+def test_what_diverges_is_stopped_and_mended(
+    model: nn.Module, options: dict[str, Any], message: str
+) -> None:
     run = joint(model, learned() if "start" in options else fresh(), **options)
     before = run.state()
-    with pytest.raises(TrainingError, match=f"{message}.* back at iteration 0. If they diverged, pass lower rates"):
+    with pytest.raises(
+        TrainingError, match=f"{message}.* back at iteration 0. If they diverged, pass lower rates"
+    ):
         run.advance(1 if "start" in options else 40, progress=False)
     assert same(run.state(), before)
-    assert all(each.requires_grad and each.grad is None for each in (*model.parameters(), *run.loss.parameters()))
+    assert all(
+        each.requires_grad and each.grad is None
+        for each in (*model.parameters(), *run.loss.parameters())
+    )
 
 
 def test_a_misfit_far_off_is_borne_for_a_while() -> None:
@@ -226,7 +293,9 @@ def test_a_misfit_far_off_is_borne_for_a_while() -> None:
         guard.check_misfit(far)
     again = Guard("f1", 40)
     again.restore(guard.state())
-    with pytest.raises(TrainingError, match="misfit has been above 100 for 50 rounds and is now 1e"):
+    with pytest.raises(
+        TrainingError, match="misfit has been above 100 for 50 rounds and is now 1e"
+    ):
         again.check_misfit(far)
     guard.check_misfit(far / 1e3)
     guard.check_misfit(far)
@@ -246,7 +315,13 @@ def test_rates_fall_along_a_cosine() -> None:
 def test_a_model_learns() -> None:
     auc, model = mg.metric("auc"), network(dropout=0.1)
     before = auc(model.eval()(X).squeeze(-1), Y)
-    run = joint(model, fresh("auc"), start="universal", universal={"steps": 300, "pool": 2048}, model_rate=1e-2)
+    run = joint(
+        model,
+        fresh("auc"),
+        start="universal",
+        universal={"steps": 300, "pool": 2048},
+        model_rate=1e-2,
+    )
     first, last = run.advance(10, progress=False), run.advance(150, progress=False)
     after = auc(model.eval()(X).squeeze(-1), Y)
     assert after > max(0.9, before + 0.1)
@@ -255,8 +330,18 @@ def test_a_model_learns() -> None:
 
 
 def test_the_papers_settings() -> None:
-    run = mg.JointTraining.as_published(network(), fresh(), X, Y, universal={"steps": 7}, model_steps=2)
-    plan = Plan(model_steps=2, loss_steps=10, model_rate=1e-5, loss_rate=1e-5, clip=1e-5, batch=100, decay=None)
+    run = mg.JointTraining.as_published(
+        network(), fresh(), X, Y, universal={"steps": 7}, model_steps=2
+    )
+    plan = Plan(
+        model_steps=2,
+        loss_steps=10,
+        model_rate=1e-5,
+        loss_rate=1e-5,
+        clip=1e-5,
+        batch=100,
+        decay=None,
+    )
     assert run.plan == plan
     assert run._teaching == {"size": 100, "source": "paper", "steps": 7}
 
@@ -265,10 +350,19 @@ def test_the_papers_settings() -> None:
 def test_a_universal_start_knows_the_number_of_classes(task: str) -> None:
     metric, target = TASKS[task]
     outputs = 1 if task == "binary" else 3
-    run = joint(network(outputs=outputs), fresh(metric), data=(X, target), start="universal", universal=QUICK)
+    run = joint(
+        network(outputs=outputs),
+        fresh(metric),
+        data=(X, target),
+        start="universal",
+        universal=QUICK,
+    )
     drawn: list[tuple[int, ...]] = []
     estimate = run.loss.estimate
-    run.loss.estimate = lambda elements: (drawn.append(elements.items.shape[1:]), estimate(elements))[1]
+    run.loss.estimate = lambda elements: (
+        drawn.append(elements.items.shape[1:]),
+        estimate(elements),
+    )[1]
     run.advance(1, progress=False)
     assert drawn[0] == ((40, 2) if task == "binary" else (3, 40, 2))
 
@@ -288,6 +382,7 @@ def test_an_interrupted_training_is_at_its_last_good_state() -> None:
 
 def test_parameters_of_two_dtypes_are_refused() -> None:
     with pytest.raises(
-        ValueError, match=r"must have one dtype; got torch.float32 and torch.float64. Pass model.float\(\)"
+        ValueError,
+        match=r"must have one dtype; got torch.float32 and torch.float64. Pass model.float\(\)",
     ):
         joint(nn.Sequential(nn.Linear(6, 2), nn.Linear(2, 1).double()))

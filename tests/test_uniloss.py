@@ -24,12 +24,16 @@ SETTINGS: list[dict[str, Any]] = [
     {"slope": 2.0, "interpolation": "idw", "anchors": 4},
 ]
 every_setting = pytest.mark.parametrize(
-    "options", SETTINGS, ids=lambda options: ",".join(f"{k}={v}" for k, v in options.items()) or "default"
+    "options",
+    SETTINGS,
+    ids=lambda options: ",".join(f"{k}={v}" for k, v in options.items()) or "default",
 )
 MONOTONE = [
     case
     for case in DECIDED
-    if case.family in ("binary", "ranking") and case.name not in ("mcc", "kappa") and case.metric.higher_is_better
+    if case.family in ("binary", "ranking")
+    and case.name not in ("mcc", "kappa")
+    and case.metric.higher_is_better
 ]
 
 
@@ -81,8 +85,15 @@ def test_value_is_the_metric_as_a_loss(case: Case, options: dict[str, Any]) -> N
 def test_hard_inputs_give_finite_losses_and_gradients(case: Case, options: dict[str, Any]) -> None:
     scores, target = mixed(case, 4)
     one_class = torch.zeros_like(target), torch.ones_like(target)
-    inputs = [(torch.zeros_like(scores), target), (1e4 * scores.sign(), target), (1e4 * scores, target)]
-    inputs += [(scores, each) for each in one_class] + [(scores[:1], target[:1]), (scores[:0], target[:0])]
+    inputs = [
+        (torch.zeros_like(scores), target),
+        (1e4 * scores.sign(), target),
+        (1e4 * scores, target),
+    ]
+    inputs += [(scores, each) for each in one_class] + [
+        (scores[:1], target[:1]),
+        (scores[:0], target[:0]),
+    ]
     inputs += [(scores.to(dtype), target) for dtype in (torch.float16, torch.bfloat16)]
     for values, truth in inputs:
         leaf = values.clone().requires_grad_()
@@ -115,7 +126,9 @@ def test_item_order_and_masked_items_are_irrelevant(case: Case, options: dict[st
 @pytest.mark.parametrize("options", SETTINGS[:5], ids=str)
 def test_positives_are_never_pushed_down(case: Case, options: dict[str, Any]) -> None:
     scores, target = mixed(case, 12)
-    (gradient,) = torch.autograd.grad(seeded(case, **options)(scores.requires_grad_(), target), scores)
+    (gradient,) = torch.autograd.grad(
+        seeded(case, **options)(scores.requires_grad_(), target), scores
+    )
     lowest, highest = target == target.min(), target == target.max()
     assert (gradient[highest] <= 1e-12).all()
     assert (gradient[lowest] >= -1e-12).all()
@@ -137,7 +150,9 @@ def test_idw_equals_the_metric_at_its_anchors(case: Case) -> None:
     inputs = metric.check(scores, target, None)
     plan = metric.reexpress(inputs.scores.shape, inputs.target, None, torch.float64)
     comparisons, live = plan.comparisons(inputs.scores)
-    anchors = sample_anchors(plan, comparisons > 0, live, torch.Generator().manual_seed(0), number=3)
+    anchors = sample_anchors(
+        plan, comparisons > 0, live, torch.Generator().manual_seed(0), number=3
+    )
     values = plan.from_bits(anchors)
     for anchor, value in zip(anchors, values, strict=True):
         found = inverse_distance(anchor.double(), anchors, live, values, "exact")
@@ -145,10 +160,15 @@ def test_idw_equals_the_metric_at_its_anchors(case: Case) -> None:
 
 
 def test_idw_is_equation_ten() -> None:
-    soft, anchors = torch.tensor([0.2, 0.7, 0.4]), torch.tensor([[1, 1, 1], [0, 1, 0], [0, 0, 1]]).bool()
+    soft, anchors = (
+        torch.tensor([0.2, 0.7, 0.4]),
+        torch.tensor([[1, 1, 1], [0, 1, 0], [0, 0, 1]]).bool(),
+    )
     values = torch.tensor([1.0, 0.5, 0.25])
     distances = [((soft - anchor.float()) ** 2).sum().sqrt() for anchor in anchors]
-    expected = sum(v / d for v, d in zip(values, distances, strict=True)) / sum(1 / d for d in distances)
+    expected = sum(v / d for v, d in zip(values, distances, strict=True)) / sum(
+        1 / d for d in distances
+    )
     found = inverse_distance(soft, anchors, torch.ones(3, dtype=torch.bool), values, "exact")
     torch.testing.assert_close(found, expected)
 
@@ -157,12 +177,18 @@ def test_the_released_gradient_is_that_of_the_papers_code() -> None:
     """The code's quotient rule has a minus where a plus belongs: N' / S - N S' / S^2 becomes N' / S + N S' / S^2."""
     soft = torch.tensor([0.2, 0.7, 0.4], dtype=torch.float64, requires_grad=True)
     anchors = torch.tensor([[1, 1, 1], [0, 1, 0], [0, 0, 1]]).bool()
-    values, live = torch.tensor([1.0, 0.5, 0.25], dtype=torch.float64), torch.ones(3, dtype=torch.bool)
+    values, live = (
+        torch.tensor([1.0, 0.5, 0.25], dtype=torch.float64),
+        torch.ones(3, dtype=torch.bool),
+    )
     difference = soft.detach() - anchors.double()
     distance = difference.norm(dim=-1)
     slope = -difference / distance.unsqueeze(-1) ** 3
     numerator, weights = (values / distance).sum(), (1 / distance).sum()
-    up, down = (values.unsqueeze(-1) * slope).sum(0) / weights, numerator / weights**2 * slope.sum(0)
+    up, down = (
+        (values.unsqueeze(-1) * slope).sum(0) / weights,
+        numerator / weights**2 * slope.sum(0),
+    )
     exact = inverse_distance(soft, anchors, live, values, "exact")
     released = inverse_distance(soft, anchors, live, values, "released")
     torch.testing.assert_close(released, exact)
@@ -184,7 +210,17 @@ def test_multilinear_is_exact_one_flip_away() -> None:
             torch.testing.assert_close(found, metric.from_bits(flipped, target).to(found))
 
 
-WITHOUT_CUT = ["accuracy", "error_rate", "balanced_accuracy", "fbeta", "f1", "jaccard", "mcc", "kappa", "gmean"]
+WITHOUT_CUT = [
+    "accuracy",
+    "error_rate",
+    "balanced_accuracy",
+    "fbeta",
+    "f1",
+    "jaccard",
+    "mcc",
+    "kappa",
+    "gmean",
+]
 RANKED = ["auc", "average_precision", "map", "ndcg"]
 
 
@@ -217,7 +253,13 @@ def test_wrong_joints_of_large_maps_receive_a_gradient() -> None:
 
 @pytest.mark.parametrize("case", FLAT, ids=str)
 def test_descending_the_loss_improves_the_metric(case: Case) -> None:
-    cut_off = case.name in ("precision_at_k", "recall_at_k", "eer", "recall_at_precision", "partial_auc")
+    cut_off = case.name in (
+        "precision_at_k",
+        "recall_at_k",
+        "eer",
+        "recall_at_precision",
+        "partial_auc",
+    )
     options: dict[str, Any] = {"slope": 1.0, "samples": 64 if cut_off else 0}
     scores, target = mixed(case, 30)
     scores = (scores / 2).requires_grad_()
@@ -231,16 +273,23 @@ def test_descending_the_loss_improves_the_metric(case: Case) -> None:
 
 
 def test_two_logits_and_a_trailing_one_are_binary() -> None:
-    scores, target = torch.randn(8, 2, generator=torch.Generator().manual_seed(0)), torch.tensor([0, 1] * 4)
+    scores, target = (
+        torch.randn(8, 2, generator=torch.Generator().manual_seed(0)),
+        torch.tensor([0, 1] * 4),
+    )
     loss = mg.UniLoss("average_precision")
     difference = scores[:, 1] - scores[:, 0]
-    assert loss(scores, target) == loss(difference, target) == loss(difference.unsqueeze(-1), target)
+    assert (
+        loss(scores, target) == loss(difference, target) == loss(difference.unsqueeze(-1), target)
+    )
 
 
 def test_sets_without_a_value_are_left_out() -> None:
     scores = torch.tensor([[0.1, 0.2, 0.3], [0.3, 0.2, 0.1]], requires_grad=True)
     loss = mg.UniLoss("auc")
-    assert loss(scores, torch.tensor([[0, 0, 1], [0, 0, 0]])) == loss(scores[:1], torch.tensor([[0, 0, 1]]))
+    assert loss(scores, torch.tensor([[0, 0, 1], [0, 0, 0]])) == loss(
+        scores[:1], torch.tensor([[0, 0, 1]])
+    )
     nothing = loss(scores, torch.zeros(2, 3))
     nothing.backward()
     assert nothing.item() == 0
@@ -271,7 +320,9 @@ def test_a_compiled_model_has_the_same_loss(name: str, options: dict[str, Any]) 
 
     compiled = torch.compile(step, backend="aot_eager")
     torch.testing.assert_close(compiled(weight), step(weight))
-    torch.testing.assert_close(*(torch.autograd.grad(each(weight), weight) for each in (compiled, step)))
+    torch.testing.assert_close(
+        *(torch.autograd.grad(each(weight), weight) for each in (compiled, step))
+    )
 
 
 def test_large_sets_hold_no_pair_matrix() -> None:
@@ -292,8 +343,12 @@ def test_large_sets_hold_no_pair_matrix() -> None:
 
 def test_one_set_alone_and_among_others_has_the_same_gradient() -> None:
     """One set goes without padding, several are padded: two roads to one result, with blocks of pairs in both."""
-    scores = torch.randn(3, 40, generator=torch.Generator().manual_seed(0), dtype=torch.float64).requires_grad_()
-    target = torch.rand(3, 40, generator=torch.Generator().manual_seed(1)) < torch.tensor([[0.1], [0.5], [0.9]])
+    scores = torch.randn(
+        3, 40, generator=torch.Generator().manual_seed(0), dtype=torch.float64
+    ).requires_grad_()
+    target = torch.rand(3, 40, generator=torch.Generator().manual_seed(1)) < torch.tensor(
+        [[0.1], [0.5], [0.9]]
+    )
     for name in ("average_precision", "auc", "eer", "partial_auc", "map"):
         for relaxation in ("sigmoid", "logistic", "squared_hinge", 0.5):
             loss = mg.UniLoss(name, relaxation=relaxation, slope=1.0)
@@ -305,9 +360,14 @@ def test_one_set_alone_and_among_others_has_the_same_gradient() -> None:
 
 
 def test_blocks_of_pairs_add_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    scores = torch.randn(60, generator=torch.Generator().manual_seed(0), dtype=torch.float64).requires_grad_()
+    scores = torch.randn(
+        60, generator=torch.Generator().manual_seed(0), dtype=torch.float64
+    ).requires_grad_()
     target, loss = torch.arange(60) % 4 == 0, mg.UniLoss("average_precision")
-    whole, (gradient,) = loss.relaxed(scores, target), torch.autograd.grad(loss(scores, target), scores)
+    whole, (gradient,) = (
+        loss.relaxed(scores, target),
+        torch.autograd.grad(loss(scores, target), scores),
+    )
     monkeypatch.setattr("metricgrad.surrogates.pair_sum._BLOCK_ENTRIES", 100)
     torch.testing.assert_close(loss.relaxed(scores, target), whole)
     torch.testing.assert_close(torch.autograd.grad(loss(scores, target), scores)[0], gradient)

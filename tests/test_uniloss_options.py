@@ -17,7 +17,9 @@ def test_samples_spread_the_gradient_of_a_metric_with_a_cut_off(name: str) -> No
     target = torch.arange(100).expand(20, 100) % 10 == 0
     reached = []
     for samples in (0, 64):
-        loss = mg.UniLoss(name, slope=1.0, samples=samples, generator=torch.Generator().manual_seed(1))
+        loss = mg.UniLoss(
+            name, slope=1.0, samples=samples, generator=torch.Generator().manual_seed(1)
+        )
         (gradient,) = torch.autograd.grad(loss(scores, target), scores)
         reached.append((gradient[target] != 0).float().mean().item())
     assert reached[1] > max(0.5, 3 * reached[0])
@@ -38,7 +40,12 @@ def test_configurations_are_drawn_with_the_soft_bits_as_chances(name: str) -> No
 def test_published_settings() -> None:
     loss = mg.UniLoss.as_published("average_precision")
     assert loss.metric == mg.metric("average_precision", interpolated=True, cycles="zero")
-    assert (loss.interpolation, loss.gradient, loss.relaxation.slope, loss.squash) == ("idw", "released", 1.0, True)
+    assert (loss.interpolation, loss.gradient, loss.relaxation.slope, loss.squash) == (
+        "idw",
+        "released",
+        1.0,
+        True,
+    )
     assert mg.UniLoss.as_published("accuracy").metric == mg.metric("accuracy", pairs="all")
     assert not mg.UniLoss.as_published("pck").squash
     scores = torch.randn(12, 5, generator=torch.Generator().manual_seed(0)).requires_grad_()
@@ -59,15 +66,21 @@ RIVALS: list[dict[str, Any]] = [
 @pytest.mark.parametrize("options", RIVALS, ids=str)
 @pytest.mark.parametrize("name", ["accuracy", "error_rate", "balanced_accuracy", "gmean"])
 @pytest.mark.parametrize("rivals", [1, 4])
-def test_only_the_strongest_rivals_are_compared_with(name: str, rivals: int, options: dict[str, Any]) -> None:
+def test_only_the_strongest_rivals_are_compared_with(
+    name: str, rivals: int, options: dict[str, Any]
+) -> None:
     target = torch.arange(24).expand(2, 24) % 6
     scores = torch.randn(2, 24, 10, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    scores = (scores + 2.5 * torch.nn.functional.one_hot(target, 10)).requires_grad_()  # some of each class are right
+    scores = (
+        scores + 2.5 * torch.nn.functional.one_hot(target, 10)
+    ).requires_grad_()  # some of each class are right
     seed = torch.Generator().manual_seed(0)
     loss = mg.UniLoss(name, pairs="all", rivals=rivals, generator=seed, **options)
     metric = mg.metric(name)
     values = metric(scores, target)
-    torch.testing.assert_close(loss.per_set(scores, target), 1 - values if metric.higher_is_better else values)
+    torch.testing.assert_close(
+        loss.per_set(scores, target), 1 - values if metric.higher_is_better else values
+    )
     (gradient,) = torch.autograd.grad(loss(scores, target), scores)
     others = scores.detach().scatter(-1, target.unsqueeze(-1), -torch.inf)
     weak = others.argsort(-1, descending=True)[..., rivals:-1]
@@ -80,20 +93,31 @@ def test_only_the_strongest_rivals_are_compared_with(name: str, rivals: int, opt
 
 
 def test_one_rival_is_the_best_one_and_all_of_them_are_all_pairs() -> None:
-    scores = torch.randn(30, 6, generator=torch.Generator().manual_seed(0), dtype=torch.float64).requires_grad_()
+    scores = torch.randn(
+        30, 6, generator=torch.Generator().manual_seed(0), dtype=torch.float64
+    ).requires_grad_()
     target = torch.arange(30) % 6
     one, best = mg.UniLoss("accuracy", pairs="all", rivals=1), mg.UniLoss("accuracy")
-    many, every = mg.UniLoss("accuracy", pairs="all", rivals=50), mg.UniLoss("accuracy", pairs="all")
+    many, every = (
+        mg.UniLoss("accuracy", pairs="all", rivals=50),
+        mg.UniLoss("accuracy", pairs="all"),
+    )
     for some, same in ((one, best), (many, every)):
         torch.testing.assert_close(some.relaxed(scores, target), same.relaxed(scores, target))
-        torch.testing.assert_close(*(torch.autograd.grad(loss(scores, target), scores)[0] for loss in (some, same)))
+        torch.testing.assert_close(
+            *(torch.autograd.grad(loss(scores, target), scores)[0] for loss in (some, same))
+        )
 
 
 def test_an_item_is_right_if_it_wins_the_comparisons_that_are_kept() -> None:
     """It lost to both rivals: neither comparison decides alone, but if only the stronger one is kept, that one does."""
     scores, target = torch.tensor([[0.0, 2.0, 1.0]], requires_grad=True), torch.tensor([0])
-    (both,) = torch.autograd.grad(mg.UniLoss("accuracy", pairs="all", rivals=2)(scores, target), scores)
-    (one,) = torch.autograd.grad(mg.UniLoss("accuracy", pairs="all", rivals=1)(scores, target), scores)
+    (both,) = torch.autograd.grad(
+        mg.UniLoss("accuracy", pairs="all", rivals=2)(scores, target), scores
+    )
+    (one,) = torch.autograd.grad(
+        mg.UniLoss("accuracy", pairs="all", rivals=1)(scores, target), scores
+    )
     assert not both.any()
     assert one[0].sign().tolist() == [-1, 1, 0]
 
@@ -108,7 +132,9 @@ def test_rivals_are_saved(tmp_path: Path) -> None:
 
 
 def test_rivals_need_a_target_among_classes() -> None:
-    with pytest.raises(ValueError, match=r"which accuracy, .* make with pairs='all'; got rivals=5 with Accuracy\("):
+    with pytest.raises(
+        ValueError, match=r"which accuracy, .* make with pairs='all'; got rivals=5 with Accuracy\("
+    ):
         mg.UniLoss("accuracy", rivals=5)
     with pytest.raises(ValueError, match=r"got rivals=5 with F1\("):
         mg.UniLoss("f1", pairs="all", rivals=5)
@@ -117,7 +143,10 @@ def test_rivals_need_a_target_among_classes() -> None:
     with pytest.raises(TypeError, match=r"rivals must be a whole number; got 0\.5"):
         mg.UniLoss("accuracy", pairs="all", rivals=0.5)  # pyright: ignore[reportArgumentType]
     loss = mg.UniLoss("accuracy", pairs="all", rivals=5)
-    with pytest.raises(ValueError, match=r"rivals=5 needs scores \[\.\.\., N, C\] of many classes; got scores \[4\]"):
+    with pytest.raises(
+        ValueError,
+        match=r"rivals=5 needs scores \[\.\.\., N, C\] of many classes; got scores \[4\]",
+    ):
         loss(torch.zeros(4), torch.tensor([0, 1, 0, 1]))
 
 
@@ -135,16 +164,26 @@ def test_anchors_are_drawn_evenly_from_live_bits() -> None:
     for flipped in (~good[:, live], near[:, live] ^ bits[live]):
         assert flipped.sum() == 8000
         shares = flipped.double().mean(0)
-        torch.testing.assert_close(shares, torch.where(torch.arange(7) < 4, 1 / 4, 1 / 3).to(shares), rtol=0, atol=0.04)
-    torch.testing.assert_close(bad[:, live].double().mean(0), torch.full((7,), 0.5).double(), rtol=0, atol=0.04)
+        torch.testing.assert_close(
+            shares, torch.where(torch.arange(7) < 4, 1 / 4, 1 / 3).to(shares), rtol=0, atol=0.04
+        )
+    torch.testing.assert_close(
+        bad[:, live].double().mean(0), torch.full((7,), 0.5).double(), rtol=0, atol=0.04
+    )
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"interpolation": "nearest"}, "interpolation must be 'multilinear' or 'idw'; got 'nearest'"),
+        (
+            {"interpolation": "nearest"},
+            "interpolation must be 'multilinear' or 'idw'; got 'nearest'",
+        ),
         ({"gradient": "none"}, "gradient must be 'exact' or 'released'; got 'none'"),
-        ({"interpolation": "idw", "relaxation": "logistic"}, "idw needs soft bits in .* got relaxation='logistic'"),
+        (
+            {"interpolation": "idw", "relaxation": "logistic"},
+            "idw needs soft bits in .* got relaxation='logistic'",
+        ),
         ({"relaxation": 1.5}, "relaxation must be 'sigmoid', .* got 1.5"),
         ({"slope": 0}, "slope must be above 0; got 0"),
         ({"portion": 0}, "portion must be above 0 and at most 1; got 0"),
@@ -159,5 +198,7 @@ def test_wrong_options_are_refused(options: dict[str, Any], message: str) -> Non
 
 
 def test_metrics_that_comparisons_do_not_decide_are_refused() -> None:
-    with pytest.raises(TypeError, match=r"bleu is not one\. Metrics of text .* need a learned surrogate"):
+    with pytest.raises(
+        TypeError, match=r"bleu is not one\. Metrics of text .* need a learned surrogate"
+    ):
         mg.UniLoss("bleu")

@@ -40,7 +40,9 @@ every_kind = pytest.mark.parametrize(("fn", "of_classes"), EVERY_KIND.values(), 
 
 
 @every_kind
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize(
+    "dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64], ids=str
+)
 @pytest.mark.parametrize("tied", [False, True], ids=["", "tied"])
 def test_every_precision_has_a_loss_and_a_gradient(
     fn: Function, of_classes: bool, dtype: torch.dtype, tied: bool
@@ -49,7 +51,9 @@ def test_every_precision_has_a_loss_and_a_gradient(
     scores = (scores.round() if tied else scores).to(dtype).clone().requires_grad_()
     loss = mg.UniLoss(mg.reexpress(fn))(scores, target)
     loss.backward()
-    torch.testing.assert_close(loss.double(), -fn(scores.detach().double(), target).double(), rtol=0, atol=1e-3)
+    torch.testing.assert_close(
+        loss.double(), -fn(scores.detach().double(), target).double(), rtol=0, atol=1e-3
+    )
     assert scores.grad is not None
     assert scores.grad.dtype == dtype
     assert scores.grad.isfinite().all()
@@ -57,7 +61,9 @@ def test_every_precision_has_a_loss_and_a_gradient(
 
 
 @every_kind
-def test_scores_that_are_all_equal_have_a_loss_and_a_gradient(fn: Function, of_classes: bool) -> None:
+def test_scores_that_are_all_equal_have_a_loss_and_a_gradient(
+    fn: Function, of_classes: bool
+) -> None:
     scores = torch.zeros(4, 3) if of_classes else torch.zeros(6)
     target = CLASS_TARGET if of_classes else TARGET
     scores.requires_grad_()
@@ -74,7 +80,9 @@ def test_scores_that_are_all_equal_have_a_loss_and_a_gradient(fn: Function, of_c
 
 @every_kind
 def test_one_item_has_a_loss_and_a_gradient(fn: Function, of_classes: bool) -> None:
-    scores, target = (CLASS_SCORES[:1], CLASS_TARGET[:1]) if of_classes else (SCORES[:1], TARGET[:1])
+    scores, target = (
+        (CLASS_SCORES[:1], CLASS_TARGET[:1]) if of_classes else (SCORES[:1], TARGET[:1])
+    )
     scores = scores.clone().requires_grad_()
     loss = mg.UniLoss(mg.reexpress(fn))(scores, target)
     loss.backward()
@@ -94,7 +102,9 @@ def test_one_item_has_a_loss_and_a_gradient(fn: Function, of_classes: bool) -> N
     ],
     ids=["one class", "one label", "constant", "no item", "no set"],
 )
-def test_where_nothing_is_compared_the_gradient_is_zero(fn: Function, scores: Tensor, target: Tensor) -> None:
+def test_where_nothing_is_compared_the_gradient_is_zero(
+    fn: Function, scores: Tensor, target: Tensor
+) -> None:
     scores = scores.clone().requires_grad_()
     loss = mg.UniLoss(mg.reexpress(fn))(scores, target)
     loss.backward()
@@ -104,7 +114,10 @@ def test_where_nothing_is_compared_the_gradient_is_zero(fn: Function, scores: Te
 
 
 def test_one_class_among_many_sets_is_no_trouble() -> None:
-    scores, target = torch.stack([SCORES, -SCORES]).requires_grad_(), torch.stack([TARGET, torch.ones_like(TARGET)])
+    scores, target = (
+        torch.stack([SCORES, -SCORES]).requires_grad_(),
+        torch.stack([TARGET, torch.ones_like(TARGET)]),
+    )
     loss = mg.UniLoss(mg.reexpress(f1, best=1.0))
     torch.testing.assert_close(
         loss.per_set(scores, target).detach(), 1 - torch.stack([*map(f1, scores, target)]).double()
@@ -143,7 +156,9 @@ def test_profit_in_units_and_in_thousands_have_one_gradient(options: dict[str, A
     scores, profit = normal(20), normal(20, seed=1)
 
     def of(fn: Function) -> Tensor:
-        return gradient(mg.reexpress(fn), scores, profit, generator=torch.Generator().manual_seed(0), **options)
+        return gradient(
+            mg.reexpress(fn), scores, profit, generator=torch.Generator().manual_seed(0), **options
+        )
 
     torch.testing.assert_close(of(in_thousands(earned)), of(earned))
     assert 0.1 < of(earned).abs().sum() < 10
@@ -151,11 +166,15 @@ def test_profit_in_units_and_in_thousands_have_one_gradient(options: dict[str, A
 
 def test_the_gradient_is_that_of_the_metric_over_its_range() -> None:
     scores, profit = normal(20), normal(20, seed=1)
-    span = float(profit.clamp(min=0).sum() - profit.clamp(max=0).sum())  # all gains alone, all losses alone
+    span = float(
+        profit.clamp(min=0).sum() - profit.clamp(max=0).sum()
+    )  # all gains alone, all losses alone
     bounded = gradient(mg.reexpress(earned, best=span), scores, profit)
     ideal_scores_of_others = gradient(mg.reexpress(earned), scores, profit) / bounded
     torch.testing.assert_close(ideal_scores_of_others, ideal_scores_of_others[0].expand(20))
-    assert float(ideal_scores_of_others[0]) == pytest.approx(1 / span, rel=0.2)  # cut at the middle, not at 0
+    assert float(ideal_scores_of_others[0]) == pytest.approx(
+        1 / span, rel=0.2
+    )  # cut at the middle, not at 0
 
 
 def test_a_range_is_found_for_targets_of_many_columns() -> None:
@@ -165,7 +184,8 @@ def test_a_range_is_found_for_targets_of_many_columns() -> None:
         return earned(scores, target[:, 0])
 
     one, other = (
-        gradient(mg.reexpress(fn, set_dims=(1, 2)), scores, target) for fn in (of_the_first, in_thousands(of_the_first))
+        gradient(mg.reexpress(fn, set_dims=(1, 2)), scores, target)
+        for fn in (of_the_first, in_thousands(of_the_first))
     )
     torch.testing.assert_close(one, other)
 
@@ -177,7 +197,8 @@ def test_a_range_is_found_though_ideal_scores_have_no_value() -> None:
         return profit[scores > 1].mean()
 
     one, other = (
-        gradient(mg.reexpress(fn), scores, profit) for fn in (mean_of_the_bold, in_thousands(mean_of_the_bold))
+        gradient(mg.reexpress(fn), scores, profit)
+        for fn in (mean_of_the_bold, in_thousands(mean_of_the_bold))
     )
     torch.testing.assert_close(one, other)
 
@@ -189,7 +210,9 @@ def test_a_range_is_found_though_ideal_scores_have_no_value() -> None:
     ("fn", "same"),
     [
         pytest.param(
-            lambda s, y: (torch.bucketize(s, boundaries=torch.tensor([0.0]).double()) == y).double().mean(),
+            lambda s, y: (
+                (torch.bucketize(s, boundaries=torch.tensor([0.0]).double()) == y).double().mean()
+            ),
             lambda s, y: (torch.bucketize(s, torch.tensor([0.0]).double()) == y).double().mean(),
             id="bucketize(boundaries=)",
         ),
@@ -249,10 +272,16 @@ def test_a_saved_loss_is_loaded_with_its_function(tmp_path: Path) -> None:
     loss.save(tmp_path / "loss.safetensors")
     loaded = mg.load_surrogate(tmp_path / "loss.safetensors", metric=metric)
     assert isinstance(loaded, mg.UniLoss)
-    torch.testing.assert_close(loaded.relaxed(SCORES, TARGET), loss.relaxed(SCORES, TARGET), rtol=0, atol=0)
+    torch.testing.assert_close(
+        loaded.relaxed(SCORES, TARGET), loss.relaxed(SCORES, TARGET), rtol=0, atol=0
+    )
     plain = mg.load_surrogate(tmp_path / "loss.safetensors", metric=f1)
-    torch.testing.assert_close(plain(SCORES, TARGET), loss(SCORES, TARGET) - 1)  # nobody said that 1 is the best
-    with pytest.raises(ValueError, match=r"a function of yours, f1, which no file can hold; pass it again"):
+    torch.testing.assert_close(
+        plain(SCORES, TARGET), loss(SCORES, TARGET) - 1
+    )  # nobody said that 1 is the best
+    with pytest.raises(
+        ValueError, match=r"a function of yours, f1, which no file can hold; pass it again"
+    ):
         mg.load_surrogate(tmp_path / "loss.safetensors")
 
 

@@ -39,26 +39,47 @@ from tests.watched import (
         (lambda s, y: (s.argmax(-1) - y).abs().double().mean(), "argmax", 12),
         (lambda s, y: y[s.topk(2).indices].double().mean(), "topk", 6),
         (lambda s, y: y[s.argsort(descending=True)[:2]].double().mean(), "argsort", 6),
-        (lambda s, y: (y[s.topk(2).indices] * torch.tensor([1.0, 0.6])).sum(), "topk", 9),  # their order matters
+        (
+            lambda s, y: (y[s.topk(2).indices] * torch.tensor([1.0, 0.6])).sum(),
+            "topk",
+            9,
+        ),  # their order matters
         (lambda s, y: y[s.argsort()].double().cumsum(0).mean(), "argsort", 9),
-        (lambda s, y: (y + torch.arange(6) // 2)[s.argsort()].double().cumsum(0).mean(), "argsort", 13),
+        (
+            lambda s, y: (y + torch.arange(6) // 2)[s.argsort()].double().cumsum(0).mean(),
+            "argsort",
+            13,
+        ),
         (lambda s, y: (s.argsort().argsort() * y).double().mean(), "argsort", 15),
         (lambda s, y: (s.sort().indices * y).double().mean(), "sort", 15),
-        (lambda s, y: ((s > 0) * y).sum() / (s.gt(0).sum() + (s <= 0).sum() + (-s < 0).sum()), ">", 6),
+        (
+            lambda s, y: ((s > 0) * y).sum() / (s.gt(0).sum() + (s <= 0).sum() + (-s < 0).sum()),
+            ">",
+            6,
+        ),
         (lambda s, y: (s == s.max()).double() @ y.double(), "==", 12),
         pytest.param(lambda s, y: (s.sign() * y).mean(), "sign", 6),
         (lambda s, y: (s.sigmoid().round() == y).double().mean(), "round", 6),
-        (lambda s, y: (torch.bucketize(s, torch.tensor([-1.5, 0.0, 1.5]).double()) * y).sum(), "bucketize", 18),
+        (
+            lambda s, y: (torch.bucketize(s, torch.tensor([-1.5, 0.0, 1.5]).double()) * y).sum(),
+            "bucketize",
+            18,
+        ),
         (lambda s, y: ((s >= s.topk(2).values[-1]) * y).sum(), ">=", 6),
         (auc, ">", 9),
         (lambda s, y: (s[y == 1] > 0).double().mean(), ">", 3),
     ],
 )
-def test_only_the_comparisons_that_matter_are_made(fn: Function, operation: str, number: int) -> None:
+def test_only_the_comparisons_that_matter_are_made(
+    fn: Function, operation: str, number: int
+) -> None:
     of_classes = "argmax" in operation
     scores, target = (CLASS_SCORES, CLASS_TARGET) if of_classes else (SCORES, TARGET)
     metric = mg.reexpress(fn)
-    rows = [row.split("  ") for row in re.sub(" {2,}", "  ", metric.explain(scores, target)).split("\n")[1:-2]]
+    rows = [
+        row.split("  ")
+        for row in re.sub(" {2,}", "  ", metric.explain(scores, target)).split("\n")[1:-2]
+    ]
     assert {row[1] for row in rows} == {operation}
     assert sum(int(row[2]) for row in rows) == number
     values, live = metric.comparisons(scores, target)
@@ -68,37 +89,53 @@ def test_only_the_comparisons_that_matter_are_made(fn: Function, operation: str,
 
 def test_what_is_compared_twice_is_decided_once_and_what_is_not_is_not() -> None:
     def twice(scores: Tensor, target: Tensor) -> Tensor:
-        return ((scores > 0) * target).mean(dtype=torch.float64) + (scores > 0.4).double().mean() + f1(scores, target)
+        return (
+            ((scores > 0) * target).mean(dtype=torch.float64)
+            + (scores > 0.4).double().mean()
+            + f1(scores, target)
+        )
 
     values, _ = mg.reexpress(twice).comparisons(SCORES, TARGET)
     torch.testing.assert_close(values, torch.cat([SCORES, SCORES - 0.4]))
 
 
-@pytest.mark.parametrize("scores", [torch.zeros(6), torch.tensor([-0.5, -0.5, 0.5, 0.3, -0.2, -0.2])], ids=str)
+@pytest.mark.parametrize(
+    "scores", [torch.zeros(6), torch.tensor([-0.5, -0.5, 0.5, 0.3, -0.2, -0.2])], ids=str
+)
 def test_items_that_happen_to_be_equal_are_compared_on_their_own(scores: Tensor) -> None:
     """A head that starts with zeros has all scores equal."""
 
     def of_each(scores: Tensor, target: Tensor) -> Tensor:
         return (
-            torch.stack([(one > 0) == (truth == 1) for one, truth in zip(scores, target, strict=True)]).double().mean()
+            torch.stack(
+                [(one > 0) == (truth == 1) for one, truth in zip(scores, target, strict=True)]
+            )
+            .double()
+            .mean()
         )
 
     def of_all(scores: Tensor, target: Tensor) -> Tensor:
         return ((scores > 0) == (target == 1)).double().mean()
 
-    found, expected = (gradient(mg.reexpress(fn, best=1.0), scores, TARGET) for fn in (of_each, of_all))
+    found, expected = (
+        gradient(mg.reexpress(fn, best=1.0), scores, TARGET) for fn in (of_each, of_all)
+    )
     torch.testing.assert_close(found, expected)
 
 
 def test_classes_that_happen_to_be_equal_are_compared_on_their_own() -> None:
     def of_each(scores: Tensor, target: Tensor) -> Tensor:
-        return torch.stack([((scores[:, c] > 0) == (target == c)).double().mean() for c in range(3)]).mean()
+        return torch.stack(
+            [((scores[:, c] > 0) == (target == c)).double().mean() for c in range(3)]
+        ).mean()
 
     def of_all(scores: Tensor, target: Tensor) -> Tensor:
         return ((scores > 0) == F.one_hot(target, 3).bool()).double().mean()
 
     scores = torch.zeros(4, 3)
-    found, expected = (gradient(mg.reexpress(fn, best=1.0), scores, CLASS_TARGET) for fn in (of_each, of_all))
+    found, expected = (
+        gradient(mg.reexpress(fn, best=1.0), scores, CLASS_TARGET) for fn in (of_each, of_all)
+    )
     torch.testing.assert_close(found, expected)
 
 
@@ -122,7 +159,9 @@ def test_explain_is_a_table_of_lines_operations_and_numbers() -> None:
 
 def test_explain_is_of_the_last_set_without_one_and_of_the_first_of_many() -> None:
     metric = mg.reexpress(f1)
-    with pytest.raises(ValueError, match=r"f1 has not been run on a set yet; pass one: explain\(scores, target\)"):
+    with pytest.raises(
+        ValueError, match=r"f1 has not been run on a set yet; pass one: explain\(scores, target\)"
+    ):
         metric.explain()
     mg.UniLoss(metric)(torch.stack([SCORES, -SCORES]), torch.stack([TARGET, TARGET]))
     assert metric.explain() == metric.explain(SCORES, TARGET)
@@ -136,7 +175,8 @@ def test_explain_says_whether_replays_are_made_at_once_or_why_not() -> None:
         gradient(metric, SCORES, TARGET)
     assert "replayed for many configurations at once (torch.vmap)" in at_once.explain()
     assert re.search(
-        r"one configuration after another, as torch.vmap cannot run it \(.*shape.*\)", one_by_one.explain()
+        r"one configuration after another, as torch.vmap cannot run it \(.*shape.*\)",
+        one_by_one.explain(),
     )
 
 
@@ -151,7 +191,9 @@ def test_whole_numbers_can_be_explained() -> None:
 def test_files_that_only_begin_like_torch_are_the_users() -> None:
     file = Path(torch.__file__).parent.with_name("torch_extras.py")
     space: dict[str, Any] = {}
-    exec(compile("def metric(scores, target):\n    return (scores > 0).sum()\n", file, "exec"), space)
+    exec(
+        compile("def metric(scores, target):\n    return (scores > 0).sum()\n", file, "exec"), space
+    )
     assert "line 2 " in mg.reexpress(space["metric"]).explain(SCORES, TARGET)
 
 
@@ -225,7 +267,9 @@ def sorted_chances(scores: Tensor, target: Tensor) -> Tensor:
 def slopes(fn: Function, scores: Tensor, target: Tensor, step: float = 1e-6) -> Tensor:
     """By differences: no comparison turns out otherwise for so small a step, so bits are fixed."""
     moves = step * torch.eye(scores.numel(), dtype=scores.dtype).reshape(-1, *scores.shape)
-    return torch.stack([fn(scores + move, target) - fn(scores - move, target) for move in moves]) / (2 * step)
+    return torch.stack(
+        [fn(scores + move, target) - fn(scores - move, target) for move in moves]
+    ) / (2 * step)
 
 
 @pytest.mark.parametrize("fn", [confident_mistakes, sorted_chances])
@@ -249,7 +293,9 @@ def test_far_from_all_comparisons_only_the_smooth_part_is_left(options: dict[str
     scores = torch.where(SCORES > 0, SCORES + 2, SCORES - 2)
     metric = mg.reexpress(confident_mistakes, higher_is_better=False, best=0.0)
     found = gradient(metric, scores, TARGET, slope=50.0, **options)
-    torch.testing.assert_close(found, slopes(confident_mistakes, scores, TARGET), rtol=1e-5, atol=1e-8)
+    torch.testing.assert_close(
+        found, slopes(confident_mistakes, scores, TARGET), rtol=1e-5, atol=1e-8
+    )
 
 
 def test_near_them_both_parts_are_added() -> None:
@@ -260,7 +306,9 @@ def test_near_them_both_parts_are_added() -> None:
     options: dict[str, Any] = {"higher_is_better": False, "best": 0.0}
     found = gradient(mg.reexpress(confident_mistakes, **options), SCORES, TARGET)
     expected = gradient(mg.reexpress(bits_alone, **options), SCORES, TARGET)
-    torch.testing.assert_close(found, expected + slopes(confident_mistakes, SCORES, TARGET), rtol=1e-5, atol=1e-8)
+    torch.testing.assert_close(
+        found, expected + slopes(confident_mistakes, SCORES, TARGET), rtol=1e-5, atol=1e-8
+    )
 
 
 @pytest.mark.parametrize("fn", [f1, auc, precision_of_picked, confident_mistakes])

@@ -1,6 +1,7 @@
 """Metrics as textbooks write them: plain torch, one set at a time, in whatever style came to hand.
 
-Not one of them knows of metricgrad. `test_textbook.py` has `mg.reexpress` make metrics and losses of them.
+Not one of them knows of metricgrad. `test_textbook.py` has `mg.reexpress` make metrics and losses
+of them.
 """
 
 import torch
@@ -66,7 +67,9 @@ def mcc(scores: Tensor, target: Tensor) -> Tensor:
     predicted = torch.where(scores > 0, 1.0, 0.0)
     tp, tn = (predicted * target).sum(), ((1 - predicted) * (1 - target)).sum()
     fp, fn = (predicted * (1 - target)).sum(), ((1 - predicted) * target).sum()
-    return (tp * tn - fp * fn) / ((tp + fp) * (tp + fn) * (tn + fp) * (tn + fn)).sqrt().clamp(min=1e-12)
+    return (tp * tn - fp * fn) / ((tp + fp) * (tp + fn) * (tn + fp) * (tn + fn)).sqrt().clamp(
+        min=1e-12
+    )
 
 
 def kappa(scores: Tensor, target: Tensor) -> Tensor:
@@ -131,7 +134,11 @@ def multiclass_gmean(scores: Tensor, target: Tensor) -> Tensor:
 def macro_precision(scores: Tensor, target: Tensor) -> Tensor:
     predicted = F.one_hot(scores.argmax(-1), scores.shape[-1])
     truth = F.one_hot(target, scores.shape[-1])
-    tp, fp, fn = (predicted * truth).sum(0), (predicted * (1 - truth)).sum(0), ((1 - predicted) * truth).sum(0)
+    tp, fp, fn = (
+        (predicted * truth).sum(0),
+        (predicted * (1 - truth)).sum(0),
+        ((1 - predicted) * truth).sum(0),
+    )
     occurs = tp + fp + fn > 0
     return (tp / (tp + fp).clamp(min=1)).sum() / occurs.sum()
 
@@ -161,7 +168,10 @@ def macro_f1_of_classes(scores: Tensor, target: Tensor) -> Tensor:
 
 
 def micro_f1(scores: Tensor, target: Tensor) -> Tensor:
-    predicted, truth = F.one_hot(scores.argmax(-1), scores.shape[-1]).bool(), F.one_hot(target, scores.shape[-1]).bool()
+    predicted, truth = (
+        F.one_hot(scores.argmax(-1), scores.shape[-1]).bool(),
+        F.one_hot(target, scores.shape[-1]).bool(),
+    )
     tp, fp, fn = (predicted & truth).sum(), (predicted & ~truth).sum(), (~predicted & truth).sum()
     return tp / (tp + 0.5 * (fp + fn))
 
@@ -287,7 +297,9 @@ def auc_with_ties(scores: Tensor, target: Tensor) -> Tensor:
 
 def multiclass_auc(scores: Tensor, target: Tensor) -> Tensor:
     probabilities = scores.softmax(-1)
-    return torch.stack([auc(probabilities[:, c], (target == c).long()) for c in target.unique()]).mean()
+    return torch.stack(
+        [auc(probabilities[:, c], (target == c).long()) for c in target.unique()]
+    ).mean()
 
 
 def partial_auc(scores: Tensor, target: Tensor, max_fpr: float) -> Tensor:
@@ -360,7 +372,9 @@ def ndcg(scores: Tensor, target: Tensor, k: int | None = None) -> Tensor:
 
 def exponential_ndcg(scores: Tensor, target: Tensor) -> Tensor:
     gains = 2.0**target - 1
-    return dcg(gains[scores.sort(descending=True).indices]) / dcg(gains.sort(descending=True).values)
+    return dcg(gains[scores.sort(descending=True).indices]) / dcg(
+        gains.sort(descending=True).values
+    )
 
 
 def ndcg_of_ranks(scores: Tensor, target: Tensor) -> Tensor:

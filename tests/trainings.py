@@ -10,7 +10,11 @@ from torch import Tensor, nn
 import metricgrad as mg
 
 X = torch.randn(600, 6, generator=torch.Generator().manual_seed(0))
-Y = X @ torch.tensor([1.0, -1.0, 0.5, 0.0, 0.0, 0.0]) + torch.randn(600, generator=torch.Generator().manual_seed(1)) > 2
+Y = (
+    X @ torch.tensor([1.0, -1.0, 0.5, 0.0, 0.0, 0.0])
+    + torch.randn(600, generator=torch.Generator().manual_seed(1))
+    > 2
+)
 TASKS: dict[str, tuple[mg.Metric, Tensor]] = {
     "binary": (mg.metric("f1", threshold=0.1), Y),
     "classes": (mg.metric("accuracy"), X[:, :3].argmax(-1)),
@@ -23,7 +27,9 @@ def seeded(seed: int = 0) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
 
 
-def network(seed: int = 0, *, outputs: int = 1, norm: bool = True, dropout: float = 0.0) -> nn.Sequential:
+def network(
+    seed: int = 0, *, outputs: int = 1, norm: bool = True, dropout: float = 0.0
+) -> nn.Sequential:
     """A small model, as the paper's in kind."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
@@ -49,7 +55,9 @@ def learned() -> mg.BilevelLoss:
 
 
 def same(one: dict[str, Tensor], other: dict[str, Tensor]) -> bool:
-    return one.keys() == other.keys() and all(torch.equal(value, other[name]) for name, value in one.items())
+    return one.keys() == other.keys() and all(
+        torch.equal(value, other[name]) for name, value in one.items()
+    )
 
 
 def accuracy(scores: Tensor, target: Tensor) -> float:
@@ -59,7 +67,9 @@ def accuracy(scores: Tensor, target: Tensor) -> float:
 def failing(after: int, *faults: Callable[[], Any]) -> tuple[mg.Metric, list[Callable[[], Any]]]:
     """Accuracy, and after so many calls the first fault, until there is none any more."""
     calls, left = itertools.count(1), list(faults)
-    return mg.from_function(lambda s, y: left[0]() if next(calls) > after and left else accuracy(s, y)), left
+    return mg.from_function(
+        lambda s, y: left[0]() if next(calls) > after and left else accuracy(s, y)
+    ), left
 
 
 def explode() -> float:

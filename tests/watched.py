@@ -14,7 +14,9 @@ Function = Callable[..., Any]
 
 SCORES = torch.tensor([2.0, -1.0, 0.5, -0.3, 1.2, -0.8], dtype=torch.float64)
 TARGET = torch.tensor([1, 0, 0, 1, 1, 0])
-CLASS_SCORES = torch.tensor([[0.3, 1.0, -0.5], [2.0, 0.1, 0.4], [0.0, -0.2, 0.9], [-1.0, 0.6, 0.5]]).double()
+CLASS_SCORES = torch.tensor(
+    [[0.3, 1.0, -0.5], [2.0, 0.1, 0.4], [0.0, -0.2, 0.9], [-1.0, 0.6, 0.5]]
+).double()
 CLASS_TARGET = torch.tensor([1, 0, 1, 2])
 
 

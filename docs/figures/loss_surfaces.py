@@ -1,7 +1,8 @@
 """Five metrics and their UniLoss surrogates as two scores vary: draws `loss_surfaces.png` beside this file.
 
-After Figure 1 of Learning Surrogate Losses (Grabocka et al., 2019), with its five metrics: of eight scores one negative
-and one positive move. Sets are a leading dimension, so a grid of score pairs is a batch of sets: one call.
+After Figure 1 of Learning Surrogate Losses (Grabocka et al., 2019), with its five metrics: of eight
+scores one negative and one positive move. Sets are a leading dimension, so a grid of score pairs is
+a batch of sets: one call.
 
     python docs/figures/loss_surfaces.py
 """
@@ -25,7 +26,14 @@ METRICS = {
     "f1": "1 - F1",
 }
 COLUMNS = ["the metric", "multilinear", "inverse distances (IDW)"]
-OTHERS = [1.201, 0.601, -0.501, 0.901, -0.201, -1.101]  # the six scores that stay: three positives, three negatives
+OTHERS = [
+    1.201,
+    0.601,
+    -0.501,
+    0.901,
+    -0.201,
+    -1.101,
+]  # the six scores that stay: three positives, three negatives
 TARGET = torch.tensor([0, 1, 1, 1, 1, 0, 0, 0])
 SLOPE, REACH = 2.0, 2.0  # of the sigmoid; scores go from -REACH to REACH
 
@@ -33,7 +41,9 @@ SLOPE, REACH = 2.0, 2.0  # of the sigmoid; scores go from -REACH to REACH
 def grid(cells: int, reach: float = REACH) -> Tensor:
     """Scores `[cells, cells, 8]`: the negative varies along the second dimension, the positive along the first."""
     positive, negative = torch.meshgrid(*[torch.linspace(-reach, reach, cells)] * 2, indexing="ij")
-    return torch.cat([torch.stack([negative, positive], -1), torch.tensor(OTHERS).expand(cells, cells, -1)], -1)
+    return torch.cat(
+        [torch.stack([negative, positive], -1), torch.tensor(OTHERS).expand(cells, cells, -1)], -1
+    )
 
 
 def surface(name: str, column: int, scores: Tensor, draws: int) -> tuple[Tensor, Tensor]:
@@ -45,7 +55,11 @@ def surface(name: str, column: int, scores: Tensor, draws: int) -> tuple[Tensor,
         return 1 - values if metric.higher_is_better else values, torch.zeros_like(scores[..., :2])
     options: dict[str, Any] = {"interpolation": "idw"} if column == 2 else {}
     loss = mg.UniLoss(name, slope=SLOPE, generator=torch.Generator().manual_seed(0), **options)
-    total, gradient, draws = torch.zeros(scores.shape[:-1]), torch.zeros_like(scores), draws if column == 2 else 1
+    total, gradient, draws = (
+        torch.zeros(scores.shape[:-1]),
+        torch.zeros_like(scores),
+        draws if column == 2 else 1,
+    )
     for _ in range(draws):
         leaf = scores.clone().requires_grad_()
         values = loss.relaxed(leaf, target)  # one value per set
@@ -62,13 +76,22 @@ def draw(cells: int = 200, draws: int = 32) -> tuple[Figure, dict[str, list[Tens
     figure = Figure(figsize=(7.2, 12.2), layout="constrained")
     axes = figure.subplots(len(METRICS), 3, sharex=True, sharey=True)
     grids = [grid(cells), grid(cells), grid(cells // 2)]  # anchors make the third one costly
-    surfaces = {name: [surface(name, i, scores, draws)[0] for i, scores in enumerate(grids)] for name in METRICS}
+    surfaces = {
+        name: [surface(name, i, scores, draws)[0] for i, scores in enumerate(grids)]
+        for name in METRICS
+    }
     scale = Normalize(0.1, 0.65)
     arrows = grid(8, 0.86 * REACH)
     for row, (name, title) in enumerate(METRICS.items()):
         for column, axis in enumerate(axes[row]):
             values = surfaces[name][column].numpy()
-            axis.imshow(values, origin="lower", extent=[-REACH, REACH] * 2, norm=scale, interpolation="nearest")
+            axis.imshow(
+                values,
+                origin="lower",
+                extent=[-REACH, REACH] * 2,
+                norm=scale,
+                interpolation="nearest",
+            )
             if column:
                 gradient = surface(name, column, arrows, 4 * draws)[1]
                 down = -gradient / gradient.norm(dim=-1).amax()
@@ -80,7 +103,15 @@ def draw(cells: int = 200, draws: int = 32) -> tuple[Figure, dict[str, list[Tens
         axis.set_title(title)
     axes[-1, 1].set_xlabel("score of one negative", fontsize=11)
     axes[2, 0].set_ylabel("score of one positive", fontsize=11)
-    figure.colorbar(ScalarMappable(scale), ax=axes, location="bottom", shrink=0.6, aspect=40, pad=0.02, label="loss")
+    figure.colorbar(
+        ScalarMappable(scale),
+        ax=axes,
+        location="bottom",
+        shrink=0.6,
+        aspect=40,
+        pad=0.02,
+        label="loss",
+    )
     return figure, surfaces
 
 

@@ -1,8 +1,9 @@
 """A model of one parameter and its learned loss at three moments: draws `one_parameter.png` beside this file.
 
-After Figure 2 of Learning Surrogate Losses (Grabocka et al., 2019): the model a x - 1 starts at a = 0.3 and is trained
-by Algorithm 1 on the error rate. The loss learns the metric around where the model is, and the model goes where it is
-lowest; what the loss knows of other places is what universal learning has taught it.
+After Figure 2 of Learning Surrogate Losses (Grabocka et al., 2019): the model a x - 1 starts at a =
+0.3 and is trained by Algorithm 1 on the error rate. The loss learns the metric around where the
+model is, and the model goes where it is lowest; what the loss knows of other places is what
+universal learning has taught it.
 
     python docs/figures/one_parameter.py
 """
@@ -54,7 +55,15 @@ def moments(start: Literal["scratch", "universal"], seed: int = 2) -> list[Momen
     generator = torch.Generator().manual_seed(seed)
     model, loss = Line(), mg.BilevelLoss("error_rate", generator=generator)
     run = mg.JointTraining(
-        model, loss, x, y, start=start, model_rate=2e-3, loss_rate=1e-2, universal={"steps": 1000}, generator=generator
+        model,
+        loss,
+        x,
+        y,
+        start=start,
+        model_rate=2e-3,
+        loss_rate=1e-2,
+        universal={"steps": 1000},
+        generator=generator,
     )
     found = []
     for moment in MOMENTS:
@@ -93,5 +102,7 @@ def draw(rows: dict[str, list[Moment]]) -> Figure:
 
 
 if __name__ == "__main__":
-    figure = draw({"SL-S, from scratch": moments("scratch"), "SL-R, universal start": moments("universal")})
+    figure = draw(
+        {"SL-S, from scratch": moments("scratch"), "SL-R, universal start": moments("universal")}
+    )
     figure.savefig(Path(__file__).with_suffix(".png"), dpi=100, metadata={"Software": None})

@@ -1,7 +1,8 @@
 """Train on the metric you report.
 
-metricgrad turns evaluation metrics that have no useful gradient into losses for PyTorch: metrics, each equal to a named
-reference, for many sets at once; and surrogates, losses that take a metric's place in training.
+metricgrad turns evaluation metrics that have no useful gradient into losses for PyTorch: metrics,
+each equal to a named reference, for many sets at once; and surrogates, losses that take a metric's
+place in training.
 """
 
 from typing import TYPE_CHECKING, Any

@@ -10,7 +10,9 @@ def main() -> None:
     except ModuleNotFoundError as missing:
         if missing.name not in ("typer", "rich"):
             raise
-        sys.exit(f"The metricgrad command needs {missing.name}. Install it with: pip install 'metricgrad[app]'")
+        sys.exit(
+            f"The metricgrad command needs {missing.name}. Install it with: pip install 'metricgrad[app]'"
+        )
     app()
 
 

@@ -1,9 +1,10 @@
 """Tensor maths with no notion of a metric: masked reductions, ranks and their correlations, soft ranks, noise, groups.
 
-Everything acts on the last dimension and takes any number of leading ones; `where` marks the entries that count. All
-rank statistics rest on one fact about a sorted row: `tie_starts`, the position at which each entry's tie group begins.
-From it follow averaged ranks, tied pairs and, in `metrics/curves.py`, the vertices of ROC and precision-recall curves,
-all in O(N log N) time and O(N) memory. Only `soft_rank` compares all pairs, because its gradient needs them.
+Everything acts on the last dimension and takes any number of leading ones; `where` marks the
+entries that count. All rank statistics rest on one fact about a sorted row: `tie_starts`, the
+position at which each entry's tie group begins. From it follow averaged ranks, tied pairs and, in
+`metrics/curves.py`, the vertices of ROC and precision-recall curves, all in O(N log N) time and
+O(N) memory. Only `soft_rank` compares all pairs, because its gradient needs them.
 """
 
 from collections.abc import Iterator
@@ -25,7 +26,11 @@ def float_dtype(values: Tensor) -> torch.dtype:
         >>> float_dtype(torch.zeros(1, dtype=torch.bfloat16)), float_dtype(torch.zeros(1, dtype=torch.int64))
         (torch.float32, torch.float64)
     """
-    return torch.promote_types(values.dtype, torch.float32) if values.is_floating_point() else torch.float64
+    return (
+        torch.promote_types(values.dtype, torch.float32)
+        if values.is_floating_point()
+        else torch.float64
+    )
 
 
 def divide(numerator: Tensor, denominator: Tensor) -> Tensor:
@@ -51,7 +56,8 @@ def log_odds(scores: Tensor) -> Tensor:
 
     .. math:: \log \frac{p_c}{1 - p_c} = s_c - \log \sum_{j \ne c} e^{s_j}
 
-    Ordered as the probabilities are, but where these round to 1 (in float32 from a lead of 17 on) still in order.
+    Ordered as the probabilities are, but where these round to 1 (in float32 from a lead of 17 on)
+    still in order.
 
     Args:
         scores: `[..., C]`, float, C at least 2.
@@ -70,8 +76,11 @@ def log_odds(scores: Tensor) -> Tensor:
     top = scores.argmax(-1, keepdim=True)
     lead = scores.gather(-1, top) - scores.scatter(-1, top, -torch.inf).logsumexp(-1, keepdim=True)
     likely = probability > 0.5
-    exact = torch.where(likely, lead, log_probability - torch.log1p(-probability.masked_fill(likely, 0.0)))
-    # Items whose classes only swap scores tie on paper; rounding to 2^-34 lets them tie here as well.
+    exact = torch.where(
+        likely, lead, log_probability - torch.log1p(-probability.masked_fill(likely, 0.0))
+    )
+    # Items whose classes only swap scores tie on paper; rounding to 2^-34 lets them tie here as
+    # well.
     return exact + ((exact * 2**34).round() / 2**34 - exact).detach()
 
 
@@ -129,8 +138,12 @@ def standardise(values: Tensor, weights: Tensor) -> Tensor:
         return values
     centred = values - (weights * values).sum(-1, keepdim=True)
     variance = (weights * centred.square()).sum(-1, keepdim=True)
-    # Rounding leaves a trace of spread in equal values; the root of 1 is taken there, as that of 0 has no gradient.
-    alike = variance <= (8 * torch.finfo(values.dtype).eps * values.detach().abs().amax(-1, keepdim=True)) ** 2
+    # Rounding leaves a trace of spread in equal values; the root of 1 is taken there, as that of 0
+    # has no gradient.
+    alike = (
+        variance
+        <= (8 * torch.finfo(values.dtype).eps * values.detach().abs().amax(-1, keepdim=True)) ** 2
+    )
     return torch.where(alike, 0.0, centred / torch.where(alike, 1.0, variance).sqrt())
 
 
@@ -284,10 +297,13 @@ def kendall(x: Tensor, y: Tensor, where: Tensor | None = None) -> Tensor:
         `scipy.stats.kendalltau`; Knight (1966) for counting discordant pairs as inversions.
     """
     x_rank, y_rank = dense_rank(x, where), dense_rank(y, where)
-    # What does not count has the highest rank in both, so it ties with its like and is concordant with all others.
+    # What does not count has the highest rank in both, so it ties with its like and is concordant
+    # with all others.
     by_both = (x_rank * x.shape[-1] + y_rank).argsort(-1)
     x_rank, y_rank = x_rank.gather(-1, by_both), y_rank.gather(-1, by_both)
-    counted = torch.ones_like(x_rank, dtype=torch.bool) if where is None else where.gather(-1, by_both)
+    counted = (
+        torch.ones_like(x_rank, dtype=torch.bool) if where is None else where.gather(-1, by_both)
+    )
 
     def tied_pairs(ordered: Tensor) -> Tensor:
         before = torch.arange(ordered.shape[-1], device=ordered.device) - tie_starts(ordered)
@@ -329,12 +345,14 @@ def soft_rank(values: Tensor, slope: float = 1.0, where: Tensor | None = None) -
     return torch.where(where, masked_sum(wins, where.unsqueeze(-2)) + 0.5, 0.0)
 
 
-def add_gumbel_noise(scores: Tensor, slope: float, number: int, generator: torch.Generator | None) -> Tensor:
+def add_gumbel_noise(
+    scores: Tensor, slope: float, number: int, generator: torch.Generator | None
+) -> Tensor:
     """Scores `[number, ..., N]` with noise under which s_i beats s_j with the chance sigmoid(slope * (s_i - s_j)).
 
-    The difference of two Gumbel variables is logistic. So each comparison has the chance that its soft bit says, and
-    all of them together fit an order, where draws one by one would hardly move any item: its many comparisons would
-    average out.
+    The difference of two Gumbel variables is logistic. So each comparison has the chance that its
+    soft bit says, and all of them together fit an order, where draws one by one would hardly move
+    any item: its many comparisons would average out.
 
     Args:
         scores: `[..., N]`.
@@ -345,7 +363,9 @@ def add_gumbel_noise(scores: Tensor, slope: float, number: int, generator: torch
     Returns:
         `[number, ..., N]`.
     """
-    uniform = torch.rand(number, *scores.shape, generator=generator, device=scores.device, dtype=scores.dtype)
+    uniform = torch.rand(
+        number, *scores.shape, generator=generator, device=scores.device, dtype=scores.dtype
+    )
     tiny = torch.finfo(scores.dtype).tiny
     return scores - uniform.clamp(min=tiny).log().neg().clamp(min=tiny).log() / slope
 
@@ -357,8 +377,8 @@ def group_batches(groups: Tensor) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
         groups: `[N]`, integer ids in any order.
 
     Yields:
-        which `[G]`, places of these groups among all by ascending id; index `[G, L]`, places of their items, 0 as
-        padding; where `[G, L]`, False on the padding.
+        which `[G]`, places of these groups among all by ascending id; index `[G, L]`, places of
+        their items, 0 as padding; where `[G, L]`, False on the padding.
 
     Example:
         >>> for which, index, where in group_batches(torch.tensor([7, 3, 7, 7])):
@@ -374,7 +394,13 @@ def group_batches(groups: Tensor) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
         which = (octaves == octave).nonzero().squeeze(-1)
         places = torch.arange(int(sizes[which].max()), device=groups.device)
         where = places < sizes[which].unsqueeze(-1)
-        yield which, order[torch.where(where, starts[which].unsqueeze(-1) + places, 0)].masked_fill(~where, 0), where
+        yield (
+            which,
+            order[torch.where(where, starts[which].unsqueeze(-1) + places, 0)].masked_fill(
+                ~where, 0
+            ),
+            where,
+        )
 
 
 def _unit(values: Tensor, where: Tensor | None) -> Tensor:
@@ -386,7 +412,8 @@ def _unit(values: Tensor, where: Tensor | None) -> Tensor:
     centred = values - masked_mean(values, where).unsqueeze(-1)
     centred = centred if where is None else torch.where(where, centred, 0.0)
     squares = (centred * centred).sum(-1, keepdim=True)
-    # Rounding leaves a trace of spread in a constant row. The root of 1 is taken there: that of 0 has no gradient.
+    # Rounding leaves a trace of spread in a constant row. The root of 1 is taken there: that of 0
+    # has no gradient.
     constant = squares <= values.shape[-1] * torch.finfo(values.dtype).eps ** 2
     return torch.where(constant, 0.0, centred / torch.where(constant, 1.0, squares).sqrt())
 
@@ -399,8 +426,9 @@ def _masked_last(values: Tensor, where: Tensor | None) -> Tensor:
 def _inversions(ranks: Tensor) -> Tensor:
     """Pairs i < j with ranks[i] > ranks[j], counted bit by bit from the highest.
 
-    Rows are kept grouped by the bits already seen, in their original order within a group. Each bit adds the pairs of
-    one group in which a 1 stands before a 0; a stable sort then splits the groups. O(N log^2 N), no pair matrix.
+    Rows are kept grouped by the bits already seen, in their original order within a group. Each bit
+    adds the pairs of one group in which a 1 stands before a 0; a stable sort then splits the
+    groups. O(N log^2 N), no pair matrix.
     """
     total = torch.zeros(ranks.shape[:-1], dtype=torch.int64, device=ranks.device)
     for bit in reversed(range(max(ranks.shape[-1] - 1, 0).bit_length())):

@@ -24,9 +24,22 @@ def progress(title: str, total: int, shown: bool = True) -> Iterator[Tell]:
         yield lambda advance=1, note="": None
         return
     from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeRemainingColumn,
+    )
 
-    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
-    with Progress(*columns, TextColumn("{task.fields[note]}"), console=Console(stderr=True), transient=True) as bars:
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+    )
+    with Progress(
+        *columns, TextColumn("{task.fields[note]}"), console=Console(stderr=True), transient=True
+    ) as bars:
         bar = bars.add_task(title, total=total, note="")
         yield lambda advance=1, note="": bars.update(bar, advance=advance, note=note)

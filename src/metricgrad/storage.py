@@ -20,11 +20,17 @@ def write_tensors(path: str | Path, tensors: dict[str, Tensor], kind: str, heade
     """
     partial = Path(path).with_name(Path(path).name + ".partial")
     try:
-        save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, partial, {kind: json.dumps(header)})
+        save_file(
+            {name: tensor.contiguous() for name, tensor in tensors.items()},
+            partial,
+            {kind: json.dumps(header)},
+        )
         partial.replace(path)
     except (SafetensorError, OSError) as error:
         partial.unlink(missing_ok=True)
-        raise OSError(f"{path} could not be written: {error}. What was there before is as it was") from None
+        raise OSError(
+            f"{path} could not be written: {error}. What was there before is as it was"
+        ) from None
 
 
 def read_tensors(path: str | Path, kind: str, name: str) -> tuple[dict[str, Tensor], Any]:

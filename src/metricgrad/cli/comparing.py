@@ -1,8 +1,9 @@
 r"""`metricgrad compare`: all methods on one table and metric, over repeated splits, against tuned cross-entropy.
 
-Splits of one table share rows, so their values are not independent, and the usual t test finds differences that are not
-there. The variance of the mean difference over n splits is taken as (1/n + test/train) s^2 instead (Nadeau and Bengio,
-2003), and the p-values of several methods are corrected by Holm's rule.
+Splits of one table share rows, so their values are not independent, and the usual t test finds
+differences that are not there. The variance of the mean difference over n splits is taken as (1/n +
+test/train) s^2 instead (Nadeau and Bengio, 2003), and the p-values of several methods are corrected
+by Holm's rule.
 """
 
 import json
@@ -47,7 +48,8 @@ def compare(
     target: options.TargetOption = TARGET,
     metric: options.MetricOption = "f1",
     methods: Annotated[
-        str | None, typer.Option(help="Names, such as auto,uniloss,focal, or all; none takes the usual.")
+        str | None,
+        typer.Option(help="Names, such as auto,uniloss,focal, or all; none takes the usual."),
     ] = None,
     splits: Annotated[int, typer.Option(help="Of the data into training and test.", min=2)] = 5,
     hidden: options.HiddenOption = "100,30,10",
@@ -72,9 +74,15 @@ def compare(
             "sha256": digests(data), "drop": drop,
         }  # fmt: skip
         stem = "digits" if data is None else data.name.split(".")[0]
-        folder = RunFolder(out or Path("runs") / f"{options.folder_name(stem, metric)}-compared", asked)
+        folder = RunFolder(
+            out or Path("runs") / f"{options.folder_name(stem, metric)}-compared", asked
+        )
         values = measure(folder, asked, *table[:2], progress=not as_json)
-    except (ValueError, OSError, RuntimeError) as error:  # of which the last is training that diverged
+    except (
+        ValueError,
+        OSError,
+        RuntimeError,
+    ) as error:  # of which the last is training that diverged
         refuse(str(error))
     except KeyboardInterrupt:
         refuse("stopped; the same command goes on from here")
@@ -100,7 +108,8 @@ def method_list(text: str | None, metric: Metric, y: Any, positive: Any) -> list
     Args:
         text: what was asked for: names, `all`, or None for the usual ones.
         metric: what is trained for.
-        y: the target; of `all` and the usual ones, those are left out that have no loss of such targets.
+        y: the target; of `all` and the usual ones, those are left out that have no loss of such
+            targets.
         positive: which of two classes is positive.
 
     Returns:
@@ -111,7 +120,9 @@ def method_list(text: str | None, metric: Metric, y: Any, positive: Any) -> list
         names = [each.strip() for each in text.split(",")]
         unknown = [name for name in names if name not in known]
         if unknown:
-            raise ValueError(f"there is no method {', '.join(map(repr, unknown))}; there are all, {', '.join(known)}")
+            raise ValueError(
+                f"there is no method {', '.join(map(repr, unknown))}; there are all, {', '.join(known)}"
+            )
         return list(dict.fromkeys([ORDINARY, *names]))
     kind = Target.of(plain(y), metric, positive)
     target = kind.encode(y.iloc[:_TRIED].to_numpy())
@@ -122,7 +133,9 @@ def method_list(text: str | None, metric: Metric, y: Any, positive: Any) -> list
     return list(dict.fromkeys([ORDINARY, *fitting, "auto"]))
 
 
-def measure(folder: RunFolder, asked: dict[str, Any], x: Any, y: Any, *, progress: bool) -> dict[str, list[float]]:
+def measure(
+    folder: RunFolder, asked: dict[str, Any], x: Any, y: Any, *, progress: bool
+) -> dict[str, list[float]]:
     """Test values of every method on every split; those that are in the folder already are not made again.
 
     Args:
@@ -156,7 +169,9 @@ def measure(folder: RunFolder, asked: dict[str, Any], x: Any, y: Any, *, progres
     return values
 
 
-def differences(values: dict[str, list[float]], higher_is_better: bool, test_share: float) -> dict[str, dict[str, Any]]:
+def differences(
+    values: dict[str, list[float]], higher_is_better: bool, test_share: float
+) -> dict[str, dict[str, Any]]:
     """Every method against cross-entropy: mean difference, its error, and the p-value after Holm's correction.
 
     Args:
@@ -177,7 +192,12 @@ def differences(values: dict[str, list[float]], higher_is_better: bool, test_sha
         error = statistics.stdev(each) * math.sqrt(1 / number + test_share / (1 - test_share))
         p = 2 * float(student.sf(abs(mean) / error, number - 1)) if error else float(mean == 0)
         reach = error * float(student.ppf(0.975, number - 1))
-        found[name] = {"mean": mean, "error": error, "interval": [mean - reach, mean + reach], "p": p}
+        found[name] = {
+            "mean": mean,
+            "error": error,
+            "interval": [mean - reach, mean + reach],
+            "p": p,
+        }
     return _corrected(found)
 
 
@@ -196,7 +216,8 @@ def show_comparison(result: dict[str, Any], folder: Path) -> None:
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
     for column in ("trained on", result["metric"], "spread", "gain", "±", "p", ""):
         table.add_column(
-            column, justify="right" if column in (result["metric"], "spread", "gain", "±", "p") else "left"
+            column,
+            justify="right" if column in (result["metric"], "spread", "gain", "±", "p") else "left",
         )
     for name, values in result["values"].items():
         cells = [name, f"{statistics.fmean(values):.4f}", f"{statistics.stdev(values):.4f}"]

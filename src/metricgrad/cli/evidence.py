@@ -50,7 +50,9 @@ def gather(fit: Fit, x: Tensor, y: Tensor) -> dict[str, np.ndarray]:
     for name, trained in fit.finalists.items():
         scores = trained.scores(x)
         found[f"test_{name}"] = scores.numpy()
-        decides = trained.threshold is not None if scores.dim() == 1 else not is_multilabel(fit.metric)
+        decides = (
+            trained.threshold is not None if scores.dim() == 1 else not is_multilabel(fit.metric)
+        )
         if decides:  # a metric of order asks for no decision
             found[f"decided_{name}"] = trained.predict(x).numpy()
         entry = fit.decision.ordinary if name == "cross_entropy" else fit.decision.challenger
@@ -75,8 +77,12 @@ def _alignment(fit: Fit) -> dict[str, np.ndarray]:
         loss = contender.loss(metric, 0)
         loss = Relaxed(loss) if isinstance(loss, UniLoss) else loss
         try:
-            ranked = rank_correlation(loss, metric, sets, generator=torch.Generator().manual_seed(0))
-        except ValueError:  # too few sets have a value, or all have the same: there is no order to show
+            ranked = rank_correlation(
+                loss, metric, sets, generator=torch.Generator().manual_seed(0)
+            )
+        except (
+            ValueError
+        ):  # too few sets have a value, or all have the same: there is no order to show
             return {}
         found[f"aligned_{number}_losses"], found[f"aligned_{number}_values"] = (
             ranked.losses.numpy(),

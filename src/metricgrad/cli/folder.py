@@ -34,7 +34,9 @@ class RunFolder:
             raise ValueError(f"--out {path} is a file; name a folder")
         before = _asked(path / "config.json")
         if before is None and path.exists() and any(each.name != _LOCK for each in path.iterdir()):
-            raise ValueError(f"{path} has files in it that are no run of metricgrad; choose another --out")
+            raise ValueError(
+                f"{path} has files in it that are no run of metricgrad; choose another --out"
+            )
         path.mkdir(parents=True, exist_ok=True)
         if self.result is None or self.result.get("stopped"):
             _lock(path)
@@ -44,7 +46,9 @@ class RunFolder:
                 if before.get(name) == here.get(name):
                     continue
                 if name == "sha256":
-                    raise ValueError(f"{path} has a run on other data: a file has changed since; choose another --out")
+                    raise ValueError(
+                        f"{path} has a run on other data: a file has changed since; choose another --out"
+                    )
                 raise ValueError(
                     f"{path} has a run with {name} = {before.get(name)!r}, and this one has {here.get(name)!r}; "
                     "choose another --out"
@@ -90,7 +94,11 @@ def _asked(config: Path) -> dict[str, Any] | None:
         stored = json.loads(config.read_text())
     except (FileNotFoundError, ValueError):
         return None
-    return stored["asked"] if isinstance(stored, dict) and {"asked", "versions"} <= stored.keys() else None
+    return (
+        stored["asked"]
+        if isinstance(stored, dict) and {"asked", "versions"} <= stored.keys()
+        else None
+    )
 
 
 def _lock(path: Path) -> None:
@@ -104,7 +112,9 @@ def _lock(path: Path) -> None:
         fcntl.lockf(number, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except (BlockingIOError, PermissionError):
         os.close(number)
-        raise ValueError(f"another process is at work in {path}; wait for it, or choose another --out") from None
+        raise ValueError(
+            f"another process is at work in {path}; wait for it, or choose another --out"
+        ) from None
 
 
 def digests(*paths: Path | None) -> list[str | None]:

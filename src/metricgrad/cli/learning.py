@@ -21,18 +21,28 @@ from metricgrad.training.recipes import as_shipped, read_scores, teach
 )
 def learn(
     name: Annotated[str, typer.Argument(help="The metric: accuracy, or one of binary scores.")],
-    out: Annotated[Path, typer.Option(help="Where the loss goes; its card goes beside it, as JSON.")],
+    out: Annotated[
+        Path, typer.Option(help="Where the loss goes; its card goes beside it, as JSON.")
+    ],
     scores: Annotated[
         list[Path] | None,
-        typer.Option(help="Scores of your own models: .npz files with `scores` [S, N, ...] and `target` [S, N]."),
+        typer.Option(
+            help="Scores of your own models: .npz files with `scores` [S, N, ...] and `target` [S, N]."
+        ),
     ] = None,
     steps: Annotated[
-        int | None, typer.Option(help="Of learning; 300 for accuracy and 2,000 for others unless given.", min=1)
+        int | None,
+        typer.Option(
+            help="Of learning; 300 for accuracy and 2,000 for others unless given.", min=1
+        ),
     ] = None,
     seed: Annotated[int, typer.Option(help="Of everything random.")] = 0,
     penalty: Annotated[
         float | None,
-        typer.Option(help="Weight of the gradient penalty; 10 for accuracy and 0 for others unless given.", min=0.0),
+        typer.Option(
+            help="Weight of the gradient penalty; 10 for accuracy and 0 for others unless given.",
+            min=0.0,
+        ),
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace a file that is there.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the card, for machines.")] = False,
@@ -42,7 +52,9 @@ def learn(
         refuse(f"there is no folder {out.parent}; make it, or choose another --out")
     card_path = out.with_suffix(".json")
     if card_path == out:
-        refuse(f"--out {out} is where the loss's card would go; name the loss {out.with_suffix('.safetensors')}")
+        refuse(
+            f"--out {out} is where the loss's card would go; name the loss {out.with_suffix('.safetensors')}"
+        )
     taken = [str(path) for path in (out, card_path) if path.exists()]
     if taken and not force:
         refuse(f"{' and '.join(taken)} would be overwritten; choose another --out, or add --force")
@@ -57,7 +69,11 @@ def learn(
         taught.card["command"] = " ".join([taught.card["command"], *own_options])
         taught.loss.save(out)
         card_path.write_text(json.dumps(taught.card, indent=2) + "\n")
-    except (ValueError, OSError, RuntimeError) as error:  # of which the last is learning that diverged
+    except (
+        ValueError,
+        OSError,
+        RuntimeError,
+    ) as error:  # of which the last is learning that diverged
         refuse(str(error))
     if as_json:
         typer.echo(json.dumps(taught.card, indent=2))
@@ -67,7 +83,9 @@ def learn(
         table.add_column(column, justify="left" if column.startswith("rank") else "right")
     found = taught.card["held_out"]
     table.add_row("this loss", f"{found['spearman']:.4f}", f"{found['kendall']:.4f}")
-    table.add_row("cross-entropy", f"{found['ordinary_spearman']:.4f}", f"{found['ordinary_kendall']:.4f}")
+    table.add_row(
+        "cross-entropy", f"{found['ordinary_spearman']:.4f}", f"{found['ordinary_kendall']:.4f}"
+    )
     console = Console()
     console.print(table)
     console.print(f"on held-out sets, after {taught.card['seconds']} s", highlight=False)

@@ -16,10 +16,14 @@ from metricgrad.metrics import TIE_RULES, Metric, metric, metric_names, metric_o
 
 
 @app.command(
-    epilog=examples("metricgrad metrics", "metricgrad metrics ndcg", "metricgrad metrics --json | jq '.[].name'")
+    epilog=examples(
+        "metricgrad metrics", "metricgrad metrics ndcg", "metricgrad metrics --json | jq '.[].name'"
+    )
 )
 def metrics(
-    name: Annotated[str | None, typer.Argument(help="One metric, in full: formula, options, reference.")] = None,
+    name: Annotated[
+        str | None, typer.Argument(help="One metric, in full: formula, options, reference.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="For machines.")] = False,
 ) -> None:
     """List every metric: family, range, direction, tie rule, reference."""
@@ -77,7 +81,9 @@ _FAMILY_LETTERS = {
 
 def _legend(chosen: list[Metric]) -> Table:
     legend = Table.grid(padding=(0, 2, 0, 0))
-    legend.add_row("family", ", ".join(f"{letter} {family}" for family, letter in _FAMILY_LETTERS.items()))
+    legend.add_row(
+        "family", ", ".join(f"{letter} {family}" for family, letter in _FAMILY_LETTERS.items())
+    )
     up, down = arrows()
     legend.add_row("range", f"{up} higher is better, {down} lower is better; with default options")
     for word in dict.fromkeys(each.ties for each in chosen):
@@ -107,8 +113,16 @@ def _describe(each: Metric) -> None:
     for base in type(each).__mro__[1:]:
         arguments = (base.__doc__ or "").partition("Args:\n")[2]
         if arguments:
-            console.print(f"\nOptions of {base.__name__}:\n{inspect.cleandoc(arguments)}", markup=False)
+            console.print(
+                f"\nOptions of {base.__name__}:\n{inspect.cleandoc(arguments)}", markup=False
+            )
             break
-    console.print(f"\nequal scores: {TIE_RULES[each.ties]}\nundefined:    {each.undefined}", markup=False)
-    options = ", ".join(f"{option}={default!r}" for option, default in metric_options(type(each)).items())
-    console.print(f"\nmg.metric({each.name!r}{', ' if options else ''}{options})", markup=False, style="cyan")
+    console.print(
+        f"\nequal scores: {TIE_RULES[each.ties]}\nundefined:    {each.undefined}", markup=False
+    )
+    options = ", ".join(
+        f"{option}={default!r}" for option, default in metric_options(type(each)).items()
+    )
+    console.print(
+        f"\nmg.metric({each.name!r}{', ' if options else ''}{options})", markup=False, style="cyan"
+    )

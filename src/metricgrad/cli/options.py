@@ -11,20 +11,29 @@ from metricgrad.metrics import Metric
 from metricgrad.metrics import metric as to_metric
 
 DataArgument = Annotated[
-    Path | None, typer.Argument(help="CSV, Parquet or svmlight file; none takes digits from scikit-learn.")
+    Path | None,
+    typer.Argument(help="CSV, Parquet or svmlight file; none takes digits from scikit-learn."),
 ]
 TargetOption = Annotated[str, typer.Option(help="Column to predict.")]
 MetricOption = Annotated[
     str,
-    typer.Option(help="What the model is judged by, options behind it: fbeta:beta=2. `metricgrad metrics` lists all."),
+    typer.Option(
+        help="What the model is judged by, options behind it: fbeta:beta=2. `metricgrad metrics` lists all."
+    ),
 ]
-HiddenOption = Annotated[str, typer.Option(help="Widths of hidden layers, such as 100,30,10; `none` is linear.")]
-TestShareOption = Annotated[float, typer.Option(help="Of the rows, kept for testing.", min=0.01, max=0.9)]
+HiddenOption = Annotated[
+    str, typer.Option(help="Widths of hidden layers, such as 100,30,10; `none` is linear.")
+]
+TestShareOption = Annotated[
+    float, typer.Option(help="Of the rows, kept for testing.", min=0.01, max=0.9)
+]
 DropOption = Annotated[str | None, typer.Option(help="Columns to leave out, such as id,date.")]
 BudgetOption = Annotated[str | None, typer.Option(help="Time for training: 90s, 2m, 1h.")]
 EpochsOption = Annotated[int, typer.Option(help="Of a training, at most.", min=1)]
 SeedOption = Annotated[int, typer.Option(help="Of everything random.", min=0)]
-PositiveOption = Annotated[str | None, typer.Option(help="Which of two classes is the positive one.")]
+PositiveOption = Annotated[
+    str | None, typer.Option(help="Which of two classes is the positive one.")
+]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print the result, for machines.")]
 
 

@@ -47,7 +47,12 @@ class Parts:
 
 
 def parts(
-    data: Path | None, target: str, test: Path | None, test_share: float, seed: int, drop: str | None = None
+    data: Path | None,
+    target: str,
+    test: Path | None,
+    test_share: float,
+    seed: int,
+    drop: str | None = None,
 ) -> Parts:
     """Training and test data.
 
@@ -79,7 +84,9 @@ def _tested(x: Any, y: Any, test: Path, target: str, drop: str | None) -> tuple[
     x_test = like(x_test, x.columns, test)
     unseen = sorted(set(y_test.unique().tolist()) - set(y.unique().tolist()), key=str)
     if unseen:
-        raise ValueError(f"{test} has classes that the training data has not: {', '.join(map(repr, unseen))}")
+        raise ValueError(
+            f"{test} has classes that the training data has not: {', '.join(map(repr, unseen))}"
+        )
     Preparation().fit(x).transform(x_test)
     return Part(x_test, y_test), left_out
 
@@ -110,7 +117,8 @@ def cut(x: Any, y: Any, share: float, seed: int) -> tuple[Part, Part]:
             "leave it out, or pass --test"
         )
     held = np.clip(np.rint(share * counts).astype(np.int64), 1, counts - 1)
-    # Rows in random order, class by class; those of a class before the place where its part ends are held back.
+    # Rows in random order, class by class; those of a class before the place where its part ends
+    # are held back.
     key = number + np.random.default_rng(seed).random(len(y))
     end = np.sort(key)[counts.cumsum() - counts + held]
     second = key < end[number]

@@ -18,9 +18,16 @@ from metricgrad.estimators import MetricClassifier
 @app.command(epilog=examples("metricgrad predict runs/fraud-f1 new.csv --out predictions.csv"))
 def predict(
     model: Annotated[Path, typer.Argument(help="Folder of a run, or its model.safetensors.")],
-    data: Annotated[Path, typer.Argument(help="CSV, Parquet or svmlight file with the columns of the training data.")],
-    out: Annotated[Path | None, typer.Option(help="CSV file to write; none prints to the terminal.")] = None,
-    target: Annotated[str | None, typer.Option(help="Column of the truth, to measure the model on.")] = None,
+    data: Annotated[
+        Path,
+        typer.Argument(help="CSV, Parquet or svmlight file with the columns of the training data."),
+    ],
+    out: Annotated[
+        Path | None, typer.Option(help="CSV file to write; none prints to the terminal.")
+    ] = None,
+    target: Annotated[
+        str | None, typer.Option(help="Column of the truth, to measure the model on.")
+    ] = None,
     as_json: options.JsonOption = False,
 ) -> None:
     """Predict the rows of a table with a model that `train` made."""
@@ -31,7 +38,9 @@ def predict(
         if not names:  # trained on an array: columns by their places
             names = [name for name in table.columns if name != target]
             if len(names) != loaded.n_features_in_:
-                raise ValueError(f"{data} has {len(names)} columns; the model was trained on {loaded.n_features_in_}")
+                raise ValueError(
+                    f"{data} has {len(names)} columns; the model was trained on {loaded.n_features_in_}"
+                )
         x: Any = numbers(like(table, names, data))
         x = x if "feature_names_in_" in vars(loaded) else x.to_numpy()
         found = pd.DataFrame({"prediction": loaded.predict(x)})
@@ -43,7 +52,11 @@ def predict(
             known = table[target].notna().to_numpy() if target in table.columns else slice(None)
             _, y, _ = split_target(table, target, several=False)
             value = loaded.trained_.measure(loaded.prepared(x[known]), loaded.encoded(y.to_numpy()))
-            told |= {"metric": loaded.trained_.metric.name, "value": value, "rows_with_truth": len(y)}
+            told |= {
+                "metric": loaded.trained_.metric.name,
+                "value": value,
+                "rows_with_truth": len(y),
+            }
             if not as_json:
                 message = f"{told['metric']}: {value:.4f} on {len(y)} rows"
                 Console(stderr=True).print(message, highlight=False)

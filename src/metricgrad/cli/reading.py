@@ -15,7 +15,9 @@ from metricgrad.estimators.preparing import is_boolean
 
 _TEXT = (".csv", ".tsv", ".txt")
 _SPARSE = (".svm", ".svmlight", ".libsvm")
-_KINDS = "CSV (.csv, .tsv), Parquet (.parquet) or svmlight (.svm, .svmlight, .libsvm), each also as .gz"
+_KINDS = (
+    "CSV (.csv, .tsv), Parquet (.parquet) or svmlight (.svm, .svmlight, .libsvm), each also as .gz"
+)
 _CLASSES = 20  # more values than this of numbers that are not whole are no classes
 _DATE = re.compile(r"\d{4}-\d\d-\d\d")
 TARGET = "target"
@@ -35,7 +37,11 @@ def read_table(path: Path) -> Any:
     if not path.stat().st_size:
         raise ValueError(f"{path} is empty")
     kind = kind_of(path)
-    readers = dict.fromkeys(_TEXT, _read_text) | dict.fromkeys(_SPARSE, _read_svmlight) | {".parquet": _read_parquet}
+    readers = (
+        dict.fromkeys(_TEXT, _read_text)
+        | dict.fromkeys(_SPARSE, _read_svmlight)
+        | {".parquet": _read_parquet}
+    )
     if kind not in readers:
         raise ValueError(f"{path} is of no kind that can be read; pass {_KINDS}")
     try:
@@ -60,7 +66,8 @@ def like(table: Any, columns: Any, path: Path) -> Any:
     Args:
         table: from the file.
         columns: names of those of the training data.
-        path: of the file; svmlight does not write zeros, so a feature that is nowhere in it is 0 throughout.
+        path: of the file; svmlight does not write zeros, so a feature that is nowhere in it is 0
+            throughout.
 
     Returns:
         The table with these columns, in this order.
@@ -69,7 +76,9 @@ def like(table: Any, columns: Any, path: Path) -> Any:
     if missing and kind_of(path) in _SPARSE:
         table, missing = table.assign(**dict.fromkeys(missing, 0.0)), []
     if missing:
-        raise ValueError(f"{path} has no column {', '.join(map(repr, missing))}, which the training data has")
+        raise ValueError(
+            f"{path} has no column {', '.join(map(repr, missing))}, which the training data has"
+        )
     return table[list(columns)]
 
 
@@ -78,14 +87,18 @@ def without(table: Any, columns: str | None) -> Any:
     names = [each.strip() for each in (columns or "").split(",") if each.strip()]
     unknown = [name for name in names if name not in table.columns]
     if unknown:
-        raise ValueError(f"--drop names {', '.join(map(repr, unknown))}, which is no column of the table")
+        raise ValueError(
+            f"--drop names {', '.join(map(repr, unknown))}, which is no column of the table"
+        )
     return table.drop(columns=names) if names else table
 
 
 def bundled() -> Any:
     """Eights among handwritten digits, which come with scikit-learn: one in ten is one."""
     x, digit = (np.asarray(part) for part in load_digits(return_X_y=True))
-    table = pd.DataFrame(x, columns=[f"pixel {row},{column}" for row in range(8) for column in range(8)])
+    table = pd.DataFrame(
+        x, columns=[f"pixel {row},{column}" for row in range(8) for column in range(8)]
+    )
     return table.assign(**{TARGET: (digit == 8).astype(int)})
 
 
@@ -112,7 +125,9 @@ def split_target(table: Any, target: str, *, several: bool = True) -> tuple[Any,
     y = table[target]
     if several and y.nunique() < 2:
         only = repr(y.iloc[0]) if len(y) else "nothing"
-        raise ValueError(f"column {target!r} is {only} in all {len(y)} rows; there is nothing to tell apart")
+        raise ValueError(
+            f"column {target!r} is {only} in all {len(y)} rows; there is nothing to tell apart"
+        )
     if y.dtype.kind == "f" and (y == y.round()).all():
         y = y.astype(np.int64)
     elif y.dtype.kind == "f" and y.nunique() > _CLASSES:
@@ -135,7 +150,9 @@ def numbers(table: Any) -> Any:
     changed: dict[Any, Any] = {}
     for name in table.columns:
         column = table[name]
-        if (column.dtype != object and not pd.api.types.is_string_dtype(column.dtype)) or is_boolean(column):
+        if (
+            column.dtype != object and not pd.api.types.is_string_dtype(column.dtype)
+        ) or is_boolean(column):
             continue
         read: Any = pd.to_numeric(column, errors="coerce")
         wrong = read.isna() & column.notna()
@@ -173,7 +190,9 @@ def _read_text(path: Path) -> Any:
 
 
 def _read_parquet(path: Path) -> Any:
-    return pd.read_parquet(io.BytesIO(gzip.decompress(path.read_bytes())) if _packed(path) else path)
+    return pd.read_parquet(
+        io.BytesIO(gzip.decompress(path.read_bytes())) if _packed(path) else path
+    )
 
 
 def _read_svmlight(path: Path) -> Any:

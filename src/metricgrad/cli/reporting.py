@@ -14,7 +14,9 @@ from metricgrad.report import write_comparison, write_run
 @app.command(epilog=examples("metricgrad report runs/fraud-f1"))
 def report(
     run: Annotated[Path, typer.Argument(help="Folder of a run of train or compare.")],
-    as_json: Annotated[bool, typer.Option("--json", help="Print what was written, for machines.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print what was written, for machines.")
+    ] = False,
 ) -> None:
     """Write the report of a run: one HTML file, and its pictures as PNG."""
     needed = [name for name in ("config.json", "result.json") if not (run / name).is_file()]

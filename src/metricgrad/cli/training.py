@@ -37,16 +37,22 @@ def train(
     data: options.DataArgument = None,
     target: options.TargetOption = TARGET,
     metric: options.MetricOption = "f1",
-    method: Annotated[str, typer.Option(help="`auto`, or the name of a loss: cross_entropy, uniloss, ...")] = "auto",
+    method: Annotated[
+        str, typer.Option(help="`auto`, or the name of a loss: cross_entropy, uniloss, ...")
+    ] = "auto",
     hidden: options.HiddenOption = "100,30,10",
-    test: Annotated[Path | None, typer.Option(help="A file with test data; none cuts a part off.")] = None,
+    test: Annotated[
+        Path | None, typer.Option(help="A file with test data; none cuts a part off.")
+    ] = None,
     test_share: options.TestShareOption = 0.25,
     positive: options.PositiveOption = None,
     drop: options.DropOption = None,
     epochs: options.EpochsOption = 20,
     budget: options.BudgetOption = None,
     seed: options.SeedOption = 0,
-    out: Annotated[Path | None, typer.Option(help="Folder of the run; runs/NAME-METRIC unless given.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder of the run; runs/NAME-METRIC unless given.")
+    ] = None,
     as_json: options.JsonOption = False,
 ) -> None:
     """Train a model for a metric, and say whether that was better than training on cross-entropy."""
@@ -58,9 +64,14 @@ def train(
             "test_share": test_share, "positive": positive, "epochs": epochs, "budget": options.seconds(budget),
             "seed": seed, "drop": drop,
         }  # fmt: skip
-        chosen, read = options.named_metric(metric), parts(data, target, test, test_share, seed, drop)
+        chosen, read = (
+            options.named_metric(metric),
+            parts(data, target, test, test_share, seed, drop),
+        )
         trained, tested = read.trained, read.tested
-        folder = RunFolder(out or Path("runs") / options.folder_name(name, metric), asked | {"sha256": read.sha256})
+        folder = RunFolder(
+            out or Path("runs") / options.folder_name(name, metric), asked | {"sha256": read.sha256}
+        )
         unfinished = folder.result is None or folder.result["stopped"]
         if unfinished:
             model = classifier(asked, trained.y, method, progress=not as_json)
@@ -72,10 +83,18 @@ def train(
             rows = {"train": len(trained), "test": len(tested), "without_target": read.left_out}
             folder.finish(outcome(model, chosen, x, y) | {"rows": rows})
         elif not as_json:
-            Console(stderr=True).print("this run is there already; here is its result", style="yellow")
-        if unfinished or not (folder.path / "report.html").exists():  # a kill may come between result and report
+            Console(stderr=True).print(
+                "this run is there already; here is its result", style="yellow"
+            )
+        if (
+            unfinished or not (folder.path / "report.html").exists()
+        ):  # a kill may come between result and report
             write_run(folder.path)
-    except (ValueError, OSError, RuntimeError) as error:  # of which the last is training that diverged
+    except (
+        ValueError,
+        OSError,
+        RuntimeError,
+    ) as error:  # of which the last is training that diverged
         refuse(str(error))
     except KeyboardInterrupt:
         refuse("stopped before there was a result; the same command goes on from here")
@@ -113,7 +132,9 @@ def outcome(model: MetricClassifier, metric: Metric, x: Tensor, y: Tensor) -> di
             "threshold": None if entry.threshold is None else entry.threshold.tolist(),
             "rate": entry.rate,
             "epoch": entry.epoch,
-            "curve": [[None if value != value else value for value in row] for row in entry.curve.tolist()],
+            "curve": [
+                [None if value != value else value for value in row] for row in entry.curve.tolist()
+            ],
         }
         for name, entry in entries.items()
         if entry is not None
@@ -161,7 +182,11 @@ def show(result: dict[str, Any], folder: Path) -> None:
         table.add_column(column, justify="right" if column in ("validation", "test") else "left")
     for name, each in result["finalists"].items():
         called, mark = label(name, each), "chosen" if name == result["chosen"] else ""
-        called += ", threshold tuned" if called == "cross-entropy" and each["threshold"] is not None else ""
+        called += (
+            ", threshold tuned"
+            if called == "cross-entropy" and each["threshold"] is not None
+            else ""
+        )
         table.add_row(called, f"{each['validation']:.4f}", f"{each['test']:.4f}", mark)
     console.print(table)
     console.print(result["verdict"], highlight=False, markup=False)
@@ -169,8 +194,14 @@ def show(result: dict[str, Any], folder: Path) -> None:
     if share is not None:
         other = f"; --positive {classes[0]} for the other" if share > 0.5 else ""
         console.print(
-            f"positive is {classes[1]}, {100 * share:.1f} % of test rows{other}", highlight=False, markup=False
+            f"positive is {classes[1]}, {100 * share:.1f} % of test rows{other}",
+            highlight=False,
+            markup=False,
         )
     if result["stopped"]:
-        console.print("stopped early: this is the best so far; the same command goes on", style="yellow")
-    console.print(f"{folder / 'report.html'}, after {result['seconds']} s", style="dim", highlight=False)
+        console.print(
+            "stopped early: this is the best so far; the same command goes on", style="yellow"
+        )
+    console.print(
+        f"{folder / 'report.html'}, after {result['seconds']} s", style="dim", highlight=False
+    )

@@ -1,7 +1,7 @@
 """Probabilities from scores of any scale: a logistic curve through the threshold, p = sigmoid(steepness (s - cut)).
 
-A loss for a metric has no reason to give scores that are log-odds; what decides is the threshold alone. So 0.5 is put
-at the threshold, and the steepness is what fits the validation data best.
+A loss for a metric has no reason to give scores that are log-odds; what decides is the threshold
+alone. So 0.5 is put at the threshold, and the steepness is what fits the validation data best.
 """
 
 import torch
@@ -19,7 +19,8 @@ def calibrated(fit: Fit, kind: str) -> tuple[float, Tensor]:
         kind: of the target: `"binary"`, `"classes"` or `"labels"`.
 
     Returns:
-        Steepness and cut: the threshold, or, for metrics of order, where the fitted probability is one half.
+        Steepness and cut: the threshold, or, for metrics of order, where the fitted probability is
+        one half.
     """
     if kind != "binary":
         return 1.0, torch.zeros(()) if fit.threshold is None else fit.threshold

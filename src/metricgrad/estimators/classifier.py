@@ -24,11 +24,13 @@ from metricgrad.training import Fit, Trained, fit
 class MetricClassifier(ClassifierMixin, BaseEstimator):
     """A network, or a linear model, trained for a metric: binary, many classes, or labels.
 
-    Tables of pandas may have categories and missing values; `estimators/preparing.py` says what becomes of them.
+    Tables of pandas may have categories and missing values; `estimators/preparing.py` says what
+    becomes of them.
 
     Args:
         metric: a name, a `Metric` or a callable `(scores, target) -> number`.
-        method: `"auto"` tries several losses and keeps cross-entropy where none is better; or a name, or a surrogate.
+        method: `"auto"` tries several losses and keeps cross-entropy where none is better; or a
+            name, or a surrogate.
         hidden: widths of the hidden layers; `()` is a linear model.
         epochs: see `mg.fit`; so are all that follow.
         batch: items of a batch.
@@ -45,7 +47,8 @@ class MetricClassifier(ClassifierMixin, BaseEstimator):
     Attributes:
         classes_: the classes in order; for labels their numbers.
         trained_: the network and its threshold.
-        fit_: what `mg.fit` gave: the same, with what was tried; a classifier that was loaded has none.
+        fit_: what `mg.fit` gave: the same, with what was tried; a classifier that was loaded has
+            none.
         target_: what the targets are: two classes, more, or labels.
         n_iter_: the epoch that was best.
         n_features_in_: columns of the training data.
@@ -109,7 +112,8 @@ class MetricClassifier(ClassifierMixin, BaseEstimator):
         Args:
             X: `[items, columns]`, an array of numbers or a pandas table.
             y: `[items]` classes, or `[items, labels]` of 0 and 1.
-            rows: numbers of the items to train on, which spares a large table from being copied; None takes all.
+            rows: numbers of the items to train on, which spares a large table from being copied;
+                None takes all.
             folder: for checkpoints; see `mg.fit`.
 
         Returns:
@@ -160,7 +164,8 @@ class MetricClassifier(ClassifierMixin, BaseEstimator):
     def predict(self, X: Any) -> np.ndarray:  # noqa: N803
         """Classes, decided at the threshold that was tuned with the model.
 
-        For a metric of order, which has none, two classes are told apart where their probability is one half.
+        For a metric of order, which has none, two classes are told apart where their probability is
+        one half.
 
         Args:
             X: `[items, columns]`.
@@ -178,7 +183,8 @@ class MetricClassifier(ClassifierMixin, BaseEstimator):
     def predict_proba(self, X: Any) -> np.ndarray:  # noqa: N803
         """Probabilities as the decisions see them: 0.5 is at the threshold.
 
-        Of two classes the steepness is fitted on validation data; of more, and of labels, it is that of the scores.
+        Of two classes the steepness is fitted on validation data; of more, and of labels, it is
+        that of the scores.
 
         Args:
             X: `[items, columns]`.
@@ -238,7 +244,9 @@ class MetricClassifier(ClassifierMixin, BaseEstimator):
         if y is not None and hasattr(x, "iloc"):
             validate_data(self, x, reset=reset, skip_check_array=True)
             if len(x) != len(y):
-                raise ValueError(f"X and y must have the same number of rows; got {len(x)} and {len(y)}")
+                raise ValueError(
+                    f"X and y must have the same number of rows; got {len(x)} and {len(y)}"
+                )
             return x, y
         if hasattr(x, "iloc"):
             validate_data(self, x, reset=reset, skip_check_array=True)

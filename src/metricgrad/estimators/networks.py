@@ -12,7 +12,9 @@ from torch import nn
 def widths(hidden: Any) -> tuple[int, ...]:
     """Widths of hidden layers, as the user passed them; ValueError for anything else."""
     several = (hidden,) if isinstance(hidden, int | np.integer) else hidden
-    if not isinstance(several, Iterable) or not all(isinstance(w, int | np.integer) and w > 0 for w in several):
+    if not isinstance(several, Iterable) or not all(
+        isinstance(w, int | np.integer) and w > 0 for w in several
+    ):
         raise ValueError(
             f"hidden must be widths of layers, such as (100, 30), or () for a linear model; got {hidden!r}"
         )
@@ -22,8 +24,8 @@ def widths(hidden: Any) -> tuple[int, ...]:
 def perceptron(inputs: int, hidden: tuple[int, ...], outputs: int, seed: int) -> nn.Sequential:
     """Linear layers with ReLU between them; several are started as scikit-learn starts its networks.
 
-    torch's own start has smaller weights; in a narrow last layer most units then begin next to 0, and a few steps
-    towards the majority class can switch all of them off for good.
+    torch's own start has smaller weights; in a narrow last layer most units then begin next to 0,
+    and a few steps towards the majority class can switch all of them off for good.
 
     Args:
         inputs: number of features.

@@ -5,8 +5,8 @@
     0 and 1       stay as they are
     categories    a column of 0 and 1 for each that is frequent enough, one for all rare ones; missing is one of them
 
-Columns of a pandas table are categories where their type is category, text or bool; arrays are numbers throughout.
-What was not seen in training, such as a new category, counts as rare.
+Columns of a pandas table are categories where their type is category, text or bool; arrays are
+numbers throughout. What was not seen in training, such as a new category, counts as rare.
 """
 
 import math
@@ -21,7 +21,9 @@ from sklearn.exceptions import NotFittedError
 
 _MISSING = "(missing)"
 _EPOCH = np.datetime64("2000-01-01")
-_BLOCK = 8192  # rows that are written together: a block of the result stays in the processor's cache
+_BLOCK = (
+    8192  # rows that are written together: a block of the result stays in the processor's cache
+)
 
 
 @dataclass(frozen=True)
@@ -68,7 +70,9 @@ class Category:
         import pandas as pd
 
         values = pd.Series(values, name=name) if isinstance(values, np.ndarray) else values
-        place = pd.Index(self.frequent).get_indexer(_filled(values))  # -1 for those that are not frequent
+        place = pd.Index(self.frequent).get_indexer(
+            _filled(values)
+        )  # -1 for those that are not frequent
         out[:] = 0
         known = place >= 0
         out[np.flatnonzero(known), place[known]] = 1
@@ -80,7 +84,8 @@ class Preparation:
     """Prepares tables and arrays as the training data was.
 
     Args:
-        least: how often a category must be there not to be rare; in tables below 1,000 rows, a hundredth of them.
+        least: how often a category must be there not to be rare; in tables below 1,000 rows, a
+            hundredth of them.
         most: categories of a column that get one of their own.
 
     Attributes:
@@ -104,7 +109,9 @@ class Preparation:
         self.columns = []
         for name, values in _each(table):
             some = _some(values, slice(None) if rows is None else rows)
-            column = _number(name, some) if isinstance(some, np.ndarray) else self._category(name, some)
+            column = (
+                _number(name, some) if isinstance(some, np.ndarray) else self._category(name, some)
+            )
             self.columns.append(column)
         if not self.columns:
             raise ValueError("the table has no columns; there is nothing to learn from")
@@ -123,7 +130,8 @@ class Preparation:
         if not self.columns:
             raise NotFittedError("this preparation has seen no table yet; call fit first")
         taken = len(table) if rows is None else len(rows)
-        # From torch: numpy asks for huge pages, which virtual machines may take ten times as long to hand out.
+        # From torch: numpy asks for huge pages, which virtual machines may take ten times as long
+        # to hand out.
         out = torch.empty(taken, sum(column.width for column in self.columns)).numpy()
         ends = np.cumsum([column.width for column in self.columns])
         every = list(_each(table))
@@ -185,7 +193,9 @@ def _checked(name: str, values: np.ndarray) -> tuple[np.ndarray, np.ndarray | No
         if math.isfinite(values.sum()):  # the usual case, told in one pass
             return values, None
     if np.isinf(values).any():
-        raise ValueError(f"column {name!r} has infinity in it; replace it by a number or leave the row out")
+        raise ValueError(
+            f"column {name!r} has infinity in it; replace it by a number or leave the row out"
+        )
     missing = np.isnan(values)
     return values, missing if missing.any() else None
 
@@ -213,7 +223,9 @@ def is_boolean(values: Any) -> bool:
     from pandas.api import types
 
     return types.is_bool_dtype(values.dtype) or (
-        values.dtype == object and values.notna().any() and values.dropna().map(type).isin((bool, np.bool_)).all()
+        values.dtype == object
+        and values.notna().any()
+        and values.dropna().map(type).isin((bool, np.bool_)).all()
     )
 
 

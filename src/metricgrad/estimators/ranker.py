@@ -22,7 +22,8 @@ class MetricRanker(BaseEstimator):
 
     Args:
         metric: a ranking metric: a name such as `"ndcg"` or `"map"`, or `mg.metric("ndcg", k=10)`.
-        method: `"auto"`, or the name of a loss: `uniloss`, `lambda_loss`, `list_net`, `approx_ndcg`, ...
+        method: `"auto"`, or the name of a loss: `uniloss`, `lambda_loss`, `list_net`,
+            `approx_ndcg`, ...
         hidden: widths of the hidden layers; `()` is a linear model.
         epochs: see `mg.fit`; so are all that follow.
         batch: queries of a batch.
@@ -91,12 +92,16 @@ class MetricRanker(BaseEstimator):
         """
         metric = to_metric(self.metric)
         if "ranking" not in metric.families:
-            raise ValueError(f"{metric.name} does not judge the documents of queries; pass 'ndcg', 'map', 'mrr', ...")
+            raise ValueError(
+                f"{metric.name} does not judge the documents of queries; pass 'ndcg', 'map', 'mrr', ..."
+            )
         table = self._table(X, reset=True)
         self._preparation = Preparation().fit(table)
         items = self._items(table, y, groups)
         if not (items.y > 0).any():
-            raise ValueError("no grade is above 0, so nothing is relevant; pass grades such as 0, 1, 2")
+            raise ValueError(
+                "no grade is above 0, so nothing is relevant; pass grades such as 0, 1, 2"
+            )
         if len(items) < 2:
             raise ValueError(f"ranking needs two queries or more; groups has {len(items)}")
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
@@ -170,4 +175,6 @@ class MetricRanker(BaseEstimator):
         target, where = np.zeros(shape), np.zeros(shape, dtype=bool)
         documents[query[order], place], target[query[order], place] = x[order], grades[order]
         where[query[order], place] = True
-        return Items(torch.from_numpy(documents), torch.from_numpy(target).float(), torch.from_numpy(where))
+        return Items(
+            torch.from_numpy(documents), torch.from_numpy(target).float(), torch.from_numpy(where)
+        )

@@ -35,7 +35,10 @@ def save_classifier(model: "MetricClassifier", path: str | Path) -> None:
         "metric": metric_config(trained.metric),
         "hidden": widths(model.hidden),
         "settings": {name: _plain(getattr(model, name)) for name in _KEPT},
-        "classes": {"values": classes.tolist(), "dtype": "object" if classes.dtype == object else classes.dtype.str},
+        "classes": {
+            "values": classes.tolist(),
+            "dtype": "object" if classes.dtype == object else classes.dtype.str,
+        },
         "kind": model.target_.kind,
         "order": list(model.target_.order),
         "threshold": None if threshold is None else threshold.tolist(),
@@ -43,13 +46,18 @@ def save_classifier(model: "MetricClassifier", path: str | Path) -> None:
         "steepness": model._steepness,
         "features": model.n_features_in_,
         "names": list(vars(model).get("feature_names_in_", [])),
-        "columns": [{"kind": type(column).__name__, **asdict(column)} for column in model._preparation.columns],
+        "columns": [
+            {"kind": type(column).__name__, **asdict(column)}
+            for column in model._preparation.columns
+        ],
         "epoch": model.n_iter_,
     }
     write_tensors(path, trained.model.state_dict(), _HEADER, header)
 
 
-def load_classifier(cls: type["MetricClassifier"], path: str | Path, metric: Any = None) -> "MetricClassifier":
+def load_classifier(
+    cls: type["MetricClassifier"], path: str | Path, metric: Any = None
+) -> "MetricClassifier":
     """Reads what `save_classifier` wrote.
 
     Args:
@@ -76,7 +84,9 @@ def load_classifier(cls: type["MetricClassifier"], path: str | Path, metric: Any
     network.load_state_dict(tensors)
     threshold = header["threshold"]
     model.trained_ = Trained(
-        model=network.eval(), metric=metric, threshold=None if threshold is None else torch.tensor(threshold)
+        model=network.eval(),
+        metric=metric,
+        threshold=None if threshold is None else torch.tensor(threshold),
     )
     return model
 
@@ -91,4 +101,8 @@ def _plain(value: Any) -> Any:
     """A setting as JSON has it; a surrogate by its name alone."""
     if isinstance(value, np.generic):
         return value.item()
-    return value if value is None or isinstance(value, str | int | float | bool) else type(value).__name__.lower()
+    return (
+        value
+        if value is None or isinstance(value, str | int | float | bool)
+        else type(value).__name__.lower()
+    )

@@ -47,11 +47,17 @@ class Target:
             return cls("labels", np.arange(np.asarray(y).shape[1]))
         classes = np.unique(column_or_1d(y, warn=True))
         if len(classes) < 2:
-            raise ValueError(f"the target has one class only, {classes[0]!r}; there is nothing to tell apart")
+            raise ValueError(
+                f"the target has one class only, {classes[0]!r}; there is nothing to tell apart"
+            )
         if len(classes) == 2:
             if positive is not None and positive not in classes:
                 raise ValueError(f"positive must be one of {classes.tolist()}; got {positive!r}")
-            return cls("binary", classes, (1, 0) if positive is not None and classes[0] == positive else (0, 1))
+            return cls(
+                "binary",
+                classes,
+                (1, 0) if positive is not None and classes[0] == positive else (0, 1),
+            )
         if not isinstance(metric, FunctionMetric) and "multi-class" not in metric.families:
             raise ValueError(
                 f"{metric.name} is for two classes, and the target has {len(classes)}: "
@@ -78,7 +84,11 @@ class Target:
         Returns:
             The metric that a training is judged by.
         """
-        if self.kind != "labels" or isinstance(metric, FunctionMetric) or getattr(metric, "multilabel", False):
+        if (
+            self.kind != "labels"
+            or isinstance(metric, FunctionMetric)
+            or getattr(metric, "multilabel", False)
+        ):
             return metric
         options = {name: getattr(metric, name) for name in metric_options(type(metric))}
         if "multilabel" not in options:
@@ -124,10 +134,18 @@ def plain(y: Any) -> Any:
     else:
         known = np.asarray(y)
         missing = (
-            sum(each is None or each != each for each in known.flat) if known.ndim and known.dtype == object else 0
+            sum(each is None or each != each for each in known.flat)
+            if known.ndim and known.dtype == object
+            else 0
         )
     if missing:
         raise ValueError(f"the target has {missing} missing values; leave their rows out")
-    if isinstance(y, np.ndarray) and y.dtype == object and all(isinstance(each, int | np.integer) for each in y.flat):
-        return y.astype(bool if all(isinstance(each, bool | np.bool_) for each in y.flat) else np.int64)
+    if (
+        isinstance(y, np.ndarray)
+        and y.dtype == object
+        and all(isinstance(each, int | np.integer) for each in y.flat)
+    ):
+        return y.astype(
+            bool if all(isinstance(each, bool | np.bool_) for each in y.flat) else np.int64
+        )
     return y

@@ -1,8 +1,9 @@
 """Metrics of decisions with a multi-class form of their own: accuracy and its relatives, Matthews' correlation.
 
-Where F1 asks a question of every class and averages the answers, these ask one question of the whole confusion matrix:
-how many items are right, how evenly over the classes, how far beyond chance. `average` therefore speaks to them only
-when items have many labels; each label is then a binary question again.
+Where F1 asks a question of every class and averages the answers, these ask one question of the
+whole confusion matrix: how many items are right, how evenly over the classes, how far beyond
+chance. `average` therefore speaks to them only when items have many labels; each label is then a
+binary question again.
 """
 
 from collections.abc import Callable
@@ -38,7 +39,9 @@ class RecallMetric(JointMetric):
 
     k = 1
 
-    def reexpress_classes(self, classes: int, target: Tensor, where: Tensor | None, dtype: torch.dtype) -> Reexpression:
+    def reexpress_classes(
+        self, classes: int, target: Tensor, where: Tensor | None, dtype: torch.dtype
+    ) -> Reexpression:
         """The target's score against the k-th best other, or against each other class."""
         live = torch.ones_like(target, dtype=torch.bool) if where is None else where
         compare = lambda scores: own_margin(scores, target, self.k)  # noqa: E731
@@ -58,7 +61,8 @@ class Accuracy(RecallMetric):
     """Share of items decided rightly: (tp + tn) / n, or the true class among the k highest scores.
 
     Args:
-        k: a multi-class item is right if its class is among the k highest scores; of equal ones the lower index wins.
+        k: a multi-class item is right if its class is among the k highest scores; of equal ones the
+            lower index wins.
         threshold: see `ConfusionMetric`.
         average: for labels only; macro and micro differ only where single labels are masked.
         multilabel: see `ConfusionMetric`.
@@ -70,7 +74,8 @@ class Accuracy(RecallMetric):
         tensor(0.5000)
 
     Reference:
-        `sklearn.metrics.accuracy_score`, `top_k_accuracy_score`; labels: torchmetrics' `multilabel_accuracy`.
+        `sklearn.metrics.accuracy_score`, `top_k_accuracy_score`; labels: torchmetrics'
+        `multilabel_accuracy`.
     """
 
     name = "accuracy"
@@ -82,12 +87,16 @@ class Accuracy(RecallMetric):
         super().__post_init__()
         whole("k", self.k, 1)
         if self.k > 1 and self.multilabel:
-            raise ValueError(f"k is for classes, not for labels; got k={self.k} with multilabel=True")
+            raise ValueError(
+                f"k is for classes, not for labels; got k={self.k} with multilabel=True"
+            )
 
     def of_counts(self, counts: Counts) -> Tensor:
         """(tp + tn) / n."""
         if self.k > 1:
-            raise ValueError(f"accuracy with k={self.k} needs scores [..., N, C] with more than {self.k} classes")
+            raise ValueError(
+                f"accuracy with k={self.k} needs scores [..., N, C] with more than {self.k} classes"
+            )
         return ops.divide(counts.tp + counts.tn, sum(counts, torch.zeros_like(counts.tp)))
 
     def class_pooling(self) -> Pooling:
@@ -187,7 +196,9 @@ class BalancedAccuracy(RecallMetric):
 
         def terms(counts: Counts) -> Tensor:
             support = counts.tp + counts.fn
-            return torch.stack([ops.divide(counts.tp, support), (support > 0).to(support.dtype)], -1)
+            return torch.stack(
+                [ops.divide(counts.tp, support), (support > 0).to(support.dtype)], -1
+            )
 
         return Pooling(terms, lambda sums: ops.divide(sums[..., 0], sums[..., 1]))
 
@@ -221,11 +232,15 @@ class GMean(RecallMetric):
             recall = ops.divide(counts.tp, support)
             logs = torch.where(recall > 0, recall, 1.0).log()
             occurs = support > 0
-            return torch.stack([logs, (occurs & (recall <= 0)).to(logs.dtype), occurs.to(logs.dtype)], -1)
+            return torch.stack(
+                [logs, (occurs & (recall <= 0)).to(logs.dtype), occurs.to(logs.dtype)], -1
+            )
 
         def value(sums: Tensor) -> Tensor:
             logs, missed, occurring = sums.unbind(-1)
-            return torch.where((occurring > 0) & (missed < 0.5), ops.divide(logs, occurring).exp(), 0.0)
+            return torch.where(
+                (occurring > 0) & (missed < 0.5), ops.divide(logs, occurring).exp(), 0.0
+            )
 
         return Pooling(terms, value)
 
@@ -254,18 +269,24 @@ class Mcc(JointMetric):
         """(tp tn - fp fn) / sqrt((tp + fp)(fn + tn)(tp + fn)(fp + tn))."""
         tp, fp, fn, tn = counts
         decided, given = (tp + fp) * (fn + tn), (tp + fn) * (fp + tn)
-        return ops.divide(tp * tn - fp * fn, decided.clamp(min=0).sqrt() * given.clamp(min=0).sqrt()).clamp(-1, 1)
+        return ops.divide(
+            tp * tn - fp * fn, decided.clamp(min=0).sqrt() * given.clamp(min=0).sqrt()
+        ).clamp(-1, 1)
 
     def class_pooling(self) -> Pooling:
         """The correlation of two class assignments; every sum is free of cancellation but the covariance itself."""
 
         def terms(counts: Counts) -> Tensor:
             tp, fp, fn, tn = counts
-            return torch.stack([tp * tn - fp * fn, (tp + fp) * (fn + tn), (tp + fn) * (fp + tn)], -1)
+            return torch.stack(
+                [tp * tn - fp * fn, (tp + fp) * (fn + tn), (tp + fn) * (fp + tn)], -1
+            )
 
         def value(sums: Tensor) -> Tensor:
             covariance, decided, given = sums.unbind(-1)
-            return ops.divide(covariance, decided.clamp(min=0).sqrt() * given.clamp(min=0).sqrt()).clamp(-1, 1)
+            return ops.divide(
+                covariance, decided.clamp(min=0).sqrt() * given.clamp(min=0).sqrt()
+            ).clamp(-1, 1)
 
         return Pooling(terms, value)
 

@@ -7,8 +7,9 @@ Shape letters, used in every docstring of the library:
     H, W  height and width of a map   K     joints of a pose
     T     tokens of a sequence        V     vocabulary        R     references of an item
 
-A metric is called with `(scores, target)`: scores are raw model output (logits), target is the ground truth, `where`
-marks what counts. `check` brings the inputs into one form, so that `evaluate` holds the formula and nothing else.
+A metric is called with `(scores, target)`: scores are raw model output (logits), target is the
+ground truth, `where` marks what counts. `check` brings the inputs into one form, so that `evaluate`
+holds the formula and nothing else.
 """
 
 from abc import ABC, abstractmethod
@@ -49,7 +50,8 @@ class Inputs(NamedTuple):
 class Metric(ABC):
     """One number per set, decided by `(scores, target)`; enough for every surrogate but UniLoss.
 
-    Subclasses are frozen dataclasses whose fields are their options, and state these facts of themselves:
+    Subclasses are frozen dataclasses whose fields are their options, and state these facts of
+    themselves:
 
     Attributes:
         name: what `mg.metric` calls it.
@@ -72,18 +74,23 @@ class Metric(ABC):
     reference: str
 
     @torch.no_grad()
-    def __call__(self, scores: Any, target: Any, *, where: Any = None, groups: Any = None) -> Tensor:
+    def __call__(
+        self, scores: Any, target: Any, *, where: Any = None, groups: Any = None
+    ) -> Tensor:
         """The metric of every set.
 
         Args:
-            scores: raw model output; tensor, array or nested lists, shaped as `docs/metrics.md` says.
+            scores: raw model output; tensor, array or nested lists, shaped as `docs/metrics.md`
+                says.
             target: ground truth.
-            where: True for what counts; one flag per item, or per entry of an item. None counts all.
-            groups: `[N]`, integer ids that cut one flat set into many, such as query ids; scores and target then have
-                no leading set dimensions, and the values come by ascending id.
+            where: True for what counts; one flag per item, or per entry of an item. None counts
+                all.
+            groups: `[N]`, integer ids that cut one flat set into many, such as query ids; scores
+                and target then have no leading set dimensions, and the values come by ascending id.
 
         Returns:
-            `[...]`, one value per set; float64 for float64 (or integer) scores, else float32. Always finite.
+            `[...]`, one value per set; float64 for float64 (or integer) scores, else float32.
+            Always finite.
         """
         scores, target = to_tensor("scores", scores), to_tensor("target", target)
         where = None if where is None else to_tensor("where", where)
@@ -91,7 +98,9 @@ class Metric(ABC):
             inputs = self.check(scores, target, where)
             if groups is None:
                 return self.evaluate(*inputs).to(ops.float_dtype(scores))
-            return self._by_group(scores, target, where, to_tensor("groups", groups)).to(ops.float_dtype(scores))
+            return self._by_group(scores, target, where, to_tensor("groups", groups)).to(
+                ops.float_dtype(scores)
+            )
 
     @abstractmethod
     def check(self, scores: Tensor, target: Tensor, where: Tensor | None) -> Inputs:
@@ -101,17 +110,25 @@ class Metric(ABC):
     def evaluate(self, scores: Tensor, target: Tensor, where: Tensor | None) -> Tensor:
         """The metric of every set, `[...]`, from checked inputs."""
 
-    def _by_group(self, scores: Tensor, target: Tensor, where: Tensor | None, groups: Tensor) -> Tensor:
+    def _by_group(
+        self, scores: Tensor, target: Tensor, where: Tensor | None, groups: Tensor
+    ) -> Tensor:
         """The metric of every group of one flat set, by ascending id."""
         refusal = ValueError(
             f"groups must be one integer id per item of one flat set; got {groups.dtype} of shape {shape(groups)} for "
             f"scores {shape(scores)} and target {shape(target)}"
         )
-        if groups.is_floating_point() or groups.dim() != 1 or not len(groups) == len(scores) == len(target):
+        if (
+            groups.is_floating_point()
+            or groups.dim() != 1
+            or not len(groups) == len(scores) == len(target)
+        ):
             raise refusal
         everything = torch.ones_like(groups, dtype=torch.bool)
         try:
-            scores, target, where = self.check(scores, target, everything if where is None else where)
+            scores, target, where = self.check(
+                scores, target, everything if where is None else where
+            )
         except ValueError:
             raise refusal from None
         assert where is not None
@@ -119,7 +136,9 @@ class Metric(ABC):
         for which, index, real in ops.group_batches(groups):
             counted = where[index] & real.reshape(real.shape + (1,) * (where.dim() - 1))
             grouped = target[index]
-            grouped = grouped.masked_fill(~counted.reshape(counted.shape + (1,) * (grouped.dim() - counted.dim())), 0)
+            grouped = grouped.masked_fill(
+                ~counted.reshape(counted.shape + (1,) * (grouped.dim() - counted.dim())), 0
+            )
             found = self.evaluate(scores[index], grouped, counted)
             if found.dim() != 1:
                 raise refusal

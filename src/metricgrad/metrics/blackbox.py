@@ -1,16 +1,18 @@
 """Functions that cannot be watched (NumPy, scikit-learn, a C extension), re-expressed from outside.
 
-A function of ranks and thresholds is decided by comparisons that need not be seen inside it: pairs of scores whose
-labels differ, and scores against thresholds; with many classes, each class against the best other one. From bits,
-scores with that order are made again and the function is called with them:
+A function of ranks and thresholds is decided by comparisons that need not be seen inside it: pairs
+of scores whose labels differ, and scores against thresholds; with many classes, each class against
+the best other one. From bits, scores with that order are made again and the function is called with
+them:
 
     order    by comparisons lost (`choices.py`)
     sides    how many thresholds a score passes
     scores   evenly spaced, in that order, on those sides
 
-Which comparisons a function looks at is tried out: if scores may be mixed on their sides, order does not matter; if
-they may be moved across, thresholds do not; if items of equal labels may change places, they are alike. A call may be
-slow, so configurations that look alike from outside share one, and calls are bounded.
+Which comparisons a function looks at is tried out: if scores may be mixed on their sides, order
+does not matter; if they may be moved across, thresholds do not; if items of equal labels may change
+places, they are alike. A call may be slow, so configurations that look alike from outside share
+one, and calls are bounded.
 """
 
 from collections import OrderedDict
@@ -80,10 +82,17 @@ class Columns(DecidedSet):
     """
 
     def __init__(
-        self, scores: Tensor, target: Tensor, thresholds: Sequence[float], call: Callable[[Tensor], float], seen: Seen
+        self,
+        scores: Tensor,
+        target: Tensor,
+        thresholds: Sequence[float],
+        call: Callable[[Tensor], float],
+        seen: Seen,
     ) -> None:
         self._shape, self._call, self._seen, self._device = scores.shape, call, seen, scores.device
-        self._columns = scores.reshape(len(scores), -1).T if scores.dim() > 1 else scores.reshape(1, -1)
+        self._columns = (
+            scores.reshape(len(scores), -1).T if scores.dim() > 1 else scores.reshape(1, -1)
+        )
         labels = target.reshape(len(target), -1).T if target.dim() > 1 else target.reshape(1, -1)
         self._level = ops.dense_rank(labels.double())
         self._borders = torch.tensor(sorted(thresholds), dtype=scores.dtype, device=scores.device)
@@ -95,7 +104,10 @@ class Columns(DecidedSet):
         self._stamp = f"{shape(scores)} {target.unique().tolist()}".encode()
         self._own = call(scores.detach())
         self._try_out()
-        self._by_order, self._by_sides = seen.order, seen.sides  # as this set is taken apart, whatever others show
+        self._by_order, self._by_sides = (
+            seen.order,
+            seen.sides,
+        )  # as this set is taken apart, whatever others show
         super().__init__(torch.tensor(self._own, dtype=torch.float64), self._decide(), scores)
 
     def of_bits(self, bits: Tensor) -> Tensor:
@@ -103,12 +115,16 @@ class Columns(DecidedSet):
         given, rest = bits, None
         side = torch.zeros_like(self._side).expand(len(bits), *self._side.shape)
         if self._by_sides:
-            given, rest = bits.split([bits.shape[-1] - self._above.numel(), self._above.numel()], -1)
+            given, rest = bits.split(
+                [bits.shape[-1] - self._above.numel(), self._above.numel()], -1
+            )
             side = rest.unflatten(-1, self._above.shape).sum(-1)
         place = self._choice.place.expand(len(bits), -1, -1)
         if self._by_order and self._choice.kind is not None:
             place = self._places(self._choice.indices(given), side)
-        return torch.tensor([self._value(*each) for each in zip(place, side, strict=True)], dtype=torch.float64)
+        return torch.tensor(
+            [self._value(*each) for each in zip(place, side, strict=True)], dtype=torch.float64
+        )
 
     def representatives(self, bits: Tensor) -> Tensor:
         """For each of the bits `[D]`, one whose flip does the same to the value: `[D]`."""
@@ -118,7 +134,9 @@ class Columns(DecidedSet):
             same[:start] = self._choice.representatives(bits[:start])
         if self._by_sides and not self._by_order and self._seen.alike:
             column = self._arange(len(self._columns)).unsqueeze(-1)
-            kind = (column * (int(self._level.max()) + 1) + self._level) * (len(self._borders) + 1) + self._side
+            kind = (column * (int(self._level.max()) + 1) + self._level) * (
+                len(self._borders) + 1
+            ) + self._side
             key = kind.unsqueeze(-1) * len(self._borders) + self._arange(len(self._borders))
             same[start:] = start + ops.first_alike(key.flatten() * 2 + bits[start:].long())
         return same
@@ -129,14 +147,20 @@ class Columns(DecidedSet):
             self._choice.used = not self._seen.alike
             found.append(self._choice.settle("two" if self._choice.of_two() else "order"))
         if self._by_sides:
-            where = Origin("", 0, "", f"scores against {', '.join(f'{each:g}' for each in self._borders.tolist())}")
+            where = Origin(
+                "",
+                0,
+                "",
+                f"scores against {', '.join(f'{each:g}' for each in self._borders.tolist())}",
+            )
             found.append(decision(where, self._above, self._above.detach() > 0))
         return found
 
     def _try_out(self) -> None:
         """Finds out what the function looks at; what has been seen once is not tried again.
 
-        One try may change nothing by chance, so there are a few, with orders and sides drawn at random.
+        One try may change nothing by chance, so there are a few, with orders and sides drawn at
+        random.
         """
         place, side, seen = self._choice.place, self._side, self._seen
         tied = self._columns.detach().sort(-1).values.diff().eq(0).any() or (self._above == 0).any()
@@ -153,8 +177,12 @@ class Columns(DecidedSet):
 
         def drawn() -> tuple[Tensor, Tensor]:
             order = torch.rand(place.shape, generator=source).argsort(-1).to(self._device)
-            sides = torch.randint(0, len(self._borders) + 1, side.shape, generator=source).to(self._device)
-            kept = torch.rand(side.shape, generator=source).to(self._device) < 0.7  # else hardly any item is right
+            sides = torch.randint(0, len(self._borders) + 1, side.shape, generator=source).to(
+                self._device
+            )
+            kept = (
+                torch.rand(side.shape, generator=source).to(self._device) < 0.7
+            )  # else hardly any item is right
             return order, torch.where(kept, (self._level > 0) * len(self._borders), sides)
 
         for trial in range(_TRIALS if seen.tried < _SETS else 0):
@@ -164,7 +192,9 @@ class Columns(DecidedSet):
                 together = torch.zeros_like(some) if trial % 2 == 0 else some
                 seen.order = not _close(self._called(one, together), self._called(other, together))
             if not seen.sides:
-                in_order = (each.sort(-1, descending=True).values.gather(-1, one) for each in (some, others))
+                in_order = (
+                    each.sort(-1, descending=True).values.gather(-1, one) for each in (some, others)
+                )
                 seen.sides = not _close(*(self._called(one, each) for each in in_order))
             if seen.alike and not _close(value, self._called(one, some, self._exchange(other))):
                 seen.alike = False
@@ -175,12 +205,15 @@ class Columns(DecidedSet):
         """Who takes whose score, `[K, N]`, when the items of each label are mixed."""
         size = self._level.shape[-1]
         by_level = (self._level * size + self._arange(size)).argsort(-1)
-        return torch.empty_like(by_level).scatter_(-1, by_level, (self._level * size + mixed).argsort(-1))
+        return torch.empty_like(by_level).scatter_(
+            -1, by_level, (self._level * size + mixed).argsort(-1)
+        )
 
     def _places(self, indices: Tensor, side: Tensor) -> Tensor:
         """Where each item stands, `[A, K, N]`, from the entries `[A, K, N]` that a choice gives for each place.
 
-        Of two kinds only the kind at each place is known: its items take these places by side, in their own order.
+        Of two kinds only the kind at each place is known: its items take these places by side, in
+        their own order.
         """
         size = indices.shape[-1]
         ranks = self._arange(size)
@@ -210,7 +243,9 @@ class Columns(DecidedSet):
         order = ((len(self._borders) - side) * size * size + within).argsort(-1)
         key = torch.stack([what.gather(-1, order), side.gather(-1, order)]).to(torch.int32)
         stamp = self._stamp if alike else self._stamp + self._target.numpy().tobytes()
-        return self._seen.value(stamp + key.cpu().numpy().tobytes(), lambda: self._called(place, side))
+        return self._seen.value(
+            stamp + key.cpu().numpy().tobytes(), lambda: self._called(place, side)
+        )
 
     def _called(self, place: Tensor, side: Tensor, exchange: Tensor | None = None) -> float:
         """The function of scores with this order and these sides; with an exchange, of others' scores."""
@@ -234,7 +269,9 @@ class Classes(DecidedSet):
         seen: what is known of the function.
     """
 
-    def __init__(self, scores: Tensor, target: Tensor, call: Callable[[Tensor], float], seen: Seen) -> None:
+    def __init__(
+        self, scores: Tensor, target: Tensor, call: Callable[[Tensor], float], seen: Seen
+    ) -> None:
         self._scores, self._call, self._seen = scores.detach(), call, seen
         self._stamp = target.to(torch.int64).cpu().numpy().tobytes()
         own = call(self._scores)
@@ -248,26 +285,38 @@ class Classes(DecidedSet):
                     "surrogate, ReLoss or BilevelLoss"
                 )
             seen.checked += 1
-        self._choice = Choice(_OUTSIDE._replace(operation="highest class"), scores, winner, ordered=False, used=True)
+        self._choice = Choice(
+            _OUTSIDE._replace(operation="highest class"), scores, winner, ordered=False, used=True
+        )
         several = scores.shape[-1] > 1 and len(scores)
         super().__init__(
-            torch.tensor(own, dtype=torch.float64), [self._choice.settle("winner")] if several else [], scores
+            torch.tensor(own, dtype=torch.float64),
+            [self._choice.settle("winner")] if several else [],
+            scores,
         )
 
     def of_bits(self, bits: Tensor) -> Tensor:
         """Values `[A]` of configurations `[A, D]`."""
         if not self.decisions:
             return self.value.expand(len(bits))
-        return torch.tensor([self._value(each) for each in self._choice.indices(bits)], dtype=torch.float64)
+        return torch.tensor(
+            [self._value(each) for each in self._choice.indices(bits)], dtype=torch.float64
+        )
 
     def _value(self, winner: Tensor) -> float:
         """The function with another class on top of each item: it and the highest one change places."""
         top = self._scores.argmax(-1, keepdim=True)
         swapped = self._scores.scatter(-1, top, self._scores.gather(-1, winner))
         swapped = swapped.scatter(-1, winner, self._scores.gather(-1, top))
-        return self._seen.value(self._stamp + winner.cpu().numpy().tobytes(), lambda: self._call(swapped))
+        return self._seen.value(
+            self._stamp + winner.cpu().numpy().tobytes(), lambda: self._call(swapped)
+        )
 
 
 def _close(one: float | None, other: float) -> bool:
     assert one is not None
-    return one == other or abs(one - other) <= 1e-6 * max(abs(one), abs(other)) or (one != one and other != other)
+    return (
+        one == other
+        or abs(one - other) <= 1e-6 * max(abs(one), abs(other))
+        or (one != one and other != other)
+    )

@@ -1,8 +1,8 @@
 """Inputs, checked once at the border: every error repeats what was passed and says what to pass instead.
 
-Entries that do not count (`where` is False) are never looked at: padding may hold NaN, -100 or anything else. The
-checks take the cheap road first (one sum tells whether all scores are finite, one min and max whether a target is
-in range) and look for the culprits only when there are some.
+Entries that do not count (`where` is False) are never looked at: padding may hold NaN, -100 or
+anything else. The checks take the cheap road first (one sum tells whether all scores are finite,
+one min and max whether a target is in range) and look for the culprits only when there are some.
 """
 
 import math
@@ -36,7 +36,9 @@ def to_tensor(argument: str, value: Any) -> Tensor:
     elif tensor.is_floating_point() and tensor.dtype.itemsize == 1:
         tensor = tensor.to(torch.float32)
     if not tensor.dim():
-        raise ValueError(f"{argument} must have at least one dimension, the items of a set; got the number {tensor}")
+        raise ValueError(
+            f"{argument} must have at least one dimension, the items of a set; got the number {tensor}"
+        )
     return tensor
 
 
@@ -49,7 +51,8 @@ def expand_where(where: Tensor | None, full: Sequence[int], items: int) -> Tenso
     """`where` in the shape of everything it can mask, from that shape or from one flag per item.
 
     Args:
-        where: `full`, or its first `items` dimensions; anything but bool is refused unless it holds 0 and 1.
+        where: `full`, or its first `items` dimensions; anything but bool is refused unless it holds
+            0 and 1.
         full: the shape of all that can be masked, `[..., N]` or `[..., N, *rest]`.
         items: number of dimensions up to and including N.
 
@@ -69,7 +72,8 @@ def real_scores(scores: Tensor, where: Tensor | None) -> Tensor:
     """Scores in float32 or float64, finite where they count and 0 elsewhere; ValueError otherwise.
 
     Args:
-        scores: `[...]`, any real dtype. Shorter floats become float32, integers float64: both keep the order.
+        scores: `[...]`, any real dtype. Shorter floats become float32, integers float64: both keep
+            the order.
         where: broadcastable to scores.
 
     Returns:
@@ -112,7 +116,8 @@ def zero_one(argument: str, target: Tensor, where: Tensor | None = None, hint: s
     if wrong.any():
         found = _examples(target[wrong])
         raise ValueError(
-            f"{argument} must hold only 0 and 1; got {found} among its values (shape {shape(target)})" + hint
+            f"{argument} must hold only 0 and 1; got {found} among its values (shape {shape(target)})"
+            + hint
         )
     return truth
 
@@ -170,7 +175,9 @@ def grades(target: Tensor, where: Tensor | None, dtype: torch.dtype) -> Tensor:
     wrong = ~((grade >= 0) & grade.isfinite())
     if wrong.any():
         found = _examples(grade[wrong])
-        raise ValueError(f"target must hold finite grades of 0 or more; got {found} (shape {shape(target)})")
+        raise ValueError(
+            f"target must hold finite grades of 0 or more; got {found} (shape {shape(target)})"
+        )
     return grade
 
 
@@ -184,7 +191,9 @@ def _from_array(argument: str, value: Any) -> Tensor:
     try:
         array = np.asarray(value)
     except ValueError as error:
-        raise ValueError(f"{argument} must be a tensor, an array or lists of equal lengths; {error}") from None
+        raise ValueError(
+            f"{argument} must be a tensor, an array or lists of equal lengths; {error}"
+        ) from None
     match array.dtype.kind:
         case "b":
             dtype = np.bool_
@@ -195,5 +204,7 @@ def _from_array(argument: str, value: Any) -> Tensor:
         case "c":
             dtype = np.complex128
         case _:
-            raise TypeError(f"{argument} must hold numbers; got {type(value).__name__} of {array.dtype}: {value!r:.80}")
+            raise TypeError(
+                f"{argument} must hold numbers; got {type(value).__name__} of {array.dtype}: {value!r:.80}"
+            )
     return torch.from_numpy(array.astype(dtype, order="C"))

@@ -8,8 +8,8 @@ A choice gives indices, and what a metric does with them says which comparisons 
               labels of two kinds             higher label are r + n_(r), as in `pairs.py`
     order     any other order                 pairs of entries, but for those with equal labels
 
-Given bits, each makes indices again (`Choice.indices`), for many configurations at once. Indices of bits that fit no
-order follow from counts: who lost more comparisons comes later.
+Given bits, each makes indices again (`Choice.indices`), for many configurations at once. Indices of
+bits that fit no order follow from counts: who lost more comparisons comes later.
 """
 
 from dataclasses import dataclass, field
@@ -58,7 +58,9 @@ class Choice:
         """`[R, n]`, the entries from first to last: those given, then the others by score."""
         by_score = self.scores.detach().argsort(dim=-1, descending=True, stable=True)
         taken = torch.zeros_like(by_score, dtype=torch.bool).scatter_(-1, self.given, True)
-        others = by_score.gather(-1, taken.gather(-1, by_score).to(torch.uint8).argsort(dim=-1, stable=True))
+        others = by_score.gather(
+            -1, taken.gather(-1, by_score).to(torch.uint8).argsort(dim=-1, stable=True)
+        )
         return torch.cat([self.given, others[:, : others.shape[-1] - self.given.shape[-1]]], -1)
 
     @cached_property
@@ -82,7 +84,11 @@ class Choice:
         if places.numel():
             positions = places % self.scores.shape[-1]
             seen = int(positions.min()), int(positions.max())
-            self.span = seen if self.span is None else (min(self.span[0], seen[0]), max(self.span[1], seen[1]))
+            self.span = (
+                seen
+                if self.span is None
+                else (min(self.span[0], seen[0]), max(self.span[1], seen[1]))
+            )
 
     def settle(self, kind: Kind) -> Decision:
         """Fixes what decides the choice."""
@@ -92,9 +98,13 @@ class Choice:
             return decision(self.origin, self.against(rows, entries), self.place == 0)
         if kind == "members":
             assert self.cut is not None
-            last_in, first_out = (self.scores.gather(-1, self.order[:, [at]]) for at in (self.cut - 1, self.cut))
+            last_in, first_out = (
+                self.scores.gather(-1, self.order[:, [at]]) for at in (self.cut - 1, self.cut)
+            )
             inside = self.place < self.cut
-            return decision(self.origin, self.scores - torch.where(inside, first_out, last_in), inside)
+            return decision(
+                self.origin, self.scores - torch.where(inside, first_out, last_in), inside
+            )
         if kind == "two":
             self.higher = ops.dense_rank(self.joint).bool()
             pairs = self.higher.unsqueeze(-1) & ~self.higher.unsqueeze(-2)
@@ -102,13 +112,19 @@ class Choice:
             pairs = self._different().triu(1)
         self.row, self.first, self.second = pairs.nonzero().unbind(-1)
         values = self.scores[self.row, self.first] - self.scores[self.row, self.second]
-        return decision(self.origin, values, self.place[self.row, self.first] < self.place[self.row, self.second])
+        return decision(
+            self.origin,
+            values,
+            self.place[self.row, self.first] < self.place[self.row, self.second],
+        )
 
     def representatives(self, bits: Tensor) -> Tensor:
         """For each of the bits `[D]`, one whose flip does the same to the choice: `[D]`."""
         if self.kind == "two":  # one more comparison lost, or one less, is all that counts
             key = self.row * self.order.shape[-1] + self.first
-        elif self.kind == "members" and not self.used:  # who comes in or goes out matters by its labels only
+        elif (
+            self.kind == "members" and not self.used
+        ):  # who comes in or goes out matters by its labels only
             row = torch.arange(len(self.order), device=bits.device).unsqueeze(-1)
             key = (row * self.order.numel() + self.joint).flatten()
         else:
@@ -131,7 +147,8 @@ class Choice:
     def flipped(self, bits: Tensor, which: Tensor) -> tuple[Tensor, Tensor | None]:
         """Indices `[A, R, k]`, and ranks `[A, R, n]` if asked for, with one of the bits `[D]` turned; -1 turns none.
 
-        A flip changes what one or two entries lost, so no table of all bits of all configurations is made.
+        A flip changes what one or two entries lost, so no table of all bits of all configurations
+        is made.
         """
         one = bits.unsqueeze(0)
         if self.kind not in ("two", "order"):
@@ -142,11 +159,17 @@ class Choice:
         known, pair = which >= 0, which.clamp(min=0)
         change = torch.where(known, torch.where(bits[pair], 1, -1), 0).unsqueeze(-1)
         size = self.order.shape[-1]
-        first, second = ((self.row * size + side)[pair].unsqueeze(-1) for side in (self.first, self.second))
+        first, second = (
+            (self.row * size + side)[pair].unsqueeze(-1) for side in (self.first, self.second)
+        )
         counts = self._counts(one).flatten(1).repeat(len(which), 1).scatter_add_(-1, first, change)
         if self.kind == "two":
-            return self._places_of_two(counts.unflatten(-1, self.order.shape))[..., : self.given.shape[-1]], None
-        lost = self._with_equals(counts.scatter_add_(-1, second, -change).unflatten(-1, self.order.shape))
+            return self._places_of_two(counts.unflatten(-1, self.order.shape))[
+                ..., : self.given.shape[-1]
+            ], None
+        lost = self._with_equals(
+            counts.scatter_add_(-1, second, -change).unflatten(-1, self.order.shape)
+        )
         return self._ordered(lost)[..., : self.given.shape[-1]], lost if self.ranked else None
 
     def lost(self, bits: Tensor) -> Tensor:
@@ -186,7 +209,8 @@ class Choice:
     def _winner(self, bits: Tensor, row: Tensor) -> Tensor:
         """Orders `[M, n]` of some rows, the winner first.
 
-        Of those said to win it is the one that came last: its bit was turned. If none is, it is the second one.
+        Of those said to win it is the one that came last: its bit was turned. If none is, it is the
+        second one.
         """
         last, at = torch.where(bits, self.place[row], -1).max(-1)
         winner = torch.where(last >= 0, at, self.order[row, 1])
@@ -207,7 +231,10 @@ class Choice:
         lost = torch.where(self.higher, lost, size).sort(-1).values
         ranks = torch.arange(size, device=lost.device)
         due = (ranks < self.higher.sum(-1, keepdim=True)).expand_as(lost)
-        taken = torch.zeros_like(lost).scatter_add(-1, (ranks + lost).clamp(max=size - 1), due.long()) > 0
+        taken = (
+            torch.zeros_like(lost).scatter_add(-1, (ranks + lost).clamp(max=size - 1), due.long())
+            > 0
+        )
         examples = [kind.long().argmax(-1, keepdim=True) for kind in (self.higher, ~self.higher)]
         return torch.where(taken, *examples)
 

@@ -1,10 +1,11 @@
 """Metrics of decisions: everything that a confusion matrix decides, F1 to Cohen's kappa.
 
-A binary item is decided by score > threshold, a multi-class one by its highest score (the lowest class index of equal
-ones). What remains of a set is four counts: tp, fp, fn, tn. A metric here is a formula of these counts. For many
-classes the counts are taken one class against the rest, and the formula's values averaged (`multiclass.py`); those
-that have a multi-class form of their own stand in `agreement.py`. Wherever a formula divides 0 by 0 its value is 0, as
-in scikit-learn with `zero_division=0`.
+A binary item is decided by score > threshold, a multi-class one by its highest score (the lowest
+class index of equal ones). What remains of a set is four counts: tp, fp, fn, tn. A metric here is a
+formula of these counts. For many classes the counts are taken one class against the rest, and the
+formula's values averaged (`multiclass.py`); those that have a multi-class form of their own stand
+in `agreement.py`. Wherever a formula divides 0 by 0 its value is 0, as in scikit-learn with
+`zero_division=0`.
 """
 
 from abc import abstractmethod
@@ -17,7 +18,14 @@ from torch import Tensor
 
 from metricgrad import ops
 from metricgrad.metrics.decisions import LabelDecisions, Pooling, Tournament, best_other_margin
-from metricgrad.metrics.multiclass import Average, ClassificationMetric, Counts, binary_counts, class_counts, one_hot
+from metricgrad.metrics.multiclass import (
+    Average,
+    ClassificationMetric,
+    Counts,
+    binary_counts,
+    class_counts,
+    one_hot,
+)
 from metricgrad.metrics.reexpression import Reexpression
 
 PairsOption = Literal["best", "all"]
@@ -28,11 +36,13 @@ class ConfusionMetric(ClassificationMetric):
     """A formula of tp, fp, fn and tn.
 
     Args:
-        threshold: a binary or multi-label score above it is a positive decision; one for all labels, or one per label.
+        threshold: a binary or multi-label score above it is a positive decision; one for all
+            labels, or one per label.
         average: how the classes' values become one; None means macro.
-        multilabel: scores and target `[..., N, C]` are items with C labels, not sets of binary scores.
-        pairs: how a surrogate sees a multi-class decision: `"best"` compares a class with the best other one,
-            `"all"` with each of them (UniLoss, Eqn. 8).
+        multilabel: scores and target `[..., N, C]` are items with C labels, not sets of binary
+            scores.
+        pairs: how a surrogate sees a multi-class decision: `"best"` compares a class with the best
+            other one, `"all"` with each of them (UniLoss, Eqn. 8).
     """
 
     families = ("binary", "multi-class", "multi-label")
@@ -45,11 +55,15 @@ class ConfusionMetric(ClassificationMetric):
     def __post_init__(self) -> None:
         super().__post_init__()
         values = torch.as_tensor(self.threshold, dtype=torch.float64)
-        object.__setattr__(self, "threshold", tuple(values.tolist()) if values.dim() else values.item())
+        object.__setattr__(
+            self, "threshold", tuple(values.tolist()) if values.dim() else values.item()
+        )
         if values.isnan().any():
             raise ValueError(f"threshold must be a number; got {self.threshold}")
         if values.dim() and not self.multilabel:
-            raise ValueError(f"one threshold per label needs multilabel=True; got threshold={self.threshold}")
+            raise ValueError(
+                f"one threshold per label needs multilabel=True; got threshold={self.threshold}"
+            )
         if self.pairs not in ("best", "all"):
             raise ValueError(f"pairs must be 'best' or 'all'; got {self.pairs!r}")
 
@@ -81,14 +95,18 @@ class ConfusionMetric(ClassificationMetric):
     def multi_label(self, scores: Tensor, target: Tensor, where: Tensor | None) -> Tensor:
         """The formula of each label's counts, averaged over all labels; micro adds the counts up first."""
         where = None if where is None else where.mT
-        return self.label_pooling()(binary_counts(self.margin(scores).mT > 0, target.mT, where, scores.dtype))
+        return self.label_pooling()(
+            binary_counts(self.margin(scores).mT > 0, target.mT, where, scores.dtype)
+        )
 
     def multi_class(self, scores: Tensor, target: Tensor, where: Tensor | None) -> Tensor:
         """The value of the highest-scored classes' counts."""
         counts = class_counts(scores.argmax(-1), target, scores.shape[-1], where, scores.dtype)
         return self.class_pooling()(counts)
 
-    def reexpress(self, shape: Sequence[int], target: Tensor, where: Tensor | None, dtype: torch.dtype) -> Reexpression:
+    def reexpress(
+        self, shape: Sequence[int], target: Tensor, where: Tensor | None, dtype: torch.dtype
+    ) -> Reexpression:
         """A bit for each item (binary), item and label, or item and class."""
         task = self.task(shape, target.shape)
         if task == "multiclass":
@@ -100,7 +118,9 @@ class ConfusionMetric(ClassificationMetric):
         compare = lambda scores: self.margin(scores).unsqueeze(-1)  # noqa: E731
         return LabelDecisions(compare, target.unsqueeze(-1), live.unsqueeze(-1), single, dtype)
 
-    def reexpress_classes(self, classes: int, target: Tensor, where: Tensor | None, dtype: torch.dtype) -> Reexpression:
+    def reexpress_classes(
+        self, classes: int, target: Tensor, where: Tensor | None, dtype: torch.dtype
+    ) -> Reexpression:
         """A bit for each item and class, or for each pair of classes."""
         return label_decisions(classes, target, where, self.class_pooling(), self.pairs, dtype)
 
@@ -115,7 +135,9 @@ class AveragedMetric(ConfusionMetric):
 
 
 def averaged(
-    formula: Callable[[Counts], Tensor], average: Average | None, takes_part: Callable[[Counts], Tensor]
+    formula: Callable[[Counts], Tensor],
+    average: Average | None,
+    takes_part: Callable[[Counts], Tensor],
 ) -> Pooling:
     """The average over classes of a formula of counts; micro adds the counts up first, None means macro."""
     if average == "micro":

@@ -1,11 +1,12 @@
 """Metrics of order: areas and points of the ROC and precision-recall curves.
 
-Walk down the scores from the highest, counting the positives (tp) and negatives (fp) passed (`walk.py`). The ROC curve
-is (fp / negatives, tp / positives), the precision-recall curve (tp / positives, tp / (tp + fp)). Every metric here is
-one expression over the vertices of these curves; and, for surrogates, a rule of lost comparisons (`pairs.py`).
+Walk down the scores from the highest, counting the positives (tp) and negatives (fp) passed
+(`walk.py`). The ROC curve is (fp / negatives, tp / positives), the precision-recall curve (tp /
+positives, tp / (tp + fp)). Every metric here is one expression over the vertices of these curves;
+and, for surrogates, a rule of lost comparisons (`pairs.py`).
 
-Many classes are ranked one against the rest by the log-odds of their softmax, whose order is that of the probabilities
-and does not saturate; labels are ranked by their own scores.
+Many classes are ranked one against the rest by the log-odds of their softmax, whose order is that
+of the probabilities and does not saturate; labels are ranked by their own scores.
 """
 
 from abc import abstractmethod
@@ -27,7 +28,8 @@ class CurveMetric(ClassificationMetric):
 
     Args:
         average: how the classes' values become one; None means macro.
-        multilabel: scores and target `[..., N, C]` are items with C labels, not sets of binary scores.
+        multilabel: scores and target `[..., N, C]` are items with C labels, not sets of binary
+            scores.
     """
 
     families = ("binary", "multi-class", "multi-label")
@@ -47,7 +49,9 @@ class CurveMetric(ClassificationMetric):
 
     def multi_class(self, scores: Tensor, target: Tensor, where: Tensor | None) -> Tensor:
         """Every class ranked against the rest by the log-odds of its softmax probability."""
-        return self._over_classes(ops.log_odds(scores), *_against_rest(scores.shape[-1], target, where))
+        return self._over_classes(
+            ops.log_odds(scores), *_against_rest(scores.shape[-1], target, where)
+        )
 
     def multi_label(self, scores: Tensor, target: Tensor, where: Tensor | None) -> Tensor:
         """Every label ranked by its own scores."""
@@ -59,24 +63,34 @@ class CurveMetric(ClassificationMetric):
             where = None if where is None else where.flatten(-2)
             return self.of_curve(walk_down(scores.flatten(-2), positive.flatten(-2), where))
         curve = walk_down(scores.mT, positive.mT, None if where is None else where.mT)
-        support, defined = self._support(curve.positives.squeeze(-1), curve.negatives.squeeze(-1), curve.dtype)
+        support, defined = self._support(
+            curve.positives.squeeze(-1), curve.negatives.squeeze(-1), curve.dtype
+        )
         return average_classes(self.of_curve(curve), support, defined, self.average)
 
-    def _support(self, positives: Tensor, negatives: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    def _support(
+        self, positives: Tensor, negatives: Tensor, dtype: torch.dtype
+    ) -> tuple[Tensor, Tensor]:
         """Number of positives of each class, and whether the class has a value of its own."""
         return positives.to(dtype), (positives > 0) & ((negatives > 0) | (not self.needs_negatives))
 
-    def reexpress(self, shape: Sequence[int], target: Tensor, where: Tensor | None, dtype: torch.dtype) -> Pairs:
+    def reexpress(
+        self, shape: Sequence[int], target: Tensor, where: Tensor | None, dtype: torch.dtype
+    ) -> Pairs:
         """Positives against negatives, class by class where there are classes."""
         task = self.task(shape, target.shape)
         rule = self.rule()._replace(needs_negatives=True) if self.needs_negatives else self.rule()
         if task == "binary":
             return make_pairs(lambda scores: scores, target, where, rule, dtype)
         convert = ops.log_odds if task == "multiclass" else lambda scores: scores
-        positive, where = _against_rest(shape[-1], target, where) if task == "multiclass" else (target, where)
+        positive, where = (
+            _against_rest(shape[-1], target, where) if task == "multiclass" else (target, where)
+        )
         if self.average == "micro":
             where = None if where is None else where.flatten(-2)
-            return make_pairs(lambda scores: convert(scores).flatten(-2), positive.flatten(-2), where, rule, dtype)
+            return make_pairs(
+                lambda scores: convert(scores).flatten(-2), positive.flatten(-2), where, rule, dtype
+            )
         positive, where = positive.mT, None if where is None else where.mT
         positives = positive.sum(-1)
         counted = torch.full_like(positives, positive.shape[-1]) if where is None else where.sum(-1)
@@ -104,7 +118,9 @@ def make_pairs(
     return Pairs(ranked, high, low, high_live, low_live, rule, weight, dtype)
 
 
-def _against_rest(classes: int, target: Tensor, where: Tensor | None) -> tuple[Tensor, Tensor | None]:
+def _against_rest(
+    classes: int, target: Tensor, where: Tensor | None
+) -> tuple[Tensor, Tensor | None]:
     """Class indices as positives `[..., N, C]`, and the mask in the same shape."""
     positive = one_hot(target, classes)
     if where is None:
@@ -145,7 +161,8 @@ class Auc(CurveMetric):
 class PartialAuc(CurveMetric):
     """Area under the ROC curve up to a false-positive rate, standardised so that chance is 0.5 and the best is 1.
 
-    With A the area left of f = `max_fpr`: (1 + (A - f^2 / 2) / (f - f^2 / 2)) / 2, after McClish (1989).
+    With A the area left of f = `max_fpr`: (1 + (A - f^2 / 2) / (f - f^2 / 2)) / 2, after McClish
+    (1989).
 
     Args:
         max_fpr: the false-positive rate at which the curve is cut, above 0 and at most 1.
@@ -187,14 +204,22 @@ class PartialAuc(CurveMetric):
 
     def of_curve(self, curve: Curve) -> Tensor:
         """Trapezoids between vertices, the last one cut at max_fpr."""
-        left, right = curve.ratio(curve.fp_before, curve.negatives), curve.ratio(curve.fp, curve.negatives)
-        low, high = curve.ratio(curve.tp_before, curve.positives), curve.ratio(curve.tp, curve.positives)
+        left, right = (
+            curve.ratio(curve.fp_before, curve.negatives),
+            curve.ratio(curve.fp, curve.negatives),
+        )
+        low, high = (
+            curve.ratio(curve.tp_before, curve.positives),
+            curve.ratio(curve.tp, curve.positives),
+        )
         width = (right.clamp(max=self.max_fpr) - left).clamp(min=0)
         cut_high = low + (high - low) * ops.divide(width, right - left)
         area = curve.sum(width * (low + cut_high) / 2)
         smallest = self.max_fpr**2 / 2
         standardised = (1 + (area - smallest) / (self.max_fpr - smallest)) / 2
-        return torch.where(((curve.positives > 0) & (curve.negatives > 0)).squeeze(-1), standardised, 0.0)
+        return torch.where(
+            ((curve.positives > 0) & (curve.negatives > 0)).squeeze(-1), standardised, 0.0
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -202,10 +227,10 @@ class AveragePrecision(CurveMetric):
     """Mean precision at the positives, the area under the precision-recall curve: sum of (R_i - R_{i-1}) P_i.
 
     Args:
-        interpolated: replace every precision by the highest at its recall or above, the monotone envelope (VOC 2010),
-            which is what the UniLoss paper's code measures.
-        cycles: what bits that fit no order are worth to a surrogate: `"count"` counts the comparisons that each
-            positive lost, `"zero"` gives 0, as the UniLoss paper's code does.
+        interpolated: replace every precision by the highest at its recall or above, the monotone
+            envelope (VOC 2010), which is what the UniLoss paper's code measures.
+        cycles: what bits that fit no order are worth to a surrogate: `"count"` counts the
+            comparisons that each positive lost, `"zero"` gives 0, as the UniLoss paper's code does.
         average: see `CurveMetric`.
         multilabel: see `CurveMetric`.
 
@@ -215,8 +240,8 @@ class AveragePrecision(CurveMetric):
         (tensor(0.5833), tensor(0.6667))
 
     Reference:
-        `sklearn.metrics.average_precision_score`; interpolated: a loop over its precision-recall curve. Classes and
-        labels without positives are left out, as in torchmetrics.
+        `sklearn.metrics.average_precision_score`; interpolated: a loop over its precision-recall
+        curve. Classes and labels without positives are left out, as in torchmetrics.
     """
 
     name = "average_precision"
@@ -268,7 +293,9 @@ class Eer(CurveMetric):
     def of_curve(self, curve: Curve) -> Tensor:
         """The first vertex with fpr + tpr >= 1, and the segment that leads to it."""
         if not curve.tp.shape[-1]:
-            return curve.ratio(*torch.zeros_like(curve.positives.squeeze(-1)).expand(2, *curve.tp.shape[:-1]))
+            return curve.ratio(
+                *torch.zeros_like(curve.positives.squeeze(-1)).expand(2, *curve.tp.shape[:-1])
+            )
         pairs = curve.positives * curve.negatives
 
         def excess(fp: Tensor, tp: Tensor) -> Tensor:
@@ -310,11 +337,15 @@ class RecallAtPrecision(CurveMetric):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not 0 < self.min_precision <= 1:
-            raise ValueError(f"min_precision must be above 0 and at most 1; got {self.min_precision}")
+            raise ValueError(
+                f"min_precision must be above 0 and at most 1; got {self.min_precision}"
+            )
 
     def rule(self) -> PlaceRule:
         """max_r r / P over the places with r / (r + n_(r)) >= min_precision."""
-        return PlaceRule(lambda r, n, p, m: torch.where(r / (r + n) >= self.min_precision, r / p, 0.0), "max")
+        return PlaceRule(
+            lambda r, n, p, m: torch.where(r / (r + n) >= self.min_precision, r / p, 0.0), "max"
+        )
 
     def of_curve(self, curve: Curve) -> Tensor:
         """The largest tp of the vertices that are precise enough."""

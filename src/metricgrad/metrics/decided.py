@@ -1,7 +1,8 @@
 """A user's own function as a metric that comparisons decide: what watched functions and black boxes have in common.
 
-What a function compares is found by running it on a set, so each set of a batch is looked at on its own: a `DecidedSet`
-holds its comparisons, and gives its value for other bits. `DecidedSets` puts the sets of a batch side by side.
+What a function compares is found by running it on a set, so each set of a batch is looked at on its
+own: a `DecidedSet` holds its comparisons, and gives its value for other bits. `DecidedSets` puts
+the sets of a batch side by side.
 """
 
 import math
@@ -40,7 +41,9 @@ class DecidedSet(ABC):
         largest: entries of the largest tensor that a configuration takes.
     """
 
-    def __init__(self, value: Tensor, decisions: list[Decision], scores: Tensor, largest: int = 1) -> None:
+    def __init__(
+        self, value: Tensor, decisions: list[Decision], scores: Tensor, largest: int = 1
+    ) -> None:
         self.value, self.decisions = value, decisions
         none = scores.reshape(-1)[:0]  # attached to the scores, should there be no comparisons
         self.values = torch.cat([none, *(each.values for each in decisions)])
@@ -70,15 +73,17 @@ class DecidedSet(ABC):
     def flip_gains(self, bits: Tensor, most: int, generator: torch.Generator | None) -> Tensor:
         """What each bit adds to the value, `[D]`, at the bits `[D]`; with more than `most` to try, an estimate.
 
-        The flips to try are then drawn at random and count for more, so that the mean over draws is the exact gain. A
-        function of large tensors has fewer of them tried.
+        The flips to try are then drawn at random and count for more, so that the mean over draws is
+        the exact gain. A function of large tensors has fewer of them tried.
         """
         same = self.representatives(bits)
         most = min(most, max(1, _ENTRIES // max(1, self.largest)))
         tried, share = same[self.live].unique(), 1.0
         if len(tried) > most:
             share = most / len(tried)
-            tried = tried[torch.randperm(len(tried), generator=generator, device=tried.device)[:most]]
+            tried = tried[
+                torch.randperm(len(tried), generator=generator, device=tried.device)[:most]
+            ]
         base = self.of_bits(bits.unsqueeze(0))
         gains = torch.zeros(len(bits), dtype=base.dtype, device=bits.device)
         if len(tried):
@@ -120,11 +125,15 @@ class DecidedMetric(FunctionMetric, ComparisonMetric):
     def runs(self) -> int:
         """How often the function has run: many configurations at once count as one."""
 
-    def reexpress(self, shape: Sequence[int], target: Tensor, where: Tensor | None, dtype: torch.dtype) -> Reexpression:
+    def reexpress(
+        self, shape: Sequence[int], target: Tensor, where: Tensor | None, dtype: torch.dtype
+    ) -> Reexpression:
         """The re-expression for a target: nothing is looked at before it sees scores."""
         return DecidedSets(self, tuple(shape), target, where, dtype)
 
-    def ideal_bits(self, target: Any, *, where: Any = None, shape: Sequence[int] | None = None) -> Tensor:
+    def ideal_bits(
+        self, target: Any, *, where: Any = None, shape: Sequence[int] | None = None
+    ) -> Tensor:
         """The best configuration that is known: that of scores made from the target."""
         plan = self._plan(target, where, shape)
         assert isinstance(plan, DecidedSets)
@@ -134,31 +143,51 @@ class DecidedMetric(FunctionMetric, ComparisonMetric):
         """What the function compares, line by line.
 
         Args:
-            scores: sets, of which the first is explained; without them, the set that was looked at last.
+            scores: sets, of which the first is explained; without them, the set that was looked at
+                last.
             target: their target.
 
         Returns:
-            A table: line, operation, comparisons; then how values of other bits are found, and a small set's bits.
+            A table: line, operation, comparisons; then how values of other bits are found, and a
+            small set's bits.
         """
         if scores is not None:
             inputs = self.check(to_tensor("scores", scores), to_tensor("target", target), None)
-            plan = DecidedSets(self, tuple(inputs.scores.shape), inputs.target, None, inputs.scores.dtype)
+            plan = DecidedSets(
+                self, tuple(inputs.scores.shape), inputs.target, None, inputs.scores.dtype
+            )
             plan.comparisons(inputs.scores)
             plan.from_bits(~plan.bits().unsqueeze(0))  # to see how that is done
         if not self.last:
-            raise ValueError(f"{self.name} has not been run on a set yet; pass one: explain(scores, target)")
+            raise ValueError(
+                f"{self.name} has not been run on a set yet; pass one: explain(scores, target)"
+            )
         decisions, bits, value = self.last[0]
         rows = [("where", "operation", "comparisons", "code")]
         for where, number in decisions:
-            rows.append((f"line {where.line}" if where.line else "outside", where.operation, str(number), where.code))
+            rows.append(
+                (
+                    f"line {where.line}" if where.line else "outside",
+                    where.operation,
+                    str(number),
+                    where.code,
+                )
+            )
         widths = [max(len(row[column]) for row in rows) for column in range(3)]
         lines = [
-            f"{where:<{widths[0]}}  {operation:<{widths[1]}}  {number:>{widths[2]}}  {code}"[:118].rstrip()
+            f"{where:<{widths[0]}}  {operation:<{widths[1]}}  {number:>{widths[2]}}  {code}"[
+                :118
+            ].rstrip()
             for where, operation, number, code in rows
         ]
         lines.append(f"{self.name} = {value:.6g} from {len(bits)} comparisons; {self.manner()}")
         return "\n".join(
-            lines + (["bits " + "".join(map(str, bits.int().tolist()))] if len(bits) <= _SHOWN_BITS else [])
+            lines
+            + (
+                ["bits " + "".join(map(str, bits.int().tolist()))]
+                if len(bits) <= _SHOWN_BITS
+                else []
+            )
         )
 
 
@@ -174,9 +203,20 @@ class DecidedSets(Reexpression):
     """
 
     def __init__(
-        self, metric: DecidedMetric, shape: tuple[int, ...], target: Tensor, where: Tensor | None, dtype: torch.dtype
+        self,
+        metric: DecidedMetric,
+        shape: tuple[int, ...],
+        target: Tensor,
+        where: Tensor | None,
+        dtype: torch.dtype,
     ) -> None:
-        self._metric, self._shape, self._target, self._where, self._dtype = metric, shape, target, where, dtype
+        self._metric, self._shape, self._target, self._where, self._dtype = (
+            metric,
+            shape,
+            target,
+            where,
+            dtype,
+        )
         self._sets: list[DecidedSet] = []
         self._lead = shape[: metric.set_dimensions(torch.empty(shape, device="meta"), target)]
 
@@ -184,13 +224,19 @@ class DecidedSets(Reexpression):
         """Those that the function makes."""
         self._sets = [self._metric.look(*each) for each in self._each(scores)]
         self._metric.last[:] = [
-            Found([(found.origin, len(found.values)) for found in each.decisions], each.bits, float(each.value))
+            Found(
+                [(found.origin, len(found.values)) for found in each.decisions],
+                each.bits,
+                float(each.value),
+            )
             for each in self._sets
         ]
         if not self._sets:
             nothing = scores.reshape(-1)[:0].reshape(*self._lead, 0)
             return nothing, nothing.bool()
-        return self._padded([each.values for each in self._sets]), self._padded([each.live for each in self._sets])
+        return self._padded([each.values for each in self._sets]), self._padded(
+            [each.live for each in self._sets]
+        )
 
     def bits(self) -> Tensor:
         """How the comparisons turned out, `[..., D]`."""
@@ -204,7 +250,12 @@ class DecidedSets(Reexpression):
             return torch.zeros(bits.shape[:-1], dtype=self._dtype, device=bits.device)
         rows = self._rows(bits)
         values = [each.of_bits(rows[:, at, : len(each.bits)]) for at, each in enumerate(self._sets)]
-        return torch.stack(values, -1).reshape(bits.shape[:-1]).nan_to_num(0.0, 0.0, 0.0).to(self._dtype)
+        return (
+            torch.stack(values, -1)
+            .reshape(bits.shape[:-1])
+            .nan_to_num(0.0, 0.0, 0.0)
+            .to(self._dtype)
+        )
 
     def flip_gains(self, bits: Tensor) -> Tensor:
         """By trying flips; of more than the metric's `flips`, so many are drawn at random."""
@@ -213,18 +264,26 @@ class DecidedSets(Reexpression):
         gains = torch.zeros(rows.shape, dtype=self._dtype, device=bits.device)
         for at, each in enumerate(self._sets):
             for row in range(len(rows)):
-                found = each.flip_gains(rows[row, at, : len(each.bits)], self._metric.flips, self._metric.generator)
+                found = each.flip_gains(
+                    rows[row, at, : len(each.bits)], self._metric.flips, self._metric.generator
+                )
                 gains[row, at, : len(each.bits)] = found
         return gains.reshape(bits.shape)
 
-    def draw(self, scores: Tensor, slope: float, number: int, generator: torch.Generator | None) -> Tensor:
+    def draw(
+        self, scores: Tensor, slope: float, number: int, generator: torch.Generator | None
+    ) -> Tensor:
         """Bits `[number, ..., D]` of scores with noise; the current ones where such scores are compared otherwise."""
         recorded, bits = self._sets, self.bits()
         drawn = []
         for noisy in ops.add_gumbel_noise(scores.detach(), slope, number, generator):
             found = [self._metric.look(*each).bits for each in self._each(noisy)]
             pairs = zip(recorded, found, strict=True)
-            drawn.append(self._padded([some if some.shape == own.bits.shape else own.bits for own, some in pairs]))
+            drawn.append(
+                self._padded(
+                    [some if some.shape == own.bits.shape else own.bits for own, some in pairs]
+                )
+            )
         return torch.stack(drawn) if drawn else bits.unsqueeze(0)[:0]
 
     def defined(self) -> Tensor:
@@ -238,7 +297,9 @@ class DecidedSets(Reexpression):
         if all(each is None for each in found):
             return None
         parts = zip(self._sets, found, strict=True)
-        return self._stack([each.value if part is None else part for each, part in parts]).nan_to_num(0.0, 0.0, 0.0)
+        return self._stack(
+            [each.value if part is None else part for each, part in parts]
+        ).nan_to_num(0.0, 0.0, 0.0)
 
     def best_bits(self, bits: Tensor) -> Tensor:
         """The best of the current bits and those of scores made from the target, either way around."""
@@ -268,7 +329,11 @@ class DecidedSets(Reexpression):
         found = []
         for each, (scores, target) in zip(self._sets, self._each(self._random()), strict=True):
             wished = _ideal_scores(scores, target)
-            tried = [] if wished is None else [self._metric.look(some, target).bits for some in (wished, -wished)]
+            tried = (
+                []
+                if wished is None
+                else [self._metric.look(some, target).bits for some in (wished, -wished)]
+            )
             tried = [bits for bits in tried if bits.shape == each.bits.shape]
             found.append(torch.stack([each.bits, ~each.bits, *tried]))
         return found
@@ -280,13 +345,18 @@ class DecidedSets(Reexpression):
 
     def _random(self) -> Tensor:
         generator = torch.Generator().manual_seed(0)
-        return torch.randn(self._shape, generator=generator, dtype=self._dtype).to(self._target.device)
+        return torch.randn(self._shape, generator=generator, dtype=self._dtype).to(
+            self._target.device
+        )
 
     def _each(self, scores: Tensor) -> list[tuple[Tensor, Tensor]]:
         """Scores and target of every set, without what does not count."""
         lead = len(self._lead)
         sets = math.prod(self._lead)
-        flat = scores.reshape(sets, *scores.shape[lead:]), self._target.reshape(sets, *self._target.shape[lead:])
+        flat = (
+            scores.reshape(sets, *scores.shape[lead:]),
+            self._target.reshape(sets, *self._target.shape[lead:]),
+        )
         if self._where is None:
             return list(zip(*(each.unbind(0) for each in flat), strict=True))
         flags = self._where.reshape(len(flat[0]), -1)
@@ -315,5 +385,7 @@ def _ideal_scores(scores: Tensor, target: Tensor) -> Tensor | None:
         return (2 * (target.double() - middle)).to(scores.dtype)
     if target.shape == scores.shape[:-1] and not target.is_floating_point() and target.numel():
         inside = (target >= 0) & (target < scores.shape[-1])
-        return (2.0 * one_hot(torch.where(inside, target, 0), scores.shape[-1]) - 1).to(scores.dtype)
+        return (2.0 * one_hot(torch.where(inside, target, 0), scores.shape[-1]) - 1).to(
+            scores.dtype
+        )
     return None

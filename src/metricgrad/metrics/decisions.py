@@ -9,8 +9,9 @@ Three ways to cut a metric of decisions into bits:
     all pairs             the paper's form (Sec. 3.2, Eqn. 8): every class against every other; a class is predicted if
                           it wins all of its comparisons, and none is predicted if no class does
 
-The value is a function of sums over classes of terms that depend on one class's counts (`Pooling`). A flip changes the
-counts of one class by one, so all flip gains of a set follow from four changes per class, whatever the number of items.
+The value is a function of sums over classes of terms that depend on one class's counts (`Pooling`).
+A flip changes the counts of one class by one, so all flip gains of a set follow from four changes
+per class, whatever the number of items.
 """
 
 from collections.abc import Callable
@@ -48,7 +49,8 @@ class LabelDecisions(Reexpression):
     """A bit per item and label (or class).
 
     Attributes:
-        compare: from scores to score - threshold `[..., N, C]`, positive where the label is decided to be present.
+        compare: from scores to score - threshold `[..., N, C]`, positive where the label is decided
+            to be present.
         truth: `[..., N, C]`, bool.
         live: `[..., N, C]`, bool.
         pooling: from counts to the value.
@@ -70,7 +72,10 @@ class LabelDecisions(Reexpression):
         """Sets on which all decisions right and all wrong are not the same."""
         positives, negatives = self._sizes()
         none = torch.zeros_like(positives)
-        right, wrong = Counts(positives, none, none, negatives), Counts(none, negatives, positives, none)
+        right, wrong = (
+            Counts(positives, none, none, negatives),
+            Counts(none, negatives, positives, none),
+        )
         return self.pooling(right) != self.pooling(wrong)
 
     def _sizes(self) -> tuple[Tensor, Tensor]:
@@ -141,7 +146,11 @@ class ItemDecisions(Reexpression):
 
     def open(self) -> Tensor:
         """Items that count and that scores decide, `[..., N]`."""
-        return self.live if self.always is None or self.never is None else self.live & ~self.always & ~self.never
+        return (
+            self.live
+            if self.always is None or self.never is None
+            else self.live & ~self.always & ~self.never
+        )
 
     def counts(self, bits: Tensor) -> Counts:
         """Right (tp) and wrong (fn) items of each class, `[A, ..., C]`."""
@@ -163,7 +172,9 @@ class ItemDecisions(Reexpression):
         less, more = Counts(tp - 1, fp, fn + 1, tn), Counts(tp + 1, fp, fn - 1, tn)
         found, missed = _gains(self.pooling, counts, less, more)
         index = self.target.expand(bits.shape)
-        return torch.where(self.open(), torch.where(bits, found.gather(-1, index), missed.gather(-1, index)), 0.0)
+        return torch.where(
+            self.open(), torch.where(bits, found.gather(-1, index), missed.gather(-1, index)), 0.0
+        )
 
 
 @dataclass(frozen=True)
@@ -203,13 +214,16 @@ class AllRivals(Reexpression):
     def strongest(self, scores: Tensor, number: int) -> "AllRivals":
         """The same with only the `number` highest-scored rivals of each item, D = N * number.
 
-        The strongest rival decides, so the scores' own value stays; weaker ones get no comparison and no gradient.
+        The strongest rival decides, so the scores' own value stays; weaker ones get no comparison
+        and no gradient.
         """
         with torch.no_grad():
             margins = self.compare(scores).masked_fill(~self.rivals, torch.inf)
             kept = margins.topk(min(number, margins.shape[-1]), largest=False).indices
         return replace(
-            self, compare=lambda values: self.compare(values).gather(-1, kept), rivals=self.rivals.gather(-1, kept)
+            self,
+            compare=lambda values: self.compare(values).gather(-1, kept),
+            rivals=self.rivals.gather(-1, kept),
         )
 
     def _live(self) -> Tensor:
@@ -223,7 +237,8 @@ class AllRivals(Reexpression):
 class Tournament(Reexpression):
     """All pairs of an item's classes: a class is predicted if it wins all of its comparisons.
 
-    Pairs (c, j) with c < j are live, turned so that the target wins; D = N * C * C with the others as padding.
+    Pairs (c, j) with c < j are live, turned so that the target wins; D = N * C * C with the others
+    as padding.
 
     Attributes:
         target: `[..., N]`, class indices.
@@ -252,7 +267,8 @@ class Tournament(Reexpression):
     def flip_gains(self, bits: Tensor) -> Tensor:
         """The value with the first class of a pair ahead minus that with the second ahead.
 
-        The class that falls behind is not predicted; the other one is if it wins all of its other comparisons.
+        The class that falls behind is not predicted; the other one is if it wins all of its other
+        comparisons.
         """
         beats = self._beats(bits)
         lost = self._lost(beats)
@@ -262,9 +278,18 @@ class Tournament(Reexpression):
             (lost.unsqueeze(-2) - beats.to(lost.dtype)) == 0,
         )
         rest = now.sum(-2, keepdim=True).unsqueeze(-2) - now.unsqueeze(-2) - now.unsqueeze(-3)
-        on_c, off_c, on_j, off_j = on.unsqueeze(-2), off.unsqueeze(-2), on.unsqueeze(-3), off.unsqueeze(-3)
-        ahead = self.labels.pooling.value(rest + torch.where(first.unsqueeze(-1), on_c, off_c) + off_j)
-        behind = self.labels.pooling.value(rest + off_c + torch.where(second.unsqueeze(-1), on_j, off_j))
+        on_c, off_c, on_j, off_j = (
+            on.unsqueeze(-2),
+            off.unsqueeze(-2),
+            on.unsqueeze(-3),
+            off.unsqueeze(-3),
+        )
+        ahead = self.labels.pooling.value(
+            rest + torch.where(first.unsqueeze(-1), on_c, off_c) + off_j
+        )
+        behind = self.labels.pooling.value(
+            rest + off_c + torch.where(second.unsqueeze(-1), on_j, off_j)
+        )
         gains = torch.where(self._turned(), behind - ahead, ahead - behind)
         live = self._pairs() & self.labels.live[..., :1].unsqueeze(-1)
         return torch.where(live, gains, 0.0).flatten(-3)
@@ -330,5 +355,7 @@ def _gains(pooling: Pooling, counts: Counts, *changed: Counts) -> list[Tensor]:
     terms = pooling.terms(counts)
     sums = terms.sum(-2, keepdim=True)
     now = pooling.value(sums.squeeze(-2)).unsqueeze(-1)
-    after = pooling.value(sums - terms + pooling.terms(Counts(*(torch.stack(c) for c in zip(*changed, strict=True)))))
+    after = pooling.value(
+        sums - terms + pooling.terms(Counts(*(torch.stack(c) for c in zip(*changed, strict=True))))
+    )
     return [now - value if place % 2 == 0 else value - now for place, value in enumerate(after)]

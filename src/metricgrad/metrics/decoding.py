@@ -1,13 +1,14 @@
 """From scores to token sequences: what every metric of text does before it compares.
 
-Scores `[..., N, T, V]` are decoded to token ids (the highest-scored token of each place, or the user's `decode`);
-integer scores `[..., N, T]` are ids already. Targets are ids too, with one reference per item or R of them. Negative
-ids (such as cross-entropy's -100), the `padding` id, everything from the `end` id on, and what `where` masks are
-dropped from both (`where` from the target only if it has that shape). Items of which `where` masks everything are left
-out of the set; with several references, an empty one is absent.
+Scores `[..., N, T, V]` are decoded to token ids (the highest-scored token of each place, or the
+user's `decode`); integer scores `[..., N, T]` are ids already. Targets are ids too, with one
+reference per item or R of them. Negative ids (such as cross-entropy's -100), the `padding` id,
+everything from the `end` id on, and what `where` masks are dropped from both (`where` from the
+target only if it has that shape). Items of which `where` masks everything are left out of the set;
+with several references, an empty one is absent.
 
-With `detokenize` ids become text first: it maps a list of ids to a string (split into words, or characters for
-`edit_distance`) or to a list of tokens of any kind.
+With `detokenize` ids become text first: it maps a list of ids to a string (split into words, or
+characters for `edit_distance`) or to a list of tokens of any kind.
 """
 
 from abc import abstractmethod
@@ -28,7 +29,8 @@ class TextMetric(Metric):
     """A metric of decoded token ids.
 
     Args:
-        decode: from scores `[..., N, T, V]` to integer ids `[..., N, T']`; None takes the highest-scored token.
+        decode: from scores `[..., N, T, V]` to integer ids `[..., N, T']`; None takes the
+            highest-scored token.
         detokenize: from a list of ids to a string or a list of tokens; None compares ids.
         padding: an id that is padding, besides all negative ones.
         end: the id that ends a sequence; it and what follows is dropped.
@@ -81,13 +83,17 @@ class TextMetric(Metric):
         items = self.of_items(scores.flatten(0, -2), target.flatten(0, -3))
         items = items.reshape(*lead, items.shape[-1]).mT
         where = torch.ones(lead, dtype=torch.bool, device=scores.device) if where is None else where
-        return self.of_sums(ops.masked_sum(items, where.unsqueeze(-2)), where.sum(-1).to(items.dtype))
+        return self.of_sums(
+            ops.masked_sum(items, where.unsqueeze(-2)), where.sum(-1).to(items.dtype)
+        )
 
     def _decode(self, scores: Tensor, where: Tensor | None) -> tuple[Tensor, Tensor | None]:
         if not scores.is_floating_point():
             ids = scores.to(torch.int64)
             if ids.dim() < 2:
-                raise ValueError(f"{self.name} takes token ids [..., N, T]; got shape {shape(scores)}")
+                raise ValueError(
+                    f"{self.name} takes token ids [..., N, T]; got shape {shape(scores)}"
+                )
             return ids, expand_where(where, ids.shape, ids.dim() - 1)
         if scores.dim() < 3:
             raise ValueError(
@@ -101,11 +107,22 @@ class TextMetric(Metric):
         if self.decode is None:
             return scores.argmax(-1), where
         ids = self.decode(scores)
-        if not isinstance(ids, Tensor) or ids.is_floating_point() or ids.shape[:-1] != scores.shape[:-2]:
-            got = f"{ids.dtype} of shape {shape(ids)}" if isinstance(ids, Tensor) else type(ids).__name__
-            raise ValueError(f"decode must give integer ids [..., N, T] for scores {shape(scores)}; it gave {got}")
+        if (
+            not isinstance(ids, Tensor)
+            or ids.is_floating_point()
+            or ids.shape[:-1] != scores.shape[:-2]
+        ):
+            got = (
+                f"{ids.dtype} of shape {shape(ids)}"
+                if isinstance(ids, Tensor)
+                else type(ids).__name__
+            )
+            raise ValueError(
+                f"decode must give integer ids [..., N, T] for scores {shape(scores)}; it gave {got}"
+            )
         if where is not None and where.shape != ids.shape:
-            # A decoder may change the length; a mask of the scores' places then only says which items count.
+            # A decoder may change the length; a mask of the scores' places then only says which
+            # items count.
             where = where.any(-1, keepdim=True).expand(ids.shape)
         return ids.to(torch.int64), where
 
@@ -126,8 +143,14 @@ class TextMetric(Metric):
             rows = []
             for row in ids.flatten(0, -2).tolist():
                 text = self.detokenize([token for token in row if token != PADDING])
-                tokens = text.split() if isinstance(text, str) and not self.splits_characters else text
-                rows.append(torch.tensor([numbers.setdefault(token, len(numbers)) for token in tokens]).to(ids))
+                tokens = (
+                    text.split() if isinstance(text, str) and not self.splits_characters else text
+                )
+                rows.append(
+                    torch.tensor([numbers.setdefault(token, len(numbers)) for token in tokens]).to(
+                        ids
+                    )
+                )
             longest = max(map(len, rows), default=0)
             padded = torch.full((len(rows), longest), PADDING).to(ids)
             for row, tokens in zip(padded, rows, strict=True):

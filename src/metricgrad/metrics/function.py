@@ -1,13 +1,16 @@
 """Any callable as a metric: NumPy, scikit-learn, torchmetrics, plain torch.
 
-A function gets one set at a time, `fn(scores, target)`, and answers with a number; sets are looped over for it. It is
-called with tensors and, should that raise, with NumPy arrays. Three kinds of callables need more than that, and get it:
+A function gets one set at a time, `fn(scores, target)`, and answers with a number; sets are looped
+over for it. It is called with tensors and, should that raise, with NumPy arrays. Three kinds of
+callables need more than that, and get it:
 
     scikit-learn functions   take (y_true, y_pred) or (y_true, y_score): the order is turned around; y_pred becomes
-                             decisions (score > 0, or the highest class), y_score the scores (softmax for classes)
+                             decisions (score > 0, or the highest class), y_score the scores
+                             (softmax for classes)
     scikit-learn scorers     stand for their function, options, response method and sign
     torchmetrics             takes scores in [0, 1] for probabilities, so it gets their sigmoid or softmax, and integer
-                             targets; an object is copied and reset, so that its own state is left alone
+                             targets; an object is copied and reset, so that its own state is left
+                             alone
 """
 
 import copy
@@ -42,13 +45,16 @@ def from_function(
     """A metric from any callable `(scores, target) -> number`.
 
     Args:
-        fn: called with one set; scikit-learn functions and scorers, torchmetrics functionals and objects are taken as
-            they stand. NaN is passed on: it says that the function is undefined on a set.
+        fn: called with one set; scikit-learn functions and scorers, torchmetrics functionals and
+            objects are taken as they stand. NaN is passed on: it says that the function is
+            undefined on a set.
         higher_is_better: the direction.
         best: the value of an ideal model; unbounded by default.
         worst: the value at the other end; unbounded by default.
-        multilabel: a set is scores and target `[N, C]`; by default `[N]` each, or `[N, C]` and class indices `[N]`.
-        set_dims: how many trailing dimensions of scores and target make one set, for other kinds of data.
+        multilabel: a set is scores and target `[N, C]`; by default `[N]` each, or `[N, C]` and
+            class indices `[N]`.
+        set_dims: how many trailing dimensions of scores and target make one set, for other kinds of
+            data.
         arrays: True calls with NumPy arrays, False with tensors; None tries tensors, then arrays.
         name: what to call it; the function's own name by default.
 
@@ -106,7 +112,11 @@ class FunctionMetric(Metric):
         lead = self.set_dimensions(scores, target)
         where = expand_where(where, target.shape[: lead + 1], lead + 1)
         if scores.is_floating_point():
-            flags = None if where is None else where.reshape(where.shape + (1,) * (scores.dim() - where.dim()))
+            flags = (
+                None
+                if where is None
+                else where.reshape(where.shape + (1,) * (scores.dim() - where.dim()))
+            )
             scores = real_scores(scores, flags)
         return Inputs(scores, target, where)
 
@@ -126,7 +136,9 @@ class FunctionMetric(Metric):
                 one_scores, one_target = one_scores[flags[index]], one_target[flags[index]]
             value, arrays = self._one(one_scores, one_target, arrays, f"set {index + 1} of {sets}")
             values.append(value)
-        return torch.tensor(values, dtype=torch.float64).reshape(scores.shape[:lead]).to(scores.device)
+        return (
+            torch.tensor(values, dtype=torch.float64).reshape(scores.shape[:lead]).to(scores.device)
+        )
 
     def set_dimensions(self, scores: Tensor, target: Tensor) -> int:
         """Number of leading dimensions that are sets; ValueError where the shapes do not fit."""
@@ -142,10 +154,14 @@ class FunctionMetric(Metric):
                 if self.set_dims is None
                 else f"sets of {self.set_dims[0]} dimensions of scores and {self.set_dims[1]} of target"
             )
-            raise ValueError(f"{self.name} takes {wanted}; got scores {shape(scores)} and target {shape(target)}")
+            raise ValueError(
+                f"{self.name} takes {wanted}; got scores {shape(scores)} and target {shape(target)}"
+            )
         return lead
 
-    def _one(self, scores: Tensor, target: Tensor, arrays: bool | None, place: str) -> tuple[float, bool]:
+    def _one(
+        self, scores: Tensor, target: Tensor, arrays: bool | None, place: str
+    ) -> tuple[float, bool]:
         """The value of one set, and whether it was called with arrays."""
         first: Exception | None = None
         where = f"{place} (scores {shape(scores)}, target {shape(target)})"
@@ -158,7 +174,9 @@ class FunctionMetric(Metric):
                 continue
             return _number(result, f"{self.name} on {where}"), kind
         assert first is not None
-        raise RuntimeError(f"{self.name} raised {type(first).__name__} on {where}: {first}") from first
+        raise RuntimeError(
+            f"{self.name} raised {type(first).__name__} on {where}: {first}"
+        ) from first
 
 
 def _number(result: Any, place: str) -> float:
@@ -167,22 +185,37 @@ def _number(result: Any, place: str) -> float:
     if isinstance(value, int | float):
         return float(value)
     got = (
-        f"{type(result).__name__} of shape {list(result.shape)}" if sized else f"{type(result).__name__} {result!r:.80}"
+        f"{type(result).__name__} of shape {list(result.shape)}"
+        if sized
+        else f"{type(result).__name__} {result!r:.80}"
     )
     raise TypeError(f"{place} must give one number; got {got}")
 
 
 def _name(fn: Callable[..., Any]) -> str:
     fn = getattr(fn, "_score_func", fn)
-    name = getattr(inspect.unwrap(fn.func if isinstance(fn, functools.partial) else fn), "__name__", type(fn).__name__)
+    name = getattr(
+        inspect.unwrap(fn.func if isinstance(fn, functools.partial) else fn),
+        "__name__",
+        type(fn).__name__,
+    )
     return "function" if name == "<lambda>" else name
 
 
 def _adapt(fn: Callable[..., Any]) -> tuple[Call, bool | None]:
     """How to call fn with (scores, target), and the direction that it states, if it does."""
-    kind = next((c.__module__ for c in inspect.getmro(type(fn)) if c.__module__.startswith("torchmetrics.")), None)
+    kind = next(
+        (
+            c.__module__
+            for c in inspect.getmro(type(fn))
+            if c.__module__.startswith("torchmetrics.")
+        ),
+        None,
+    )
     if kind is not None:
-        return _torchmetrics(_Resetting(copy.deepcopy(fn)), type(fn).__module__), getattr(fn, "higher_is_better", None)
+        return _torchmetrics(_Resetting(copy.deepcopy(fn)), type(fn).__module__), getattr(
+            fn, "higher_is_better", None
+        )
     if type(fn).__module__ == "sklearn.metrics._scorer":
         return _scorer(fn)
     function = inspect.unwrap(fn.func if isinstance(fn, functools.partial) else fn)
@@ -190,7 +223,13 @@ def _adapt(fn: Callable[..., Any]) -> tuple[Call, bool | None]:
     if module.startswith("torchmetrics.functional"):
         return _torchmetrics(fn, module), None
     if module.startswith("sklearn.metrics"):
-        stated = False if name.endswith(("_loss", "_error", "_deviance")) else True if name.endswith("_score") else None
+        stated = (
+            False
+            if name.endswith(("_loss", "_error", "_deviance"))
+            else True
+            if name.endswith("_score")
+            else None
+        )
         return _Sklearn(fn, _wants(module, name, _parameters(fn)), name), stated
     first = next(iter(_parameters(fn)), "")
     if first in ("y_true", "target", "targets", "label", "labels"):
@@ -233,7 +272,9 @@ class _OfProbabilities:
 
     def __call__(self, scores: Any, target: Any) -> Any:
         values, truth = torch.as_tensor(scores).double(), torch.as_tensor(target).to(torch.int64)
-        return self.fn(values.softmax(-1) if values.dim() == truth.dim() + 1 else values.sigmoid(), truth)
+        return self.fn(
+            values.softmax(-1) if values.dim() == truth.dim() + 1 else values.sigmoid(), truth
+        )
 
 
 def _torchmetrics(fn: Callable[..., Any], module: str) -> Call:
@@ -242,14 +283,24 @@ def _torchmetrics(fn: Callable[..., Any], module: str) -> Call:
 
 Wants = Literal["scores", "probabilities", "decisions", "raw"]
 _PROBABILITIES = ("log_loss", "brier_score_loss", "d2_log_loss_score", "d2_brier_score")
-_LISTS = ("ndcg_score", "dcg_score", "label_ranking_average_precision_score", "label_ranking_loss", "coverage_error")
+_LISTS = (
+    "ndcg_score",
+    "dcg_score",
+    "label_ranking_average_precision_score",
+    "label_ranking_loss",
+    "coverage_error",
+)
 
 
 def _scorer(fn: Any) -> tuple[Call, bool]:
     """A scorer's function takes (y_true, what the estimator's response method gives), whatever its arguments' names."""
     function, response = functools.partial(fn._score_func, **fn._kwargs), fn._response_method
     wants: Wants = (
-        "decisions" if response == "predict" else "probabilities" if response == "predict_proba" else "scores"
+        "decisions"
+        if response == "predict"
+        else "probabilities"
+        if response == "predict_proba"
+        else "scores"
     )
     module, name = fn._score_func.__module__ or "", fn._score_func.__name__
     if module.startswith("sklearn.metrics"):

@@ -1,9 +1,9 @@
 """Re-expression of NDCG: every relevant document against every document of a lower grade.
 
-A gain is a staircase over the grades, so DCG is a sum over levels: at level l, documents of grade l or more are
-positives, all others negatives, and a place r contributes 1 / log2(1 + r + n_(r)) times the height of the step. Each
-level is a metric of lost comparisons (`pairs.py`), so more comparisons won are never worse, and flip gains add up over
-the levels that lie between the two grades.
+A gain is a staircase over the grades, so DCG is a sum over levels: at level l, documents of grade l
+or more are positives, all others negatives, and a place r contributes 1 / log2(1 + r + n_(r)) times
+the height of the step. Each level is a metric of lost comparisons (`pairs.py`), so more comparisons
+won are never worse, and flip gains add up over the levels that lie between the two grades.
 """
 
 from dataclasses import dataclass
@@ -43,7 +43,9 @@ class GradedPairs(Reexpression):
         difference = scores.gather(-1, self.high).unsqueeze(-1) - scores.unsqueeze(-2)
         return difference.flatten(-2), self._live().flatten(-2)
 
-    def draw(self, scores: Tensor, slope: float, number: int, generator: torch.Generator | None) -> Tensor:
+    def draw(
+        self, scores: Tensor, slope: float, number: int, generator: torch.Generator | None
+    ) -> Tensor:
         """Bits `[number, ..., D]` of orders drawn around the scores' own."""
         noisy = ops.add_gumbel_noise(scores, slope, number, generator)
         high = noisy.gather(-1, self.high.expand(number, *self.high.shape))
@@ -70,9 +72,14 @@ class GradedPairs(Reexpression):
         last = torch.searchsorted(ordered, lost, right=True)
         loss = self._discount(last + lost) - self._discount(last + lost + 1)
         win = self._discount(first + lost - 1) - self._discount(first + lost)
-        loss, win = (self._between(torch.where(relevant, gain, 0.0) * self.steps.unsqueeze(-1)) for gain in (loss, win))
+        loss, win = (
+            self._between(torch.where(relevant, gain, 0.0) * self.steps.unsqueeze(-1))
+            for gain in (loss, win)
+        )
         gains = torch.where(bits.unflatten(-1, self._live().shape[-2:]), loss, win)
-        return ops.divide(torch.where(self._live(), gains, 0.0).flatten(-2), self.ideal.unsqueeze(-1))
+        return ops.divide(
+            torch.where(self._live(), gains, 0.0).flatten(-2), self.ideal.unsqueeze(-1)
+        )
 
     def _between(self, gains: Tensor) -> Tensor:
         """Gains `[A, ..., L, R]` summed over the levels above the other document's, `[A, ..., R, N]`."""
@@ -86,11 +93,15 @@ class GradedPairs(Reexpression):
         levels = torch.arange(len(self.steps), device=bits.device)
         below = (self.low_level.unsqueeze(-1) <= levels).to(lost.dtype)
         counts = (lost @ below).mT.to(torch.int64)
-        relevant = (self.high_level.unsqueeze(-2) > levels.unsqueeze(-1)) & self.high_live.unsqueeze(-2)
+        relevant = (
+            self.high_level.unsqueeze(-2) > levels.unsqueeze(-1)
+        ) & self.high_live.unsqueeze(-2)
         return counts, relevant.expand_as(counts)
 
     def _live(self) -> Tensor:
-        return (self.high_level.unsqueeze(-1) > self.low_level.unsqueeze(-2)) & self.high_live.unsqueeze(-1)
+        return (
+            self.high_level.unsqueeze(-1) > self.low_level.unsqueeze(-2)
+        ) & self.high_live.unsqueeze(-1)
 
     def _discount(self, ranks: Tensor) -> Tensor:
         ranks = ranks.to(self.ideal.dtype)

@@ -1,7 +1,8 @@
 """Recording what a metric does with indices: those of argmax, sort and topk become a `Choice` (`choices.py`).
 
-Where indices go decides what must be compared. So they are followed through views and casts, each with its place in the
-choice, until they are compared with a class, gather labels, are inverted to ranks, or are used as numbers.
+Where indices go decides what must be compared. So they are followed through views and casts, each
+with its place in the choice, until they are compared with a class, gather labels, are inverted to
+ranks, or are used as numbers.
 """
 
 from typing import Any, NamedTuple
@@ -33,7 +34,9 @@ class Recorder(StepRecorder):
         numbers: choices, by number, that are known to be used as numbers.
     """
 
-    def __init__(self, scores: Tensor, target: Tensor, numbers: frozenset[int] = frozenset()) -> None:
+    def __init__(
+        self, scores: Tensor, target: Tensor, numbers: frozenset[int] = frozenset()
+    ) -> None:
         super().__init__(scores, target)
         self.choices: list[Choice] = []
         self.asked: set[int] = set()  # choices, by number, of which an == has been taken apart
@@ -64,7 +67,11 @@ class Recorder(StepRecorder):
         self._sources.setdefault(id(values), set()).add(number)
 
         def shaped(flat: Tensor) -> Tensor:
-            return flat.reshape(taken.shape).movedim(-1, dim or 0) if ordered else flat.reshape(indices.shape)
+            return (
+                flat.reshape(taken.shape).movedim(-1, dim or 0)
+                if ordered
+                else flat.reshape(indices.shape)
+            )
 
         def step(state: Given, new_args: tuple[Any, ...], new_kwargs: dict[str, Any]) -> Any:
             index = shaped(state.indices[number])
@@ -80,11 +87,18 @@ class Recorder(StepRecorder):
             self._mark(result[0], Kind.SMOOTH)
         self._mark(index, Kind.DECIDED)
         at = torch.arange(len(rows), device=rows.device).unsqueeze(-1) * rows.shape[-1]
-        self._chosen[id(index)] = Chosen(number, shaped(at + torch.arange(given.shape[-1], device=rows.device)))
+        self._chosen[id(index)] = Chosen(
+            number, shaped(at + torch.arange(given.shape[-1], device=rows.device))
+        )
         return result
 
     def _with_indices(
-        self, tensors: list[Tensor], name: str, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+        self,
+        tensors: list[Tensor],
+        name: str,
+        func: Any,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
     ) -> Any:
         """An operation on indices; None where there are none, or where it uses them as numbers, which is noted."""
         chosen = [self._chosen[id(tensor)] for tensor in tensors if id(tensor) in self._chosen]
@@ -98,8 +112,15 @@ class Recorder(StepRecorder):
         alone = len(tracked) == 1 and bool(args) and tracked[0] is args[0]
         if alone and (found := self._alone(chosen[0], name, func, args, kwargs)) is not None:
             return found
-        if len(tracked) == 2 and args and number in self._sources.get(id(args[0]), ()) and name in GATHERS:
-            return self._smooth(func(*args, **kwargs), func, args, kwargs)  # the scores, in their own order
+        if (
+            len(tracked) == 2
+            and args
+            and number in self._sources.get(id(args[0]), ())
+            and name in GATHERS
+        ):
+            return self._smooth(
+                func(*args, **kwargs), func, args, kwargs
+            )  # the scores, in their own order
         if len(tracked) == 1 and choice.ordered and name in GATHERS:
             labels = self._labels(choice, places, tracked[0], func, args, kwargs)
             if labels is not None:
@@ -111,7 +132,9 @@ class Recorder(StepRecorder):
             self.choices[each].reach(where)
         return None
 
-    def _alone(self, chosen: Chosen, name: str, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _alone(
+        self, chosen: Chosen, name: str, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
         """An operation on indices and constants; None where it uses them as numbers, or gathers by them."""
         number, places = chosen
         choice = self.choices[number]
@@ -127,7 +150,12 @@ class Recorder(StepRecorder):
                 read = self._is("eq", column, args[0].unsqueeze(-1), classes)
                 return self._emit(lambda given: read(given).to(out.dtype))
         whole = places.numel() == choice.scores.numel()
-        if name == "argsort" and choice.ordered and whole and not bind(name, args, kwargs)["descending"]:
+        if (
+            name == "argsort"
+            and choice.ordered
+            and whole
+            and not bind(name, args, kwargs)["descending"]
+        ):
             choice.ranked = True
             shape = args[0].shape
             self._actual.ranks[number] = choice.place
@@ -163,7 +191,13 @@ class Recorder(StepRecorder):
         return lambda given: ~(read(given) & known)
 
     def _labels(
-        self, choice: Choice, places: Tensor, index: Tensor, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+        self,
+        choice: Choice,
+        places: Tensor,
+        index: Tensor,
+        func: Any,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
     ) -> Tensor | None:
         """What each entry would be gathered as, `[R, n, ...]`; None where that cannot be told."""
         rows, size = choice.scores.shape

@@ -1,14 +1,16 @@
 """Cohen's kappa: how far decisions agree with the target beyond what chance would give, plain or weighted.
 
-Without weights it is a formula of counts, like the other metrics of `agreement.py`. With weights a confusion of near
-classes counts less than one of far classes, so it looks at the items: which class was predicted for which.
+Without weights it is a formula of counts, like the other metrics of `agreement.py`. With weights a
+confusion of near classes counts less than one of far classes, so it looks at the items: which class
+was predicted for which.
 
     kappa = 1 - observed / expected
 
-Both are sums over the items. An item of class t that is predicted as c adds weight[t, c] to what is observed, and the
-mean weight[., c] over all targets to what chance would give; whoever is predicted as several classes, or as none, adds
-the mean over these classes, or over all of them. The two tables are fixed by the target (`Disagreement`). A flip moves
-one item, so it changes the two sums by known amounts, and all flip gains of a set follow from the sums and the tables.
+Both are sums over the items. An item of class t that is predicted as c adds weight[t, c] to what is
+observed, and the mean weight[., c] over all targets to what chance would give; whoever is predicted
+as several classes, or as none, adds the mean over these classes, or over all of them. The two
+tables are fixed by the target (`Disagreement`). A flip moves one item, so it changes the two sums
+by known amounts, and all flip gains of a set follow from the sums and the tables.
 """
 
 from dataclasses import dataclass, field
@@ -29,7 +31,8 @@ class Kappa(JointMetric):
     """Cohen's kappa: agreement beyond chance, 1 - observed / expected disagreement.
 
     Args:
-        weights: how much a confusion of classes i and j counts: 1 (None), |i - j| (linear) or (i - j)^2 (quadratic).
+        weights: how much a confusion of classes i and j counts: 1 (None), |i - j| (linear) or (i -
+            j)^2 (quadratic).
         threshold: see `ConfusionMetric`.
         average: for labels only.
         multilabel: see `ConfusionMetric`.
@@ -73,19 +76,31 @@ class Kappa(JointMetric):
         if self.weights is None:
             return super().multi_class(scores, target, where)
         predicted = one_hot(scores.argmax(-1), scores.shape[-1])
-        return self._disagreement(scores.shape[-1], target, where, scores.dtype).of_predictions(predicted)
+        return self._disagreement(scores.shape[-1], target, where, scores.dtype).of_predictions(
+            predicted
+        )
 
-    def reexpress_classes(self, classes: int, target: Tensor, where: Tensor | None, dtype: torch.dtype) -> Reexpression:
+    def reexpress_classes(
+        self, classes: int, target: Tensor, where: Tensor | None, dtype: torch.dtype
+    ) -> Reexpression:
         """As for other metrics of classes; but weights look at items, not at counts."""
         if self.weights is None:
             return super().reexpress_classes(classes, target, where, dtype)
         truth = one_hot(target, classes)
         live = torch.ones_like(truth) if where is None else where.unsqueeze(-1).expand_as(truth)
         disagreement = self._disagreement(classes, target, where, dtype)
-        labels = WeightedLabels(best_other_margin, truth, live, self.class_pooling(), dtype, disagreement=disagreement)
-        return labels if self.pairs == "best" else WeightedTournament(target, labels, disagreement=disagreement)
+        labels = WeightedLabels(
+            best_other_margin, truth, live, self.class_pooling(), dtype, disagreement=disagreement
+        )
+        return (
+            labels
+            if self.pairs == "best"
+            else WeightedTournament(target, labels, disagreement=disagreement)
+        )
 
-    def _disagreement(self, classes: int, target: Tensor, where: Tensor | None, dtype: torch.dtype) -> "Disagreement":
+    def _disagreement(
+        self, classes: int, target: Tensor, where: Tensor | None, dtype: torch.dtype
+    ) -> "Disagreement":
         weight = self._confusion_weights(classes, dtype, target.device)
         live = torch.ones_like(target, dtype=torch.bool) if where is None else where
         live = live.unsqueeze(-1)
@@ -113,7 +128,8 @@ class Disagreement:
     """What the items of a target add to the observed and to the expected disagreement.
 
     Attributes:
-        table: `[..., N, C, 2]`, what an item adds to both when it is predicted as a class; 0 where it does not count.
+        table: `[..., N, C, 2]`, what an item adds to both when it is predicted as a class; 0 where
+            it does not count.
     """
 
     table: Tensor
@@ -205,8 +221,9 @@ class WeightedTournament(Tournament):
     def flip_gains(self, bits: Tensor) -> Tensor:
         """The value with the first class of a pair ahead minus that with the second ahead.
 
-        The one ahead is predicted if it wins all of its other comparisons. If it does not, none is predicted, or a
-        third class; but that one then beats both, whoever of them is ahead, and the gain is 0 either way.
+        The one ahead is predicted if it wins all of its other comparisons. If it does not, none is
+        predicted, or a third class; but that one then beats both, whoever of them is ahead, and the
+        gain is 0 either way.
         """
         beats = self._beats(bits)
         lost = self._lost(beats)

@@ -1,14 +1,15 @@
 """Many classes as binary questions: which task the shapes ask for, one-against-rest counts, and how to average.
 
-Equal shapes are binary sets, or items with many labels if the metric says `multilabel=True`. A target with one
-dimension fewer holds class indices. Two classes without `average` are the binary question s1 - s0 > threshold. More
-classes are answered class by class, and the answers are averaged:
+Equal shapes are binary sets, or items with many labels if the metric says `multilabel=True`. A
+target with one dimension fewer holds class indices. Two classes without `average` are the binary
+question s1 - s0 > threshold. More classes are answered class by class, and the answers are
+averaged:
 
     macro      mean over the classes          weighted   mean by the classes' number of positives
     micro      all answers in one pot
 
-Classes that appear neither in the target nor in the predictions are left out of a multi-class average, as
-scikit-learn and torchmetrics do; labels of a multi-label target always take part.
+Classes that appear neither in the target nor in the predictions are left out of a multi-class
+average, as scikit-learn and torchmetrics do; labels of a multi-label target always take part.
 """
 
 from abc import abstractmethod
@@ -43,7 +44,8 @@ class ClassificationMetric(ComparisonMetric):
 
     Args:
         average: how the classes' values become one; None means macro.
-        multilabel: scores and target `[..., N, C]` are items with C labels, not sets of binary scores.
+        multilabel: scores and target `[..., N, C]` are items with C labels, not sets of binary
+            scores.
     """
 
     average: Average | None = None
@@ -51,7 +53,9 @@ class ClassificationMetric(ComparisonMetric):
 
     def __post_init__(self) -> None:
         if self.average is not None and self.average not in get_args(Average):
-            raise ValueError(f"average must be one of {', '.join(get_args(Average))}; got {self.average!r}")
+            raise ValueError(
+                f"average must be one of {', '.join(get_args(Average))}; got {self.average!r}"
+            )
 
     def check(self, scores: Tensor, target: Tensor, where: Tensor | None) -> Inputs:
         """Scores `[..., N]` or `[..., N, C]`, target bool or class indices; a two-class model's scores as s1 - s0."""
@@ -59,7 +63,9 @@ class ClassificationMetric(ComparisonMetric):
             case "binary":
                 where = expand_where(where, scores.shape, scores.dim())
                 hint = "; class indices need scores [..., N, C] with a column per class"
-                return Inputs(real_scores(scores, where), zero_one("target", target, where, hint), where)
+                return Inputs(
+                    real_scores(scores, where), zero_one("target", target, where, hint), where
+                )
             case "multilabel":
                 where = expand_where(where, scores.shape, scores.dim() - 1)
                 return Inputs(real_scores(scores, where), zero_one("target", target, where), where)
@@ -110,7 +116,9 @@ class ClassificationMetric(ComparisonMetric):
         """Value `[...]` of scores `[..., N, C]` and a bool target of the same shape."""
 
 
-def binary_counts(decisions: Tensor, target: Tensor, where: Tensor | None, dtype: torch.dtype) -> Counts:
+def binary_counts(
+    decisions: Tensor, target: Tensor, where: Tensor | None, dtype: torch.dtype
+) -> Counts:
     """Confusion matrices of yes-or-no decisions.
 
     Args:
@@ -131,7 +139,9 @@ def binary_counts(decisions: Tensor, target: Tensor, where: Tensor | None, dtype
     return Counts(tp, fp, fn, size - tp - fp - fn)
 
 
-def class_counts(predicted: Tensor, target: Tensor, classes: int, where: Tensor | None, dtype: torch.dtype) -> Counts:
+def class_counts(
+    predicted: Tensor, target: Tensor, classes: int, where: Tensor | None, dtype: torch.dtype
+) -> Counts:
     """One-against-rest confusion matrices of predicted classes, without building one-hot tensors.
 
     Args:
@@ -160,7 +170,9 @@ def class_counts(predicted: Tensor, target: Tensor, classes: int, where: Tensor 
     return Counts(tp, fp, support - tp, support.sum(-1, keepdim=True) - support - fp)
 
 
-def average_classes(values: Tensor, support: Tensor, takes_part: Tensor, average: Average | None) -> Tensor:
+def average_classes(
+    values: Tensor, support: Tensor, takes_part: Tensor, average: Average | None
+) -> Tensor:
     """Macro or weighted mean over classes.
 
     Args:

@@ -31,7 +31,16 @@ VALUE_FREE = {
     "new_full", "new_empty", "new_tensor", "isnan", "isfinite", "isinf",
 }  # fmt: skip
 LIMITS = {"relu", "clamp", "clip", "clamp_min", "clamp_max", "hardtanh", "relu6"}
-ROUNDS = {"floor": 0.0, "round": -0.5, "ceil": -1.0, "trunc": 0.0, "fix": 0.0, "long": 0.0, "int": 0.0, "short": 0.0}
+ROUNDS = {
+    "floor": 0.0,
+    "round": -0.5,
+    "ceil": -1.0,
+    "trunc": 0.0,
+    "fix": 0.0,
+    "long": 0.0,
+    "int": 0.0,
+    "short": 0.0,
+}
 CHOOSES = {
     "argmax": ("input", "dim", "keepdim"), "argmin": ("input", "dim", "keepdim"), "max": ("input", "dim", "keepdim"),
     "min": ("input", "dim", "keepdim"), "sort": ("input", "dim", "descending"),
@@ -39,7 +48,15 @@ CHOOSES = {
 }  # fmt: skip
 DIVISIONS = {"floor_divide", "floordiv", "div", "divide", "true_divide"}
 DISCRETE = {*COMPARE, *ROUNDS, *CHOOSES, "sign", "sgn", "heaviside", "bucketize", "searchsorted"}
-JUMPING = {"copysign", "frac", "remainder", "mod", "fmod", "ldexp", "nextafter"}  # torch calls them smooth
+JUMPING = {
+    "copysign",
+    "frac",
+    "remainder",
+    "mod",
+    "fmod",
+    "ldexp",
+    "nextafter",
+}  # torch calls them smooth
 
 
 def is_mask(index: Any) -> bool:
@@ -59,7 +76,11 @@ def replace(value: Any, old: Tensor, new: Tensor) -> Any:
         return new
     if isinstance(value, dict):
         return {name: replace(each, old, new) for name, each in value.items()}
-    return type(value)(replace(each, old, new) for each in value) if isinstance(value, (tuple, list)) else value
+    return (
+        type(value)(replace(each, old, new) for each in value)
+        if isinstance(value, (tuple, list))
+        else value
+    )
 
 
 def bind(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
@@ -71,8 +92,8 @@ def bind(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, 
 def out_of_place(func: Any, kwargs: dict[str, Any]) -> tuple[Any, str]:
     """The operation that gives a new tensor, and its name without underscores; WatchError where there is none.
 
-    `total += x` and `x.add_(y)` work like `total + x`: the result is the same where it is used. Where the old tensor is
-    looked at later, the recorder refuses.
+    `total += x` and `x.add_(y)` work like `total + x`: the result is the same where it is used.
+    Where the old tensor is looked at later, the recorder refuses.
     """
     raw = func.__name__
     if raw == "__get__":
@@ -85,13 +106,21 @@ def out_of_place(func: Any, kwargs: dict[str, Any]) -> tuple[Any, str]:
         )
     if raw in ("__setitem__", "__set__") or "out" in kwargs:
         raise refusal(
-            "writes into a tensor, which cannot be followed", "make a new one: torch.where, scatter, stack or cat"
+            "writes into a tensor, which cannot be followed",
+            "make a new one: torch.where, scatter, stack or cat",
         )
-    if raw.startswith("__i") and hasattr(Tensor, "__" + raw[3:]) and raw not in ("__iter__", "__invert__"):
+    if (
+        raw.startswith("__i")
+        and hasattr(Tensor, "__" + raw[3:])
+        and raw not in ("__iter__", "__invert__")
+    ):
         return getattr(Tensor, "__" + raw[3:]), raw[3:-2]
     if raw.endswith("_") and not raw.startswith("__"):
         plain = getattr(Tensor, raw[:-1], None)
         if plain is None:
-            raise refusal(f"changes a tensor in place by {raw}", "make a new one: torch.where, scatter, stack or cat")
+            raise refusal(
+                f"changes a tensor in place by {raw}",
+                "make a new one: torch.where, scatter, stack or cat",
+            )
         return plain, raw[:-1]
     return func, raw.strip("_")

@@ -1,14 +1,16 @@
 """Re-expression of order: comparisons of each positive with each negative, and the counts of those it lost.
 
-A bit says that a positive stands above a negative. All that a metric of order needs is n_i, how many comparisons the
-positive i lost. Put the positives in the order of their n: the one at place r has r - 1 positives and n_(r) negatives
-above it, so its rank is r + n_(r). This also defines the metric for bits that no scores produce. Most metrics are
+A bit says that a positive stands above a negative. All that a metric of order needs is n_i, how
+many comparisons the positive i lost. Put the positives in the order of their n: the one at place r
+has r - 1 positives and n_(r) negatives above it, so its rank is r + n_(r). This also defines the
+metric for bits that no scores produce. Most metrics are
 
     sum over places r of term_r(n_(r)), or the maximum of such terms.
 
-A flip changes one n by one. Among positives with equal n it makes no difference which one changes: an increase is
-taken by the last of them, a decrease by the first, so the order stays. Hence every flip gain of a positive is one of
-two numbers, its `loss` (one more comparison lost) or its `win` (one less), and all gains cost a sort of the positives.
+A flip changes one n by one. Among positives with equal n it makes no difference which one changes:
+an increase is taken by the last of them, a decrease by the first, so the order stays. Hence every
+flip gain of a positive is one of two numbers, its `loss` (one more comparison lost) or its `win`
+(one less), and all gains cost a sort of the positives.
 """
 
 from collections.abc import Callable
@@ -24,17 +26,19 @@ from metricgrad.metrics.reexpression import Reexpression, tried_flip_gains
 
 Pool = Literal["sum", "max", "envelope"]
 Cycles = Literal["count", "zero"]
-FAR = 1 << 30  # lost comparisons of a place that holds no positive: after all others, and exact in int32 and float32
+FAR = (
+    1 << 30
+)  # lost comparisons of a place that holds no positive: after all others, and exact in int32 and float32
 
 
 class PlaceRule(NamedTuple):
     """A metric as a function of the comparisons that the positives lost.
 
     Attributes:
-        term: from place r, lost n, positives P and negatives N (float, broadcastable, P and N at least 1) to what the
-            place contributes.
-        pool: `"sum"` adds the terms up, `"max"` takes the largest, `"envelope"` adds up, for every place, the largest
-            term from there on.
+        term: from place r, lost n, positives P and negatives N (float, broadcastable, P and N at
+            least 1) to what the place contributes.
+        pool: `"sum"` adds the terms up, `"max"` takes the largest, `"envelope"` adds up, for every
+            place, the largest term from there on.
         sign: the metric is sign * pool(terms) + offset.
         offset: see sign.
         cycles: `"zero"` gives bits that fit no order the value 0, as the UniLoss paper's code does.
@@ -54,14 +58,15 @@ class Pairs(Reexpression):
     """Every positive against every negative, of every set or of every class of every set.
 
     Attributes:
-        ranked: from the metric's scores to those that are compared, `[..., N]`, or `[..., C, N]` for classes.
+        ranked: from the metric's scores to those that are compared, `[..., N]`, or `[..., C, N]`
+            for classes.
         high: `[..., P]`, places of the positives among the items; padded where sets differ.
         low: `[..., M]`, places of the negatives.
         high_live: `[..., P]`, False on padding; None where nothing is, as in one set.
         low_live: `[..., M]`, the same for the negatives.
         rule: from lost comparisons to the value.
-        weight: `[..., C]`, weights of the classes' values, adding up to 1 (or 0 where no class has a value); None
-            where there are no classes.
+        weight: `[..., C]`, weights of the classes' values, adding up to 1 (or 0 where no class has
+            a value); None where there are no classes.
         dtype: float dtype of the values.
     """
 
@@ -88,12 +93,21 @@ class Pairs(Reexpression):
 
     def spread(self, to_high: Tensor, to_low: Tensor, ranked: Tensor) -> Tensor:
         """The converse of `compared`: what positives and negatives receive, in the places of the ranked scores."""
-        return torch.zeros_like(ranked).scatter_add_(-1, self.high, to_high).scatter_add_(-1, self.low, to_low)
+        return (
+            torch.zeros_like(ranked)
+            .scatter_add_(-1, self.high, to_high)
+            .scatter_add_(-1, self.low, to_low)
+        )
 
-    def draw(self, scores: Tensor, slope: float, number: int, generator: torch.Generator | None) -> Tensor:
+    def draw(
+        self, scores: Tensor, slope: float, number: int, generator: torch.Generator | None
+    ) -> Tensor:
         """Bits `[number, ..., D]` of orders drawn around the scores' own."""
         ranked = ops.add_gumbel_noise(self.ranked(scores), slope, number, generator)
-        high, low = (ranked.gather(-1, places.expand(number, *places.shape)) for places in (self.high, self.low))
+        high, low = (
+            ranked.gather(-1, places.expand(number, *places.shape))
+            for places in (self.high, self.low)
+        )
         return self._flat(high.unsqueeze(-1) > low.unsqueeze(-2))
 
     def defined(self) -> Tensor:
@@ -101,7 +115,11 @@ class Pairs(Reexpression):
         if self.weight is not None:
             return (self.weight > 0).any(-1)
         defined = self._defined
-        return defined if isinstance(defined, Tensor) else _number(defined, torch.bool, self.high.device)
+        return (
+            defined
+            if isinstance(defined, Tensor)
+            else _number(defined, torch.bool, self.high.device)
+        )
 
     def from_bits(self, bits: Tensor) -> Tensor:
         """The rule's value of the comparisons that the positives lost."""
@@ -139,13 +157,18 @@ class Pairs(Reexpression):
         first = torch.searchsorted(ordered, lost, right=False)
         last = torch.searchsorted(ordered, lost, right=True) - 1
         around = ordered + _around(ordered.dim(), self.dtype, ordered.device)
-        terms, more, fewer = self._terms(around.clamp_(min=0)).unbind()  # who lost none has nothing to win
+        terms, more, fewer = self._terms(
+            around.clamp_(min=0)
+        ).unbind()  # who lost none has nothing to win
         pooled = self._pool(terms)
         if self.rule.pool == "sum":
             loss, win = terms - more, fewer - terms
         else:
             before = pooled.unsqueeze(-1)
-            loss, win = before - self._with_one_changed(terms, more), self._with_one_changed(terms, fewer) - before
+            loss, win = (
+                before - self._with_one_changed(terms, more),
+                self._with_one_changed(terms, fewer) - before,
+            )
         loss, win = loss.gather(-1, last), win.gather(-1, first)
         if self.high_live is not None:
             loss, win = (torch.where(self.high_live, gain, 0.0) for gain in (loss, win))
@@ -172,7 +195,9 @@ class Pairs(Reexpression):
             top, at = terms.topk(min(2, terms.shape[-1]), dim=-1)
             second = top[..., 1:] if top.shape[-1] > 1 else torch.full_like(top, -torch.inf)
             others = torch.where(
-                torch.arange(terms.shape[-1], device=terms.device) == at[..., :1], second, top[..., :1]
+                torch.arange(terms.shape[-1], device=terms.device) == at[..., :1],
+                second,
+                top[..., :1],
             )
             return torch.maximum(others, changed)
         every = torch.eye(terms.shape[-1], dtype=torch.bool, device=terms.device)
@@ -180,17 +205,24 @@ class Pairs(Reexpression):
 
     def _terms(self, ordered: Tensor) -> Tensor:
         """What each place contributes, `[A, ..., P]`, from lost comparisons in order."""
-        positives, negatives = self._size(self.high, self.high_live), self._size(self.low, self.low_live)
+        positives, negatives = (
+            self._size(self.high, self.high_live),
+            self._size(self.low, self.low_live),
+        )
         places = torch.arange(1, self.high.shape[-1] + 1, dtype=self.dtype, device=self.high.device)
         values = self.rule.term(places, ordered.to(self.dtype), positives, negatives)
         if self.high_live is None:
             return values
-        return torch.where(places <= positives, values, -torch.inf if self.rule.pool == "max" else 0.0)
+        return torch.where(
+            places <= positives, values, -torch.inf if self.rule.pool == "max" else 0.0
+        )
 
     def _pool(self, terms: Tensor) -> Tensor:
         if self.rule.pool == "sum" or not terms.shape[-1]:
             return terms.sum(-1)
-        return terms.amax(-1) if self.rule.pool == "max" else terms.flip(-1).cummax(-1).values.sum(-1)
+        return (
+            terms.amax(-1) if self.rule.pool == "max" else terms.flip(-1).cummax(-1).values.sum(-1)
+        )
 
     def _size(self, places: Tensor, live: Tensor | None) -> Tensor:
         """Number of items, at least 1: `[..., 1]`, or 0-dim where nothing is padding."""
@@ -202,7 +234,9 @@ class Pairs(Reexpression):
     def _defined(self) -> Tensor | bool:
         """Sets (or classes) with a value, `[...]`; a bool speaks for all of them."""
         if self.high_live is None or self.low_live is None:
-            return self.high.shape[-1] > 0 and (self.low.shape[-1] > 0 or not self.rule.needs_negatives)
+            return self.high.shape[-1] > 0 and (
+                self.low.shape[-1] > 0 or not self.rule.needs_negatives
+            )
         positives = self.high_live.any(-1)
         return positives & self.low_live.any(-1) if self.rule.needs_negatives else positives
 
@@ -262,7 +296,8 @@ def padded_places(chosen: Tensor) -> tuple[Tensor, Tensor]:
         chosen: `[..., N]`, bool.
 
     Returns:
-        places `[..., L]`, int64, L being the largest number chosen in a set; live `[..., L]`, False on padding.
+        places `[..., L]`, int64, L being the largest number chosen in a set; live `[..., L]`, False
+        on padding.
     """
     if chosen.dim() == 1:
         places = chosen.nonzero().squeeze(-1)

@@ -1,8 +1,8 @@
 """Metrics of poses: is the highest pixel of a joint's heatmap close enough to the joint?
 
-PCK counts the joints whose predicted place, the highest pixel of the heatmap, lies within a radius of the true one. The
-radius is the same for all joints (in map pixels), or a fraction of a size that each item brings along: half the head's
-length gives PCKh@0.5 (UniLoss, Sec. 4.1).
+PCK counts the joints whose predicted place, the highest pixel of the heatmap, lies within a radius
+of the true one. The radius is the same for all joints (in map pixels), or a fraction of a size that
+each item brings along: half the head's length gives PCKh@0.5 (UniLoss, Sec. 4.1).
 """
 
 from collections.abc import Sequence
@@ -26,14 +26,16 @@ from metricgrad.metrics.reexpression import ComparisonMetric, Reexpression
 class Pck(ComparisonMetric):
     """Percentage of correct keypoints, 0 to 1: the share of joints with ||highest pixel - joint|| <= radius.
 
-    Scores are heatmaps `[..., N, K, H, W]`, target the joints `[..., N, K, 3]` as (x, y, size) in map pixels, or
-    `[..., N, K, 2]` without the sizes if a radius is given.
+    Scores are heatmaps `[..., N, K, H, W]`, target the joints `[..., N, K, 3]` as (x, y, size) in
+    map pixels, or `[..., N, K, 2]` without the sizes if a radius is given.
 
     Args:
-        fraction: the largest distance that counts as correct, as a fraction of a joint's size (0.5 of the head: PCKh).
+        fraction: the largest distance that counts as correct, as a fraction of a joint's size (0.5
+            of the head: PCKh).
         radius: the same in map pixels, for all joints; replaces `fraction`.
-        pairs: how a surrogate sees a joint's decision: `"best"` compares the best pixel within the radius with the best
-            one outside, `"all"` each pixel within with each outside (UniLoss, Sec. 4.3).
+        pairs: how a surrogate sees a joint's decision: `"best"` compares the best pixel within the
+            radius with the best one outside, `"all"` each pixel within with each outside (UniLoss,
+            Sec. 4.3).
 
     Example:
         >>> heatmap = torch.zeros(1, 1, 4, 4)
@@ -65,7 +67,11 @@ class Pck(ComparisonMetric):
     def check(self, scores: Tensor, target: Tensor, where: Tensor | None) -> Inputs:
         """Heatmaps `[..., N, K, H, W]`, finite, and joints with as many columns as the radius asks for."""
         columns = 3 if self.radius is None else 2
-        if scores.dim() < 4 or target.shape != (*scores.shape[:-2], columns) or not scores.shape[-2:].numel():
+        if (
+            scores.dim() < 4
+            or target.shape != (*scores.shape[:-2], columns)
+            or not scores.shape[-2:].numel()
+        ):
             raise ValueError(
                 f"pck takes heatmaps [..., N, K, H, W] and joints [..., N, K, {columns}], "
                 f"(x, y{', size' * (columns == 3)}) in map pixels, "
@@ -87,7 +93,9 @@ class Pck(ComparisonMetric):
         """Share of the joints that count whose highest pixel is near enough."""
         highest = scores.flatten(-2).argmax(-1, keepdim=True)
         correct = self.within(scores.shape, target).flatten(-2).gather(-1, highest).squeeze(-1)
-        return ops.masked_mean(correct.flatten(-2).to(scores.dtype), None if where is None else where.flatten(-2))
+        return ops.masked_mean(
+            correct.flatten(-2).to(scores.dtype), None if where is None else where.flatten(-2)
+        )
 
     def within(self, shape: Sequence[int], joints: Tensor) -> Tensor:
         """Pixels near enough to their joint: bool `[..., N, K, H, W]`."""
@@ -98,7 +106,9 @@ class Pck(ComparisonMetric):
         radius = self.fraction * joints[..., 2, None, None] if self.radius is None else self.radius
         return torch.hypot(*torch.broadcast_tensors(away_x, away_y)) <= radius
 
-    def reexpress(self, shape: Sequence[int], target: Tensor, where: Tensor | None, dtype: torch.dtype) -> Reexpression:
+    def reexpress(
+        self, shape: Sequence[int], target: Tensor, where: Tensor | None, dtype: torch.dtype
+    ) -> Reexpression:
         """A bit for each joint, or for each pair of a pixel within the radius and one outside."""
         near = self.within(shape, target).flatten(-2).flatten(-3, -2)
         counted = torch.ones_like(near[..., 0]) if where is None else where.flatten(-2)
@@ -147,7 +157,9 @@ class PixelPairs(Reexpression):
         """Every pixel within minus every pixel outside, `[..., J * P * M]`."""
         pixels = scores.flatten(-2).flatten(-3, -2)
         (inside, _), (outside, _) = self._places()
-        difference = pixels.gather(-1, inside).unsqueeze(-1) - pixels.gather(-1, outside).unsqueeze(-2)
+        difference = pixels.gather(-1, inside).unsqueeze(-1) - pixels.gather(-1, outside).unsqueeze(
+            -2
+        )
         live = self._live() & self.joints.live[..., None, None]
         return difference.flatten(-3), live.flatten(-3)
 
@@ -173,7 +185,9 @@ class PixelPairs(Reexpression):
         """All bits of a pixel at once (UniLoss, supplement Sec. 1.2): of one within and of one outside, in turn."""
         shape = self._live().shape[-3:]
         chosen = super().flip(torch.zeros_like(bits), places).unflatten(-1, shape)
-        turn = (torch.arange(len(places), device=bits.device) % 2 == 0).reshape(-1, *[1] * (chosen.dim() - 1))
+        turn = (torch.arange(len(places), device=bits.device) % 2 == 0).reshape(
+            -1, *[1] * (chosen.dim() - 1)
+        )
         pixel = torch.where(turn, chosen.any(-1, keepdim=True), chosen.any(-2, keepdim=True))
         return bits ^ pixel.expand_as(chosen).flatten(-3)
 

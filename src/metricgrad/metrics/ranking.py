@@ -1,8 +1,9 @@
 """Metrics of ranked lists: a set is a query, its items are the documents, its target their grades.
 
-A grade above 0 is relevant. Documents are ordered by score, highest first; a metric with `k` looks at the first k.
-What equal scores do is stated for each: NDCG averages over their orders, the others count a tie as lost, so that a
-model that scores everything alike never looks good. A ranking set may also come flat, with `groups=` query ids.
+A grade above 0 is relevant. Documents are ordered by score, highest first; a metric with `k` looks
+at the first k. What equal scores do is stated for each: NDCG averages over their orders, the others
+count a tie as lost, so that a model that scores everything alike never looks good. A ranking set
+may also come flat, with `groups=` query ids.
 """
 
 from abc import abstractmethod
@@ -61,7 +62,9 @@ class RelevanceMetric(RankingMetric):
         """The value of every query."""
         return self.of_curve(walk_down(scores, target > 0, where))
 
-    def reexpress(self, shape: Sequence[int], target: Tensor, where: Tensor | None, dtype: torch.dtype) -> Pairs:
+    def reexpress(
+        self, shape: Sequence[int], target: Tensor, where: Tensor | None, dtype: torch.dtype
+    ) -> Pairs:
         """Relevant against irrelevant documents."""
         return make_pairs(lambda scores: scores, target > 0, where, self.rule(), dtype)
 
@@ -97,12 +100,16 @@ class Ndcg(RankingMetric):
         """The discounted gains in score order, over those in grade order; what does not count has grade 0."""
         top = target.amax(-1, keepdim=True) if target.shape[-1] else target
         gains, discounts = self._gains(target, top), self._discounts(scores)
-        ordered, order = (scores if where is None else scores.masked_fill(~where, -torch.inf)).sort(-1, descending=True)
+        ordered, order = (scores if where is None else scores.masked_fill(~where, -torch.inf)).sort(
+            -1, descending=True
+        )
         found = gains.gather(-1, order) * _mean_over_ties(discounts, ordered)
         ideal = gains.sort(-1, descending=True).values * discounts
         return ops.divide(found.sum(-1), ideal.sum(-1))
 
-    def reexpress(self, shape: Sequence[int], target: Tensor, where: Tensor | None, dtype: torch.dtype) -> GradedPairs:
+    def reexpress(
+        self, shape: Sequence[int], target: Tensor, where: Tensor | None, dtype: torch.dtype
+    ) -> GradedPairs:
         """Documents against those of lower grade, level by level."""
         high, high_live = padded_places(target > 0)
         levels = target[target > 0].unique()
@@ -112,11 +119,17 @@ class Ndcg(RankingMetric):
         ideal = self._gains(target, top).sort(-1, descending=True).values * self._discounts(target)
         outside = level if where is None else level.masked_fill(~where, len(levels) + 1)
         steps = torch.diff(gains, prepend=gains.new_zeros(1))
-        return GradedPairs(high, high_live, level.gather(-1, high), outside, steps, ideal.sum(-1), self.k)
+        return GradedPairs(
+            high, high_live, level.gather(-1, high), outside, steps, ideal.sum(-1), self.k
+        )
 
     def _gains(self, grades: Tensor, top: Tensor) -> Tensor:
         """Gains as shares of what the highest grade gives (or nearly), so that no grade overflows."""
-        return ops.divide(grades, top) if self.gain == "linear" else torch.exp2(grades - top) - torch.exp2(-top)
+        return (
+            ops.divide(grades, top)
+            if self.gain == "linear"
+            else torch.exp2(grades - top) - torch.exp2(-top)
+        )
 
     def _discounts(self, like: Tensor) -> Tensor:
         ranks = torch.arange(1, like.shape[-1] + 1, device=like.device)
@@ -129,7 +142,8 @@ class Map(RelevanceMetric):
     """Average precision of a query; its mean over queries is MAP: sum of precision at the relevant ranks / relevant.
 
     Args:
-        k: only the first k ranks count, and the sum is divided by the smaller of k and the relevant documents.
+        k: only the first k ranks count, and the sum is divided by the smaller of k and the relevant
+            documents.
 
     Example:
         >>> Map()(torch.tensor([3.0, 2.0, 1.0]), torch.tensor([0, 2, 1]))
@@ -146,7 +160,9 @@ class Map(RelevanceMetric):
     def rule(self) -> PlaceRule:
         """sum_r r / (r + n_(r)) over the ranks r + n_(r) up to k, / min(P, k)."""
         k = torch.inf if self.k is None else self.k
-        return PlaceRule(lambda r, n, p, m: (r / (r + n)).masked_fill(r + n > k, 0.0) / p.clamp(max=k))
+        return PlaceRule(
+            lambda r, n, p, m: (r / (r + n)).masked_fill(r + n > k, 0.0) / p.clamp(max=k)
+        )
 
     def of_curve(self, curve: Curve) -> Tensor:
         """The precisions at the vertices, as often as relevant documents are passed there."""

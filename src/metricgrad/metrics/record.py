@@ -1,8 +1,8 @@
 """Recording a metric's run: every operation on the scores becomes a step, every discrete one comparisons (`watch.py`).
 
-Values are of four kinds: SMOOTH ones depend on the scores with a gradient, DECIDED ones through bits only, MIXED ones
-both ways; OPAQUE ones, such as the indices of a median, must not be used. Discrete operations on DECIDED values need no
-comparisons: they are simply run again.
+Values are of four kinds: SMOOTH ones depend on the scores with a gradient, DECIDED ones through
+bits only, MIXED ones both ways; OPAQUE ones, such as the indices of a median, must not be used.
+Discrete operations on DECIDED values need no comparisons: they are simply run again.
 """
 
 from abc import ABC, abstractmethod
@@ -139,7 +139,12 @@ class StepRecorder(Watch, ABC):
 
     @abstractmethod
     def _with_indices(
-        self, tensors: list[Tensor], name: str, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+        self,
+        tensors: list[Tensor],
+        name: str,
+        func: Any,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
     ) -> Any:
         """An operation on indices that a choice gave; None for any other."""
 
@@ -154,21 +159,41 @@ class StepRecorder(Watch, ABC):
             other = args[1] if len(args) > 1 else kwargs["other"]
             return self._emit(self._compare(COMPARE[name], values, other))
         if name in ("sign", "sgn"):
-            up, untied, dtype = self._decide(values, values > 0, name), (values != 0).detach(), values.dtype
-            return self._emit(lambda given: torch.where(untied, 2 * up(given).to(dtype) - 1, up(given).to(dtype)))
+            up, untied, dtype = (
+                self._decide(values, values > 0, name),
+                (values != 0).detach(),
+                values.dtype,
+            )
+            return self._emit(
+                lambda given: torch.where(untied, 2 * up(given).to(dtype) - 1, up(given).to(dtype))
+            )
         if name == "heaviside":
-            up, same, at_zero = self._compare(">", values, 0), self._compare("==", values, 0), args[1]
-            return self._emit(lambda given: torch.where(same(given), at_zero, up(given).to(at_zero.dtype)))
-        if name in CHOOSES and not (name in ("max", "min") and not isinstance(bind(name, args, kwargs)["dim"], int)):
+            up, same, at_zero = (
+                self._compare(">", values, 0),
+                self._compare("==", values, 0),
+                args[1],
+            )
+            return self._emit(
+                lambda given: torch.where(same(given), at_zero, up(given).to(at_zero.dtype))
+            )
+        if name in CHOOSES and not (
+            name in ("max", "min") and not isinstance(bind(name, args, kwargs)["dim"], int)
+        ):
             return self._choose(name, func, args, kwargs)
         if name in ("bucketize", "searchsorted"):
             return self._buckets(name, func, args, kwargs)
         if name == "bool":
             return self._emit(self._compare("!=", values, 0))
         if name in DIVISIONS and (kwargs.get("rounding_mode") is not None or "floor" in name):
-            result = func(*(each.detach() if isinstance(each, Tensor) else each for each in args), **kwargs)
-            return self._emit(self._steps(kwargs.get("rounding_mode") or "floor", result, args[0] / args[1]))
-        if name in ROUNDS or (name in ("to", "type") and not func(*args, **kwargs).is_floating_point()):
+            result = func(
+                *(each.detach() if isinstance(each, Tensor) else each for each in args), **kwargs
+            )
+            return self._emit(
+                self._steps(kwargs.get("rounding_mode") or "floor", result, args[0] / args[1])
+            )
+        if name in ROUNDS or (
+            name in ("to", "type") and not func(*args, **kwargs).is_floating_point()
+        ):
             return self._emit(self._rounded(name, func, values, args[1:], kwargs))
         if name in JUMPING:
             raise refusal(
@@ -177,7 +202,9 @@ class StepRecorder(Watch, ABC):
             )
         return None
 
-    def _rounded(self, name: str, func: Any, values: Tensor, rest: tuple[Any, ...], kwargs: dict[str, Any]) -> Read:
+    def _rounded(
+        self, name: str, func: Any, values: Tensor, rest: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Read:
         """A rounded value; to decimals, that of as many times the value."""
         decimals = kwargs.get("decimals", 0) if name == "round" else 0
         if not decimals:
@@ -191,12 +218,17 @@ class StepRecorder(Watch, ABC):
             return self._decide(left - right, left > right if sign == ">" else left >= right, sign)
         if sign in ("<", "<="):
             return self._decide(right - left, left < right if sign == "<" else left <= right, sign)
-        above, below = self._decide(left - right, left > right, sign), self._decide(right - left, left < right, sign)
+        above, below = (
+            self._decide(left - right, left > right, sign),
+            self._decide(right - left, left < right, sign),
+        )
         if sign == "!=":
             return lambda given: above(given) | below(given)
         return lambda given: ~(above(given) | below(given))
 
-    def _decide(self, values: Tensor, outcome: Tensor, operation: str, *, turned: bool = True) -> Read:
+    def _decide(
+        self, values: Tensor, outcome: Tensor, operation: str, *, turned: bool = True
+    ) -> Read:
         """Notes comparisons, and how they turned out; gives what reads their bits.
 
         Equal ones share theirs, and so do opposite ones without ties, if `turned` allows it.
@@ -208,7 +240,12 @@ class StepRecorder(Watch, ABC):
             old = self.decisions[index].values
             if torch.equal(old, values) and self._same_slope(old, values):
                 return lambda given: given.bits[index].reshape(shape)
-            if turned and torch.equal(old, -values) and not (values == 0).any() and self._same_slope(old, -values):
+            if (
+                turned
+                and torch.equal(old, -values)
+                and not (values == 0).any()
+                and self._same_slope(old, -values)
+            ):
                 return lambda given: ~given.bits[index].reshape(shape)
         number = len(self.decisions)
         same.append(number)
@@ -218,8 +255,12 @@ class StepRecorder(Watch, ABC):
 
     def _same_slope(self, one: Tensor, other: Tensor) -> bool:
         """Whether equal values are the same function of the scores: different items may have equal scores."""
-        weight = torch.rand(one.shape, generator=torch.Generator().manual_seed(0), dtype=one.dtype).to(one.device)
-        (slope,) = torch.autograd.grad((weight * (one - other)).sum(), self._scores, retain_graph=True)
+        weight = torch.rand(
+            one.shape, generator=torch.Generator().manual_seed(0), dtype=one.dtype
+        ).to(one.device)
+        (slope,) = torch.autograd.grad(
+            (weight * (one - other)).sum(), self._scores, retain_graph=True
+        )
         return bool(slope.abs().max() <= 1e-6)
 
     def _limit(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -230,7 +271,8 @@ class StepRecorder(Watch, ABC):
     def _steps(self, name: str, result: Tensor, values: Tensor) -> Read:
         """A rounded value: a bit for every step that it may reach.
 
-        With other bits it is the highest step newly reached, or the one below the lowest newly missed.
+        With other bits it is the highest step newly reached, or the one below the lowest newly
+        missed.
         """
         result = result.detach()
         if not result.numel():
@@ -242,7 +284,11 @@ class StepRecorder(Watch, ABC):
         if high - low > _MAX_STEPS:  # the step below and the one above
             reached = result.unsqueeze(-1) + torch.tensor([0, 1], device=values.device)
         else:
-            reached = torch.arange(low + 1, high + 1, device=values.device).to(result.dtype).expand(*result.shape, -1)
+            reached = (
+                torch.arange(low + 1, high + 1, device=values.device)
+                .to(result.dtype)
+                .expand(*result.shape, -1)
+            )
         if not reached.shape[-1]:
             return lambda _: result
         toward_zero = name not in ("floor", "round", "ceil")
@@ -255,7 +301,9 @@ class StepRecorder(Watch, ABC):
             bits = read(given)
             up = torch.where(bits & ~own, reached, -far).amax(-1)
             down = torch.where(~bits & own, reached - 1, far).amin(-1)
-            return torch.where(up > -far, up, torch.where(down < far, down, result)).to(result.dtype)
+            return torch.where(up > -far, up, torch.where(down < far, down, result)).to(
+                result.dtype
+            )
 
         return rounded
 
@@ -265,7 +313,10 @@ class StepRecorder(Watch, ABC):
         given = [*args, *named]
         values, borders = given if name == "bucketize" or named else given[::-1]
         if self.kind(borders) is not None or borders.dim() != 1:
-            raise refusal(f"looks scores up among scores ({name})", "count comparisons instead: (a > b).sum(-1)")
+            raise refusal(
+                f"looks scores up among scores ({name})",
+                "count comparisons instead: (a > b).sum(-1)",
+            )
         result = func(*args, **kwargs)
         outcome = result.unsqueeze(-1) > torch.arange(len(borders), device=result.device)
         read = self._decide(values.unsqueeze(-1) - borders, outcome, name)
@@ -294,7 +345,9 @@ class StepRecorder(Watch, ABC):
             self._note(again)
             self._mark([tensor for tensor in tensors if not tensor.requires_grad], Kind.DECIDED)
             self._mark(attached, Kind.MIXED)
-            if picks(name, args, self._tracked) or any(id(each) in self._ragged for each in tensors_in(args)):
+            if picks(name, args, self._tracked) or any(
+                id(each) in self._ragged for each in tensors_in(args)
+            ):
                 self._ragged |= {id(tensor) for tensor in attached}
             return out
         if not attached:
@@ -324,7 +377,11 @@ class StepRecorder(Watch, ABC):
         if name != "getitem" or self._tracked(args[1:]):
             return args
         index = args[1] if isinstance(args[1], tuple) else (args[1],)
-        plain = tuple(part for each in index for part in (each.nonzero().unbind(-1) if is_mask(each) else (each,)))
+        plain = tuple(
+            part
+            for each in index
+            for part in (each.nonzero().unbind(-1) if is_mask(each) else (each,))
+        )
         return (args[0], plain)
 
     def _note(self, step: Step) -> None:

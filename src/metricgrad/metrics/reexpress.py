@@ -1,10 +1,11 @@
 """Write the metric, get the loss: a user's function as comparisons, bits and a value of bits.
 
-`reexpress(fn)` is a metric like any other: called, it calls fn. Asked for comparisons, it watches fn run on the set
-(`watch.py`, `record.py`) and finds those behind its discrete operations; asked for the value of other bits, it replays
-fn with them (`replay.py`). What fn compares may depend on shapes and target, so every set is watched anew; what holds
-for fn itself (how its indices are used, whether `torch.vmap` can run it) is found out once. A function that cannot be
-watched is a black box (`blackbox.py`).
+`reexpress(fn)` is a metric like any other: called, it calls fn. Asked for comparisons, it watches
+fn run on the set (`watch.py`, `record.py`) and finds those behind its discrete operations; asked
+for the value of other bits, it replays fn with them (`replay.py`). What fn compares may depend on
+shapes and target, so every set is watched anew; what holds for fn itself (how its indices are used,
+whether `torch.vmap` can run it) is found out once. A function that cannot be watched is a black box
+(`blackbox.py`).
 """
 
 import math
@@ -39,17 +40,23 @@ def reexpress(
     r"""A metric that comparisons decide, from a function in plain torch: all that `UniLoss` needs.
 
     Args:
-        fn: `(scores, target) -> 0-dim tensor` for one set. On values that depend on scores it may use every smooth
-            operation, comparisons, sign, argmax, argmin, max, min, sort, argsort, topk, round, floor, ceil, bucketize,
-            where and masks, clamp and relu, and indices that come from these.
+        fn: `(scores, target) -> 0-dim tensor` for one set. On values that depend on scores it may
+            use every smooth operation, comparisons, sign, argmax, argmin, max, min, sort, argsort,
+            topk, round, floor, ceil, bucketize, where and masks, clamp and relu, and indices that
+            come from these.
         higher_is_better: the direction.
-        best: the value of an ideal model; unbounded by default, which scales the gradient by the set's own range.
+        best: the value of an ideal model; unbounded by default, which scales the gradient by the
+            set's own range.
         worst: the value at the other end; unbounded by default.
-        multilabel: a set is scores and target `[N, C]`; by default `[N]` each, or `[N, C]` and class indices `[N]`.
-        set_dims: how many trailing dimensions of scores and target make one set, for other kinds of data.
-        flips: how many flips of bits are tried in a step; of more, so many are drawn at random. 1,024 by default, 256
-            for a black box, which is called for each; fewer where they would take tensors of 4 million entries.
-        watch: False takes fn as a black box, which may be anything that order and thresholds decide.
+        multilabel: a set is scores and target `[N, C]`; by default `[N]` each, or `[N, C]` and
+            class indices `[N]`.
+        set_dims: how many trailing dimensions of scores and target make one set, for other kinds of
+            data.
+        flips: how many flips of bits are tried in a step; of more, so many are drawn at random.
+            1,024 by default, 256 for a black box, which is called for each; fewer where they would
+            take tensors of 4 million entries.
+        watch: False takes fn as a black box, which may be anything that order and thresholds
+            decide.
         thresholds: those with which a black box compares scores.
         generator: source of randomness for that.
         name: what to call it; the function's own name by default.
@@ -75,7 +82,13 @@ def reexpress(
         UniLoss, Sec. 3.3 (re-expression by hand) and Sec. 5 (its fourth limitation).
     """
     made = from_function(
-        fn, higher_is_better, best=best, worst=worst, multilabel=multilabel, set_dims=set_dims, name=name
+        fn,
+        higher_is_better,
+        best=best,
+        worst=worst,
+        multilabel=multilabel,
+        set_dims=set_dims,
+        name=name,
     )
     if flips is not None:
         whole("flips", flips, 1)
@@ -84,7 +97,9 @@ def reexpress(
     return black_box(made, thresholds=thresholds, flips=flips or 256, generator=generator)
 
 
-def watched(metric: FunctionMetric, *, flips: int = 1024, generator: torch.Generator | None = None) -> "WatchedMetric":
+def watched(
+    metric: FunctionMetric, *, flips: int = 1024, generator: torch.Generator | None = None
+) -> "WatchedMetric":
     """The metric of a function, to be watched; arguments as for `reexpress`."""
     return WatchedMetric(**{**_options(metric), "arrays": False}, flips=flips, generator=generator)
 

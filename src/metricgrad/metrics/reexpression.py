@@ -4,11 +4,12 @@
     h   comparisons -> bits     comparison > 0; a tie is lost
     g   bits -> value           the metric, for every configuration of bits, also those that no scores produce
 
-Comparisons point the right way: a bit of 1 is a comparison won (a positive above a negative, a class decided rightly),
-so the ideal configuration is all ones. The law: on sets without ties, g(h(f(scores))) is the metric.
+Comparisons point the right way: a bit of 1 is a comparison won (a positive above a negative, a
+class decided rightly), so the ideal configuration is all ones. The law: on sets without ties,
+g(h(f(scores))) is the metric.
 
-What g needs to know of a target (which items are positive, which classes there are) is gathered once, in a
-`Reexpression`; a surrogate asks it for values of many configurations.
+What g needs to know of a target (which items are positive, which classes there are) is gathered
+once, in a `Reexpression`; a surrogate asks it for values of many configurations.
 """
 
 from abc import ABC, abstractmethod
@@ -58,11 +59,13 @@ class Reexpression(ABC):
         """What to divide an unbounded metric's gradient by, `[...]`; None where the metric is bounded."""
         return None
 
-    def draw(self, scores: Tensor, slope: float, number: int, generator: torch.Generator | None) -> Tensor:
+    def draw(
+        self, scores: Tensor, slope: float, number: int, generator: torch.Generator | None
+    ) -> Tensor:
         """Configurations `[number, ..., D]` around the scores' own, bool.
 
-        Each comparison is won with the chance sigmoid(slope * comparison): drawn one by one here; metrics of order
-        draw whole orders.
+        Each comparison is won with the chance sigmoid(slope * comparison): drawn one by one here;
+        metrics of order draw whole orders.
         """
         chance = (slope * self.comparisons(scores)[0]).sigmoid()
         return torch.rand(number, *chance.shape, generator=generator, device=chance.device) < chance
@@ -73,7 +76,9 @@ class Reexpression(ABC):
         if not bits.shape[-1]:
             return flipped
         index = places.unsqueeze(-1)
-        return flipped.scatter_(-1, index.clamp(min=0), flipped.gather(-1, index.clamp(min=0)) ^ (index >= 0))
+        return flipped.scatter_(
+            -1, index.clamp(min=0), flipped.gather(-1, index.clamp(min=0)) ^ (index >= 0)
+        )
 
 
 def tried_flip_gains(reexpression: Reexpression, bits: Tensor) -> Tensor:
@@ -102,7 +107,9 @@ class ComparisonMetric(Metric):
     """A metric decided by the outcomes of comparisons: what UniLoss needs."""
 
     @abstractmethod
-    def reexpress(self, shape: Sequence[int], target: Tensor, where: Tensor | None, dtype: torch.dtype) -> Reexpression:
+    def reexpress(
+        self, shape: Sequence[int], target: Tensor, where: Tensor | None, dtype: torch.dtype
+    ) -> Reexpression:
         """The re-expression for a checked target; shape and dtype are those of the checked scores."""
 
     def comparisons(self, scores: Any, target: Any, *, where: Any = None) -> tuple[Tensor, Tensor]:
@@ -121,7 +128,9 @@ class ComparisonMetric(Metric):
         scores, target, where = self.check(scores, to_tensor("target", target), where)
         return self.reexpress(scores.shape, target, where, scores.dtype).comparisons(scores)
 
-    def from_bits(self, bits: Tensor, target: Any, *, where: Any = None, shape: Sequence[int] | None = None) -> Tensor:
+    def from_bits(
+        self, bits: Tensor, target: Any, *, where: Any = None, shape: Sequence[int] | None = None
+    ) -> Tensor:
         """g: the metric of bit configurations.
 
         Args:
@@ -135,7 +144,9 @@ class ComparisonMetric(Metric):
         """
         return self._plan(target, where, shape).from_bits(bits.to(torch.bool))
 
-    def flip_gains(self, bits: Tensor, target: Any, *, where: Any = None, shape: Sequence[int] | None = None) -> Tensor:
+    def flip_gains(
+        self, bits: Tensor, target: Any, *, where: Any = None, shape: Sequence[int] | None = None
+    ) -> Tensor:
         """The metric with a bit set minus the metric with it cleared, the others as they are.
 
         Args:
@@ -149,7 +160,9 @@ class ComparisonMetric(Metric):
         """
         return self._plan(target, where, shape).flip_gains(bits.to(torch.bool))
 
-    def ideal_bits(self, target: Any, *, where: Any = None, shape: Sequence[int] | None = None) -> Tensor:
+    def ideal_bits(
+        self, target: Any, *, where: Any = None, shape: Sequence[int] | None = None
+    ) -> Tensor:
         """The best configuration: every comparison won.
 
         Args:
@@ -167,6 +180,8 @@ class ComparisonMetric(Metric):
     def _plan(self, target: Any, where: Any, shape: Sequence[int] | None) -> Reexpression:
         target = to_tensor("target", target)
         where = None if where is None else to_tensor("where", where)
-        scores = torch.zeros(*(target.shape if shape is None else shape), dtype=torch.float64, device=target.device)
+        scores = torch.zeros(
+            *(target.shape if shape is None else shape), dtype=torch.float64, device=target.device
+        )
         scores, target, where = self.check(scores, target, where)
         return self.reexpress(scores.shape, target, where, scores.dtype)

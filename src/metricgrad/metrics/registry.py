@@ -16,7 +16,20 @@ from metricgrad.metrics.segmentation import Dice, MeanIou
 from metricgrad.metrics.text import Bleu, EditDistance, ExactMatch, RougeL, SpanF1, WordErrorRate
 
 _CLASSES: tuple[type[Metric], ...] = (
-    *(Accuracy, ErrorRate, BalancedAccuracy, Precision, Recall, FBeta, F1, Jaccard, Mcc, Kappa, GMean, Hamming),
+    *(
+        Accuracy,
+        ErrorRate,
+        BalancedAccuracy,
+        Precision,
+        Recall,
+        FBeta,
+        F1,
+        Jaccard,
+        Mcc,
+        Kappa,
+        GMean,
+        Hamming,
+    ),
     *(Auc, PartialAuc, AveragePrecision, Eer, RecallAtPrecision),
     *(PrecisionAtK, RecallAtK, Ndcg, Map, Mrr),
     *(MeanIou, Dice, Pck),
@@ -40,7 +53,8 @@ def metric(spec: Any, **options: Any) -> Metric:
 
     Args:
         spec: one of `metric_names()`, a `Metric`, or a callable `(scores, target) -> number`.
-        **options: the metric's own, such as `k=10` for `"ndcg"`; `metricgrad metrics NAME` lists them.
+        **options: the metric's own, such as `k=10` for `"ndcg"`; `metricgrad metrics NAME` lists
+            them.
 
     Returns:
         The metric.
@@ -51,7 +65,9 @@ def metric(spec: Any, **options: Any) -> Metric:
     """
     if isinstance(spec, Metric):
         if options:
-            raise TypeError(f"options go with a name; {spec!r} is made already, got {', '.join(options)} besides")
+            raise TypeError(
+                f"options go with a name; {spec!r} is made already, got {', '.join(options)} besides"
+            )
         return spec
     if isinstance(spec, type) and issubclass(spec, Metric):
         raise TypeError(

@@ -1,7 +1,8 @@
 """A recorded run of a metric: its comparisons, and what it would be with other bits.
 
-Bits of all decisions, then of all choices, stand in one row of length D. Configurations are replayed many at once by
-`torch.vmap` where the function allows it (no shape may depend on the bits), one by one where it does not.
+Bits of all decisions, then of all choices, stand in one row of length D. Configurations are
+replayed many at once by `torch.vmap` where the function allows it (no shape may depend on the
+bits), one by one where it does not.
 """
 
 import warnings
@@ -61,7 +62,9 @@ class Recording(DecidedSet):
 
     def __init__(self, fn: Function, scores: Tensor, target: Tensor, habits: Habits) -> None:
         with torch.inference_mode(False), torch.enable_grad():
-            scores, target = (each.clone() if each.is_inference() else each for each in (scores, target))
+            scores, target = (
+                each.clone() if each.is_inference() else each for each in (scores, target)
+            )
             watched = scores if scores.requires_grad else scores.detach().requires_grad_()
             self._scores = watched.view_as(watched)
         self._fn, self._target, self._habits = fn, target, habits
@@ -100,8 +103,13 @@ class Recording(DecidedSet):
 
     def representatives(self, bits: Tensor) -> Tensor:
         """Flips that do the same to an order."""
-        same, start = torch.arange(len(bits), device=bits.device), sum(self._sizes[: len(self._run.decisions)])
-        for choice, size in zip(self._deciding, self._sizes[len(self._run.decisions) :], strict=True):
+        same, start = (
+            torch.arange(len(bits), device=bits.device),
+            sum(self._sizes[: len(self._run.decisions)]),
+        )
+        for choice, size in zip(
+            self._deciding, self._sizes[len(self._run.decisions) :], strict=True
+        ):
             same[start : start + size] = start + choice.representatives(bits[start : start + size])
             start += size
         return same
@@ -119,18 +127,30 @@ class Recording(DecidedSet):
             with run:
                 out = self._fn(self._scores, self._target.clone())
             self._habits.runs += 1
-            both = {number for number in run.asked if run.choices[number].used} - self._habits.numbers
+            both = {
+                number for number in run.asked if run.choices[number].used
+            } - self._habits.numbers
             if not both:
                 return run, out
-            self._habits.numbers |= both  # an == of its own and a use as a number: one choice for both
+            self._habits.numbers |= (
+                both  # an == of its own and a use as a number: one choice for both
+            )
 
     def _single(self, out: Any) -> Tensor:
         if isinstance(out, (int, float)):
             return torch.tensor(float(out), dtype=self._scores.dtype, device=self._scores.device)
         if not isinstance(out, Tensor) or out.numel() != 1:
-            got = f"shape {list(out.shape)}" if isinstance(out, Tensor) else f"{type(out).__name__} {out!r:.80}"
-            raise WatchError(f"the function must give a tensor with one number for a set; got {got}")
-        return out.reshape(()) if out.is_floating_point() else out.reshape(()).to(self._scores.dtype)
+            got = (
+                f"shape {list(out.shape)}"
+                if isinstance(out, Tensor)
+                else f"{type(out).__name__} {out!r:.80}"
+            )
+            raise WatchError(
+                f"the function must give a tensor with one number for a set; got {got}"
+            )
+        return (
+            out.reshape(()) if out.is_floating_point() else out.reshape(()).to(self._scores.dtype)
+        )
 
     def _check(self) -> None:
         """Once for every sequence of operations: what was recorded is what the function computes."""
@@ -142,7 +162,9 @@ class Recording(DecidedSet):
             self._habits.runs += 1
             replayed = self._follow(self._actual)
         for found in (self.value, replayed):
-            if not torch.allclose(found.double(), own.detach().double(), rtol=1e-5, atol=1e-7, equal_nan=True):
+            if not torch.allclose(
+                found.double(), own.detach().double(), rtol=1e-5, atol=1e-7, equal_nan=True
+            ):
                 raise WatchError(
                     f"the function gives {float(own):.6g} when it is called and {float(found):.6g} when it is watched: "
                     "it changes a tensor in place and looks at it later, or it is random; "
@@ -153,7 +175,11 @@ class Recording(DecidedSet):
     def _deciding_kind(self, number: int, choice: Choice) -> ChoiceKind | None:
         """What decides a choice, by how it was used."""
         size = choice.scores.shape[-1]
-        if size < 2 or not (choice.used or choice.labels or choice.ranked) or not len(choice.scores):
+        if (
+            size < 2
+            or not (choice.used or choice.labels or choice.ranked)
+            or not len(choice.scores)
+        ):
             return None
         if not choice.ordered:
             return "winner"
@@ -169,15 +195,22 @@ class Recording(DecidedSet):
     def _only_the_cut_matters(self, number: int, choice: Choice, cut: int) -> bool:
         """Whether the function gives the same with both sides of the cut turned around, of this order and others.
 
-        The labels of one set may read the same both ways, so other orders are tried too, in the first runs.
+        The labels of one set may read the same both ways, so other orders are tried too, in the
+        first runs.
         """
         if self._habits.trusted[number] == _TRIALS:
             return True
         generator = torch.Generator().manual_seed(self._habits.trusted[number])
-        others = [torch.rand(choice.order.shape, generator=generator).argsort(-1).to(choice.order.device) for _ in "12"]
+        others = [
+            torch.rand(choice.order.shape, generator=generator).argsort(-1).to(choice.order.device)
+            for _ in "12"
+        ]
         for order in (choice.order, *others):
             turned = torch.cat([order[:, :cut].flip(-1), order[:, cut:].flip(-1)], -1)
-            one, other = (self._with_order(number, some[:, : choice.given.shape[-1]]) for some in (order, turned))
+            one, other = (
+                self._with_order(number, some[:, : choice.given.shape[-1]])
+                for some in (order, turned)
+            )
             if not torch.allclose(one, other, rtol=1e-6, atol=1e-9, equal_nan=True):
                 return False
         self._habits.trusted[number] += 1
@@ -197,9 +230,13 @@ class Recording(DecidedSet):
         by_choice = dict(zip(map(id, self._deciding), parts[number:], strict=True))
         nothing = bits[:, :0]
         mine = [by_choice.get(id(choice), nothing) for choice in self._run.choices]
-        indices = [choice.indices(part) for choice, part in zip(self._run.choices, mine, strict=True)]
+        indices = [
+            choice.indices(part) for choice, part in zip(self._run.choices, mine, strict=True)
+        ]
         ranks = [
-            choice.lost(part) if choice.ranked and choice.kind else choice.place.expand(len(bits), -1, -1)
+            choice.lost(part)
+            if choice.ranked and choice.kind
+            else choice.place.expand(len(bits), -1, -1)
             for choice, part in zip(self._run.choices, mine, strict=True)
         ]
         return Given(parts[:number], indices, ranks)
@@ -207,7 +244,10 @@ class Recording(DecidedSet):
     def _turned(self, bits: Tensor, which: Tensor) -> Given:
         """Bits `[D]` with one turned, as what replays decide."""
         given, start = Given(), 0
-        choices = {id(choice): (choice.given.expand(len(which), -1, -1), choice.place) for choice in self._run.choices}
+        choices = {
+            id(choice): (choice.given.expand(len(which), -1, -1), choice.place)
+            for choice in self._run.choices
+        }
         for at, (size, part) in enumerate(zip(self._sizes, bits.split(self._sizes), strict=True)):
             inside = torch.where((which >= start) & (which < start + size), which - start, -1)
             start += size
@@ -231,7 +271,9 @@ class Recording(DecidedSet):
             if habits.vmaps is not False:
                 try:
                     with warnings.catch_warnings():
-                        warnings.simplefilter("ignore")  # that some operation is slow in vmap: a loop is slower
+                        warnings.simplefilter(
+                            "ignore"
+                        )  # that some operation is slow in vmap: a loop is slower
                         values = torch.vmap(lambda one: self._follow(Given(*one)))(batch)
                 except WatchError:
                     raise
@@ -242,7 +284,12 @@ class Recording(DecidedSet):
                     return values
             size = len(next(part for parts in batch for part in parts))
             ones = (tuple([part[at] for part in parts] for parts in batch) for at in range(size))
-            return torch.stack([self._follow_if_it_can(Given(bits, indices, ranks)) for bits, indices, ranks in ones])
+            return torch.stack(
+                [
+                    self._follow_if_it_can(Given(bits, indices, ranks))
+                    for bits, indices, ranks in ones
+                ]
+            )
 
     def _follow_if_it_can(self, given: Given) -> Tensor:
         """The same; NaN where the function fails for these bits, as for an item of none."""

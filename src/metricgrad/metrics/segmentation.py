@@ -1,7 +1,8 @@
 """Metrics of label maps: the pixels of all images of a set in one pot, a confusion matrix, a mean over classes.
 
-A pixel is a multi-class item, so these are the macro averages of Jaccard and F1 over pixels (`confusion.py`). Classes
-that appear neither in the target nor in the predictions are left out of the mean.
+A pixel is a multi-class item, so these are the macro averages of Jaccard and F1 over pixels
+(`confusion.py`). Classes that appear neither in the target nor in the predictions are left out of
+the mean.
 """
 
 from abc import abstractmethod
@@ -13,7 +14,14 @@ from torch import Tensor
 
 from metricgrad.metrics.base import Inputs
 from metricgrad.metrics.checks import class_indices, expand_where, real_scores, shape
-from metricgrad.metrics.confusion import PairsOption, averaged, dice_of, jaccard_of, label_decisions, occurring
+from metricgrad.metrics.confusion import (
+    PairsOption,
+    averaged,
+    dice_of,
+    jaccard_of,
+    label_decisions,
+    occurring,
+)
 from metricgrad.metrics.decisions import Pooling
 from metricgrad.metrics.multiclass import Counts, class_counts
 from metricgrad.metrics.reexpression import ComparisonMetric, Reexpression
@@ -24,10 +32,10 @@ class SegmentationMetric(ComparisonMetric):
     """A mean over the classes of label maps.
 
     Args:
-        ignore_index: pixels with this target do not count, as in cross-entropy; if it is a class, the mean leaves
-            that class out too.
-        pairs: how a surrogate sees a pixel's decision: `"best"` compares a class with the best other one, `"all"` with
-            each of them.
+        ignore_index: pixels with this target do not count, as in cross-entropy; if it is a class,
+            the mean leaves that class out too.
+        pairs: how a surrogate sees a pixel's decision: `"best"` compares a class with the best
+            other one, `"all"` with each of them.
     """
 
     families = ("segmentation",)
@@ -68,14 +76,20 @@ class SegmentationMetric(ComparisonMetric):
 
         def takes_part(counts: Counts) -> Tensor:
             classes = torch.arange(counts.tp.shape[-1], device=counts.tp.device)
-            return occurring(counts) & (classes != (-1 if self.ignore_index is None else self.ignore_index))
+            return occurring(counts) & (
+                classes != (-1 if self.ignore_index is None else self.ignore_index)
+            )
 
         return averaged(self.of_counts, "macro", takes_part)
 
-    def reexpress(self, shape: Sequence[int], target: Tensor, where: Tensor | None, dtype: torch.dtype) -> Reexpression:
+    def reexpress(
+        self, shape: Sequence[int], target: Tensor, where: Tensor | None, dtype: torch.dtype
+    ) -> Reexpression:
         """A bit for each pixel and class, or for each pixel and pair of classes."""
         where = None if where is None else where.flatten(-3)
-        pixels = label_decisions(shape[-3], target.flatten(-3), where, self.pooling(), self.pairs, dtype)
+        pixels = label_decisions(
+            shape[-3], target.flatten(-3), where, self.pooling(), self.pairs, dtype
+        )
         return PixelDecisions(pixels)
 
 

@@ -1,7 +1,8 @@
 """Metrics of text: what was written against what should have been, on token ids or on text made of them.
 
-Every metric says what an item contributes (matches, lengths, distances) and how the sums over a set become its value:
-BLEU and the word error rate are ratios of sums over the whole set (a corpus), the others means over the items.
+Every metric says what an item contributes (matches, lengths, distances) and how the sums over a set
+become its value: BLEU and the word error rate are ratios of sums over the whole set (a corpus), the
+others means over the items.
 """
 
 from abc import abstractmethod
@@ -65,8 +66,8 @@ class ExactMatch(ItemMetric):
 class SpanF1(ItemMetric):
     """Mean over the items of the F1 of their tokens, as a bag: 2 |common| / (|hypothesis| + |reference|).
 
-    Two empty answers agree (1), one empty answer does not (0). For models that score the start and the end of an
-    answer, `decode=mg.decode_spans` compares positions instead of tokens.
+    Two empty answers agree (1), one empty answer does not (0). For models that score the start and
+    the end of an answer, `decode=mg.decode_spans` compares positions instead of tokens.
 
     Args:
         decode: see `TextMetric`.
@@ -114,7 +115,9 @@ class RougeL(ItemMetric):
 
     def of_pairs(self, hypothesis: Tensor, references: Tensor) -> Tensor:
         """2 |lcs| / (|hypothesis| + |reference|)."""
-        return _dice(common_subsequence(hypothesis, references), hypothesis, references, both_empty=0.0)
+        return _dice(
+            common_subsequence(hypothesis, references), hypothesis, references, both_empty=0.0
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,7 +125,8 @@ class EditDistance(TextMetric):
     """Insertions, deletions and substitutions from the closest reference, summed over the set.
 
     Args:
-        normalized: each item's distance over the longer of the two lengths, averaged over the items; 0 to 1.
+        normalized: each item's distance over the longer of the two lengths, averaged over the
+            items; 0 to 1.
         decode: see `TextMetric`.
         detokenize: see `TextMetric`; strings are compared character by character.
         padding: see `TextMetric`.
@@ -187,7 +191,11 @@ class WordErrorRate(TextMetric):
 
     def of_items(self, hypothesis: Tensor, references: Tensor) -> Tensor:
         """Edits from, and words of, the closest reference (of equally close ones the first), `[B, 2]`."""
-        distance = edit_distances(hypothesis, references).to(torch.float64).masked_fill(~_there(references), torch.inf)
+        distance = (
+            edit_distances(hypothesis, references)
+            .to(torch.float64)
+            .masked_fill(~_there(references), torch.inf)
+        )
         edits, closest = distance.min(-1, keepdim=True)
         return torch.cat([edits, lengths(references).gather(-1, closest).to(torch.float64)], -1)
 
@@ -200,14 +208,17 @@ class WordErrorRate(TextMetric):
 class Bleu(TextMetric):
     """Corpus BLEU of the set, 0 to 1: brevity penalty times the geometric mean of the n-gram precisions.
 
-    Matches are clipped to the reference that has an n-gram most often; the brevity penalty is exp(1 - r / h) for h < r,
-    r being the sum of the reference lengths closest to the hypotheses' (the shorter of equally close ones).
+    Matches are clipped to the reference that has an n-gram most often; the brevity penalty is exp(1
+    - r / h) for h < r, r being the sum of the reference lengths closest to the hypotheses' (the
+    shorter of equally close ones).
 
     Args:
         max_order: the longest n-gram.
-        smoothing: what stands in for a precision of 0, as sacrebleu's `smooth_method`: `"exp"` halves from one such
-            order to the next, `"floor"` puts 0.1 matches, `"add-k"` adds 1 to matches and totals above unigrams.
-        effective_order: only orders that the hypotheses are long enough for, as for single sentences.
+        smoothing: what stands in for a precision of 0, as sacrebleu's `smooth_method`: `"exp"`
+            halves from one such order to the next, `"floor"` puts 0.1 matches, `"add-k"` adds 1 to
+            matches and totals above unigrams.
+        effective_order: only orders that the hypotheses are long enough for, as for single
+            sentences.
         decode: see `TextMetric`.
         detokenize: see `TextMetric`; strings are compared word by word.
         padding: see `TextMetric`.
@@ -232,7 +243,9 @@ class Bleu(TextMetric):
     def __post_init__(self) -> None:
         whole("max_order", self.max_order, 1)
         if self.smoothing not in ("exp", "floor", "add-k", "none"):
-            raise ValueError(f"smoothing must be 'exp', 'floor', 'add-k' or 'none'; got {self.smoothing!r}")
+            raise ValueError(
+                f"smoothing must be 'exp', 'floor', 'add-k' or 'none'; got {self.smoothing!r}"
+            )
 
     def of_items(self, hypothesis: Tensor, references: Tensor) -> Tensor:
         """Matches and n-grams of each order, hypothesis and reference length: `[B, 2 * max_order + 2]`."""
@@ -240,10 +253,15 @@ class Bleu(TextMetric):
         length = lengths(hypothesis).unsqueeze(-1)
         totals = (length - torch.arange(self.max_order, device=length.device)).clamp(min=0)
         candidates = lengths(references)
-        # Twice the difference, plus 1 for the longer side: the shorter of two equally close references wins.
+        # Twice the difference, plus 1 for the longer side: the shorter of two equally close
+        # references wins.
         difference = 2 * (candidates - length).abs() + (candidates > length)
-        closest = difference.masked_fill(~_there(references), torch.iinfo(torch.int64).max).argmin(-1, keepdim=True)
-        return torch.cat([matches, totals, length, candidates.gather(-1, closest)], -1).to(torch.float64)
+        closest = difference.masked_fill(~_there(references), torch.iinfo(torch.int64).max).argmin(
+            -1, keepdim=True
+        )
+        return torch.cat([matches, totals, length, candidates.gather(-1, closest)], -1).to(
+            torch.float64
+        )
 
     def of_sums(self, sums: Tensor, items: Tensor) -> Tensor:
         """The geometric mean of the smoothed precisions, times the brevity penalty."""
@@ -251,7 +269,9 @@ class Bleu(TextMetric):
         precisions, reached = self._smooth(matches, totals)
         logs = torch.where(reached, precisions, 0.0).log()
         if self.effective_order:
-            mean = ops.divide(logs.masked_fill(~reached, 0.0).sum(-1), reached.sum(-1).to(logs.dtype))
+            mean = ops.divide(
+                logs.masked_fill(~reached, 0.0).sum(-1), reached.sum(-1).to(logs.dtype)
+            )
         else:
             mean = logs.mean(-1)
         brevity = torch.exp((1 - ops.divide(reference, length)).clamp(max=0.0)).squeeze(-1)

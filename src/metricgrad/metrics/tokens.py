@@ -1,8 +1,9 @@
 """Token sequences as padded tensors: tidied up once, then compared for all items at the same time.
 
-A tidy sequence stands at the left, padded with -1 on the right. n-gram overlap, longest common subsequence and edit
-distance are computed for whole batches: the first by numbering all n-grams and counting equal numbers in sorted lists,
-the other two row by row of their dynamic programmes, where a running maximum (or minimum) replaces the inner loop.
+A tidy sequence stands at the left, padded with -1 on the right. n-gram overlap, longest common
+subsequence and edit distance are computed for whole batches: the first by numbering all n-grams and
+counting equal numbers in sorted lists, the other two row by row of their dynamic programmes, where
+a running maximum (or minimum) replaces the inner loop.
 """
 
 import torch
@@ -39,13 +40,15 @@ def lengths(ids: Tensor) -> Tensor:
 def ngram_matches(hypothesis: Tensor, references: Tensor, order: int, *, pool: bool) -> Tensor:
     """Clipped n-gram matches for n = 1 to order: an n-gram counts at most as often as it stands in the reference.
 
-    The o-th time an n-gram occurs in the hypothesis is a match if a reference holds it at least o times.
+    The o-th time an n-gram occurs in the hypothesis is a match if a reference holds it at least o
+    times.
 
     Args:
         hypothesis: `[B, T]`, tidy.
         references: `[B, R, S]`, tidy.
         order: the longest n.
-        pool: True counts a match in whichever reference has the n-gram most often (BLEU), False each on its own.
+        pool: True counts a match in whichever reference has the n-gram most often (BLEU), False
+            each on its own.
 
     Returns:
         `[B, order]` int64 if pooled, else `[B, R, order]`.
@@ -56,20 +59,30 @@ def ngram_matches(hypothesis: Tensor, references: Tensor, order: int, *, pool: b
     """
     items, refs = references.shape[:2]
     mine, theirs = hypothesis, references
-    vocabulary = 1 + max((int(ids.max()) for ids in (hypothesis, references) if ids.numel()), default=0)
+    vocabulary = 1 + max(
+        (int(ids.max()) for ids in (hypothesis, references) if ids.numel()), default=0
+    )
     rows = torch.arange(items * refs, device=hypothesis.device).reshape(items, refs, 1)
     matches = []
     for n in range(1, order + 1):
         if n > 1:
-            mine, theirs = _extend(mine, hypothesis, n, vocabulary), _extend(theirs, references, n, vocabulary)
+            mine, theirs = (
+                _extend(mine, hypothesis, n, vocabulary),
+                _extend(theirs, references, n, vocabulary),
+            )
         mine, theirs, number = _renumber(mine, theirs)
-        # One sorted list of (item, reference, n-gram) answers how often each n-gram stands in each reference.
+        # One sorted list of (item, reference, n-gram) answers how often each n-gram stands in each
+        # reference.
         known = torch.where(theirs < 0, -1, rows * number + theirs).flatten().sort().values
         wanted = rows * number + mine.unsqueeze(-2)
-        available = torch.searchsorted(known, wanted, right=True) - torch.searchsorted(known, wanted)
+        available = torch.searchsorted(known, wanted, right=True) - torch.searchsorted(
+            known, wanted
+        )
         if pool:
             available = available.amax(-2, keepdim=True)
-        matches.append(((mine >= 0).unsqueeze(-2) & (_occurrence(mine).unsqueeze(-2) <= available)).sum(-1))
+        matches.append(
+            ((mine >= 0).unsqueeze(-2) & (_occurrence(mine).unsqueeze(-2) <= available)).sum(-1)
+        )
     counted = torch.stack(matches, -1)
     return counted.squeeze(-2) if pool else counted
 
@@ -88,10 +101,19 @@ def common_subsequence(hypothesis: Tensor, references: Tensor) -> Tensor:
         >>> common_subsequence(torch.tensor([[1, 2, 3, 4]]), torch.tensor([[[1, 3, 4, 5]]]))
         tensor([[3]])
     """
-    row = torch.zeros(*references.shape[:-1], references.shape[-1] + 1, dtype=torch.int64, device=references.device)
+    row = torch.zeros(
+        *references.shape[:-1],
+        references.shape[-1] + 1,
+        dtype=torch.int64,
+        device=references.device,
+    )
     for token in hypothesis.unbind(-1):
         equal = (references == token[:, None, None]) & (references != PADDING)
-        row = torch.cat([row[..., :1], torch.maximum(row[..., 1:], row[..., :-1] + equal)], -1).cummax(-1).values
+        row = (
+            torch.cat([row[..., :1], torch.maximum(row[..., 1:], row[..., :-1] + equal)], -1)
+            .cummax(-1)
+            .values
+        )
     return row[..., -1]
 
 
@@ -116,7 +138,9 @@ def edit_distances(hypothesis: Tensor, references: Tensor) -> Tensor:
     row = columns.expand(*references.shape[:-1], -1)
     for token in hypothesis.unbind(-1):
         differs = (references != token[:, None, None]).to(torch.int64)
-        step = torch.cat([row[..., :1] + 1, torch.minimum(row[..., 1:] + 1, row[..., :-1] + differs)], -1)
+        step = torch.cat(
+            [row[..., :1] + 1, torch.minimum(row[..., 1:] + 1, row[..., :-1] + differs)], -1
+        )
         # min over k <= j of step[k] + (j - k): the insertions, without a loop over columns
         step = (step - columns).cummin(-1).values + columns
         row = torch.where((token == PADDING)[:, None, None], row, step)
@@ -126,8 +150,8 @@ def edit_distances(hypothesis: Tensor, references: Tensor) -> Tensor:
 def decode_spans(scores: Tensor) -> Tensor:
     """The positions of the best span from start and end scores, for `span_f1(decode=decode_spans)`.
 
-    The span maximises start[i] + end[j] over i <= j. Its positions stand in for its tokens, so the target holds the
-    true span's positions, padded with -1.
+    The span maximises start[i] + end[j] over i <= j. Its positions stand in for its tokens, so the
+    target holds the true span's positions, padded with -1.
 
     Args:
         scores: `[..., T, 2]`, the start and the end score of every position.
@@ -140,7 +164,9 @@ def decode_spans(scores: Tensor) -> Tensor:
         tensor([-1,  1,  2, -1])
     """
     if scores.shape[-1] != 2:
-        raise ValueError(f"decode_spans takes start and end scores [..., N, T, 2]; got shape {list(scores.shape)}")
+        raise ValueError(
+            f"decode_spans takes start and end scores [..., N, T, 2]; got shape {list(scores.shape)}"
+        )
     best_start, start_at = scores[..., 0].cummax(-1)
     end = (best_start + scores[..., 1]).argmax(-1, keepdim=True)
     start = start_at.gather(-1, end)

@@ -1,7 +1,8 @@
 """The walk down the scores: sort a set, highest first, and count positives and negatives on the way.
 
-Each positive passed adds to tp and each negative to fp. Items with equal scores are passed together, so a curve drawn
-from the counts has a vertex only at the last of them. O(N log N) time, O(N) memory, all sets at once.
+Each positive passed adds to tp and each negative to fp. Items with equal scores are passed
+together, so a curve drawn from the counts has a vertex only at the last of them. O(N log N) time,
+O(N) memory, all sets at once.
 """
 
 from typing import NamedTuple
@@ -20,7 +21,8 @@ class Curve(NamedTuple):
         scores: `[..., N]`, from the highest to the lowest.
         tp: `[..., N]`, int64, positives at or above the i-th highest score.
         fp: `[..., N]`, negatives likewise.
-        tp_before: `[..., N]`, positives strictly above the i-th highest score: tp at the previous vertex.
+        tp_before: `[..., N]`, positives strictly above the i-th highest score: tp at the previous
+            vertex.
         fp_before: `[..., N]`, negatives likewise.
         vertex: `[..., N]`, bool, True at the last of equal scores.
         positives: `[..., 1]`, all positives.
@@ -66,15 +68,30 @@ def walk_down(scores: Tensor, positive: Tensor, where: Tensor | None) -> Curve:
         The curve; items that do not count stand last, without vertices.
     """
     size = scores.shape[-1]
-    ordered, order = (scores if where is None else scores.masked_fill(~where, -torch.inf)).sort(-1, descending=True)
+    ordered, order = (scores if where is None else scores.masked_fill(~where, -torch.inf)).sort(
+        -1, descending=True
+    )
     hits = positive.gather(-1, order)
     tp = hits.cumsum(-1)
     starts = ops.tie_starts(ordered)
     positions = torch.arange(1, size + 1, device=scores.device)
     vertex = F.pad(starts[..., 1:] == positions[:-1], (0, 1), value=True)[..., :size]
-    counted = torch.full_like(tp[..., :0].sum(-1, keepdim=True), size) if where is None else where.sum(-1, keepdim=True)
+    counted = (
+        torch.full_like(tp[..., :0].sum(-1, keepdim=True), size)
+        if where is None
+        else where.sum(-1, keepdim=True)
+    )
     if where is not None:
         vertex = vertex & (positions <= counted)
     tp_before = (tp - hits.to(tp.dtype)).gather(-1, starts)
     positives = positive.sum(-1, keepdim=True)
-    return Curve(ordered, tp, positions - tp, tp_before, starts - tp_before, vertex, positives, counted - positives)
+    return Curve(
+        ordered,
+        tp,
+        positions - tp,
+        tp_before,
+        starts - tp_before,
+        vertex,
+        positives,
+        counted - positives,
+    )

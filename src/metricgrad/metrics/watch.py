@@ -1,8 +1,9 @@
 """Watching a metric run: which comparisons of scores decide it, and what it would be had they turned out otherwise.
 
-A metric in plain torch depends on scores through operations without a gradient: `>`, `argmax`, `sort`. A `Recorder`
-stands between the function and torch while it runs. What depends on the scores smoothly stays a tensor with a gradient.
-Where such a tensor meets a discrete operation, that is taken apart into comparisons c, each decided by a bit [c > 0]:
+A metric in plain torch depends on scores through operations without a gradient: `>`, `argmax`,
+`sort`. A `Recorder` stands between the function and torch while it runs. What depends on the scores
+smoothly stays a tensor with a gradient. Where such a tensor meets a discrete operation, that is
+taken apart into comparisons c, each decided by a bit [c > 0]:
 
     a > b            c = a - b                               the bit
     a == b           c = a - b and b - a                     neither bit
@@ -10,8 +11,9 @@ Where such a tensor meets a discrete operation, that is taken apart into compari
     round, floor     c = x - each step                       the last step reached
     argmax, sort     what its use tells apart                `choices.py`
 
-Every operation on the way leaves a step in a script. A `Replayer` runs the function once more and follows the script:
-smooth results are taken from the recording, decisions and choices from other bits, all else is computed anew.
+Every operation on the way leaves a step in a script. A `Replayer` runs the function once more and
+follows the script: smooth results are taken from the recording, decisions and choices from other
+bits, all else is computed anew.
 """
 
 import linecache
@@ -26,7 +28,9 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-_NOT_THE_USERS = tuple(f"{folder}{os.sep}" for folder in (Path(torch.__file__).parent, Path(__file__).parents[1]))
+_NOT_THE_USERS = tuple(
+    f"{folder}{os.sep}" for folder in (Path(torch.__file__).parent, Path(__file__).parents[1])
+)
 _CALLER = str(Path(__file__).with_name("replay.py"))
 
 
@@ -103,7 +107,8 @@ def decision(where: Origin, values: Tensor, bits: Tensor) -> Decision:
 class Given:
     """What a run decides: bits `[m]` of each decision, indices `[R, k]` and ranks `[R, n]` of each choice.
 
-    With `attached`, smooth operations are computed again instead of taken from the recording, with their gradient.
+    With `attached`, smooth operations are computed again instead of taken from the recording, with
+    their gradient.
     """
 
     bits: list[Tensor] = field(default_factory=list)
@@ -155,7 +160,9 @@ class Watch(TorchFunctionMode):
             self._kept[id(tensor)] = tensor
 
 
-def positional(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+def positional(
+    args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Arguments with the first one in front, where torch calls it `input`."""
     if args or "input" not in kwargs:
         return args, kwargs

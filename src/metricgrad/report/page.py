@@ -54,7 +54,9 @@ def write_run(folder: Path) -> Path:
     Returns:
         The page's path.
     """
-    asked, result = (json.loads((folder / f"{name}.json").read_text()) for name in ("config", "result"))
+    asked, result = (
+        json.loads((folder / f"{name}.json").read_text()) for name in ("config", "result")
+    )
     with np.load(folder / "evidence.npz", allow_pickle=False) as file:
         evidence = dict(file)
     name, chosen = result["metric"], label(result["chosen"], result["finalists"][result["chosen"]])
@@ -66,7 +68,11 @@ def write_run(folder: Path) -> Path:
         _section("How to reproduce", _reproduce(asked, result)),
     ]
     rows = result["rows"]
-    without = f", {rows['without_target']:,} left out for want of a target" if rows["without_target"] else ""
+    without = (
+        f", {rows['without_target']:,} left out for want of a target"
+        if rows["without_target"]
+        else ""
+    )
     head = f"{name} on {asked['asked']['data'] or 'digits from scikit-learn'}"
     about = (
         f"{rows['train']:,} rows for training, {rows['test']:,} for testing{without}; {result['seconds']} s; "
@@ -86,7 +92,9 @@ def write_comparison(folder: Path) -> Path:
     Returns:
         The page's path.
     """
-    asked, result = (json.loads((folder / f"{name}.json").read_text()) for name in ("config", "result"))
+    asked, result = (
+        json.loads((folder / f"{name}.json").read_text()) for name in ("config", "result")
+    )
     against = result["differences"]
     gains = [(label, found["mean"], *found["interval"]) for label, found in against.items()]
     figure = _figure(
@@ -105,7 +113,9 @@ def write_comparison(folder: Path) -> Path:
     for label, values in result["values"].items():
         found, cell = against.get(label), (label, f"{fmean(values):.4f}", f"{stdev(values):.4f}")
         more = (
-            ("", "", "") if found is None else (f"{found['mean']:+.4f}", f"{found['error']:.4f}", f"{found['p']:.3f}")
+            ("", "", "")
+            if found is None
+            else (f"{found['mean']:+.4f}", f"{found['error']:.4f}", f"{found['p']:.3f}")
         )
         cells.append((*cell, *more))
     shown = {name: found["mean"] for name, found in against.items() if found["p"] < 0.05}
@@ -117,7 +127,10 @@ def write_comparison(folder: Path) -> Path:
         )
         if names
     ]
-    verdict = " ".join(told) or "No method is shown to differ from cross-entropy with its threshold tuned."
+    verdict = (
+        " ".join(told)
+        or "No method is shown to differ from cross-entropy with its threshold tuned."
+    )
     sections = [
         _section("Comparison", figure, _table(header, cells)),
         _section("How to reproduce", _reproduce(asked, result)),
@@ -132,12 +145,17 @@ def _figures(folder: Path, result: dict[str, Any], evidence: dict[str, np.ndarra
     labels = {each: label(each, found) for each, found in finalists.items()}
     rows = [(labels[each], found["test"], *found["interval"]) for each, found in finalists.items()]
     found: list[Any] = [
-        _figure(plots.dots(rows, name, place / "comparison.png"), "95 % intervals, test data resampled.")
+        _figure(
+            plots.dots(rows, name, place / "comparison.png"), "95 % intervals, test data resampled."
+        )
     ]
     curves = {labels[each]: found["curve"] for each, found in finalists.items()}
     picture = plots.curves(curves, name, place / "curves.png")
     tuned = any(each["threshold"] is not None for each in finalists.values())
-    caption = "The loss is that of training data; the metric is the true one" + ", at its best threshold." * tuned
+    caption = (
+        "The loss is that of training data; the metric is the true one"
+        + ", at its best threshold." * tuned
+    )
     found.append(("While it trained", _figure(picture, caption if tuned else caption + ".")))
     scores = {labels[each]: evidence[f"test_{each}"] for each in finalists}
     target = evidence["test_target"]
@@ -146,7 +164,11 @@ def _figures(folder: Path, result: dict[str, Any], evidence: dict[str, np.ndarra
         picture = plots.roc_and_pr(scores, target, place / "roc_pr.png")
         title = "Before and after" if len(scores) > 1 else "Right and wrong, at every threshold"
         found.append((title, _figure(picture, "Test data.")))
-    decisions = {labels[each]: evidence[f"decided_{each}"] for each in finalists if f"decided_{each}" in evidence}
+    decisions = {
+        labels[each]: evidence[f"decided_{each}"]
+        for each in finalists
+        if f"decided_{each}" in evidence
+    }
     if decisions and target.ndim == 1:
         picture = plots.confusions(decisions, target, result["classes"], place / "confusion.png")
         found.append(("What was decided", _figure(picture, "Test data, counts of items.")))
@@ -181,8 +203,15 @@ def _thresholds(
         return float(moved(values, torch.from_numpy(truth)))
 
     valid = {labels[each]: evidence[f"valid_{each}"] for each in labels}
-    picture = plots.thresholds(valid, evidence["valid_target"], cuts, value, result["metric"], place / "threshold.png")
-    return [("Where to cut", _figure(picture, "Validation data; the dot is the threshold that was chosen."))]
+    picture = plots.thresholds(
+        valid, evidence["valid_target"], cuts, value, result["metric"], place / "threshold.png"
+    )
+    return [
+        (
+            "Where to cut",
+            _figure(picture, "Validation data; the dot is the threshold that was chosen."),
+        )
+    ]
 
 
 def _aligned(evidence: dict[str, np.ndarray]) -> dict[str, dict[str, Any]]:
@@ -202,28 +231,43 @@ def _values(result: dict[str, Any]) -> str:
     rows, finalists, bounds = [], result["finalists"], result.get("test_gain_interval")
     for name, found in finalists.items():
         cut = found["threshold"]
-        shown = f"{cut:.3g}" if isinstance(cut, float) else "" if cut is None else "one for each label"
+        shown = (
+            f"{cut:.3g}" if isinstance(cut, float) else "" if cut is None else "one for each label"
+        )
         mark = "chosen" if name == result["chosen"] else ""
-        values = f"{found['validation']:.4f}", f"{found['test']:.4f}", shown, f"{found['rate']:g}", str(found["epoch"])
+        values = (
+            f"{found['validation']:.4f}",
+            f"{found['test']:.4f}",
+            shown,
+            f"{found['rate']:g}",
+            str(found["epoch"]),
+        )
         rows.append((label(name, found), *values, mark))
-    table = _table((result["metric"], "validation", "test", "threshold", "learning rate", "epoch", ""), rows)
+    table = _table(
+        (result["metric"], "validation", "test", "threshold", "learning rate", "epoch", ""), rows
+    )
     if bounds is None:
         return table
     gain = finalists["challenger"]["test"] - finalists["cross_entropy"]["test"]
     gain = gain if result["higher_is_better"] else -gain
-    told = (
-        f"On the same test rows the challenger gains {gain:+.4f}, 95 % interval {bounds[0]:+.4f} to {bounds[1]:+.4f}."
-    )
+    told = f"On the same test rows the challenger gains {gain:+.4f}, 95 % interval {bounds[0]:+.4f} to {bounds[1]:+.4f}."
     return f"{table}<p class=quiet>{told}</p>"
 
 
 def _tried(result: dict[str, Any]) -> str:
     sign = -1 if result["higher_is_better"] else 1
     tried = sorted(
-        (each for each in result["tried"] if each["value"] is not None), key=lambda each: sign * each["value"]
+        (each for each in result["tried"] if each["value"] is not None),
+        key=lambda each: sign * each["value"],
     )
     rows = [
-        (each["method"], f"{each['rate']:g}", str(each["epochs"]), str(each["epoch"]), f"{each['value']:.4f}")
+        (
+            each["method"],
+            f"{each['rate']:g}",
+            str(each["epochs"]),
+            str(each["epoch"]),
+            f"{each['value']:.4f}",
+        )
         for each in tried
     ]
     table = _table(("loss", "learning rate", "epochs", "best epoch", "validation"), rows)
@@ -248,7 +292,8 @@ def _reproduce(asked: dict[str, Any], result: dict[str, Any]) -> str:
 def _figure(path: Path, caption: str) -> str:
     picture = path.read_bytes()
     data, text = base64.b64encode(picture).decode(), html.escape(caption)
-    # A PNG's width stands in bytes 16 to 19; one scale for all pictures, so that their letters are of one size.
+    # A PNG's width stands in bytes 16 to 19; one scale for all pictures, so that their letters are
+    # of one size.
     width = round(_SCALE * int.from_bytes(picture[16:20], "big"))
     image = f'<img alt="{text}" width="{width}" src="data:image/png;base64,{data}">'
     return f"<figure>{image}<figcaption>{text}</figcaption></figure>"

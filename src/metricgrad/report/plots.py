@@ -32,7 +32,9 @@ def _save(figure: Figure, path: Path) -> Path:
     return path
 
 
-def dots(rows: Sequence[tuple[str, float, float, float]], name: str, path: Path, sign: str = "") -> Path:
+def dots(
+    rows: Sequence[tuple[str, float, float, float]], name: str, path: Path, sign: str = ""
+) -> Path:
     """Values with intervals, one row each, the first being the one to beat.
 
     Args:
@@ -50,7 +52,12 @@ def dots(rows: Sequence[tuple[str, float, float, float]], name: str, path: Path,
         axes.plot([low, high], [-place, -place], color=color, linewidth=2, solid_capstyle="round")
         axes.plot(value, -place, "o", color=color, ms=7)
         axes.annotate(
-            f"{value:{sign}.4f}", (value, -place), (0, 7), textcoords="offset points", ha="center", fontsize=8
+            f"{value:{sign}.4f}",
+            (value, -place),
+            (0, 7),
+            textcoords="offset points",
+            ha="center",
+            fontsize=8,
         )
     axes.axvline(rows[0][1], color=USUAL, linewidth=0.8, linestyle=":")
     axes.set_yticks([-place for place in range(len(rows))], [row[0] for row in rows], fontsize=9)
@@ -71,7 +78,9 @@ def curves(found: Mapping[str, Sequence[Sequence[float | None]]], name: str, pat
         The path.
     """
     figure, (*losses, last) = _axes(3.4, 3.2, columns=len(found) + 1)
-    for (label, rows), own in zip(found.items(), losses, strict=True):  # losses have scales of their own
+    for (label, rows), own in zip(
+        found.items(), losses, strict=True
+    ):  # losses have scales of their own
         for axes, place in ((own, 0), (last, 1)):
             values = [np.nan if row[place] is None else row[place] for row in rows]
             axes.plot(range(1, len(rows) + 1), values, color=_color(label), label=label)
@@ -116,7 +125,9 @@ def thresholds(
     return _save(figure, path)
 
 
-def confusions(decisions: Mapping[str, np.ndarray], target: np.ndarray, classes: Sequence[Any], path: Path) -> Path:
+def confusions(
+    decisions: Mapping[str, np.ndarray], target: np.ndarray, classes: Sequence[Any], path: Path
+) -> Path:
     """Confusion matrices of test data, side by side.
 
     Args:
@@ -137,7 +148,13 @@ def confusions(decisions: Mapping[str, np.ndarray], target: np.ndarray, classes:
             for row, column in np.ndindex(counts.shape):
                 dark = shares[row, column] > 0.6
                 axes.text(
-                    column, row, counts[row, column], ha="center", va="center", fontsize=9, color="w" if dark else "k"
+                    column,
+                    row,
+                    counts[row, column],
+                    ha="center",
+                    va="center",
+                    fontsize=9,
+                    color="w" if dark else "k",
                 )
             axes.set_xticks(range(len(classes)), [str(each) for each in classes], fontsize=8)
             axes.set_yticks(range(len(classes)), [str(each) for each in classes], fontsize=8)
@@ -188,7 +205,9 @@ def alignment(found: Mapping[str, Mapping[str, Any]], name: str, path: Path) -> 
     """
     figure, grid = _axes(3.9, 3.3, len(found))
     for axes, (label, each) in zip(np.ravel(grid), found.items(), strict=True):
-        axes.scatter(each["losses"], each["values"], s=8, alpha=0.5, color=_color(label), edgecolors="none")
+        axes.scatter(
+            each["losses"], each["values"], s=8, alpha=0.5, color=_color(label), edgecolors="none"
+        )
         axes.set_title(f"{label}\nrank correlation {each['spearman']:.3f}", fontsize=9)
         axes.set_xlabel("loss", fontsize=9)
         axes.set_ylabel(name, fontsize=9)

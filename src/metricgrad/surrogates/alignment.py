@@ -1,7 +1,8 @@
 r"""Is this loss aligned with that metric? Rank correlations over score sets, for any loss a user has.
 
-A loss is a good guide to a metric if it falls wherever the metric gets better. Over many sets (batches of several
-models, checkpoints of one) that is a rank correlation, of which 1 means the same order (ReLoss, Table 1).
+A loss is a good guide to a metric if it falls wherever the metric gets better. Over many sets
+(batches of several models, checkpoints of one) that is a rank correlation, of which 1 means the
+same order (ReLoss, Table 1).
 """
 
 import warnings
@@ -32,7 +33,8 @@ class RankCorrelation:
     """How far a loss and a metric agree on the order of sets.
 
     Attributes:
-        spearman: Spearman's rank correlation of the loss with the metric, as a loss: 1 is the same order.
+        spearman: Spearman's rank correlation of the loss with the metric, as a loss: 1 is the same
+            order.
         kendall: Kendall's tau-b of the same.
         spearman_interval: ends of the 95 % confidence interval, by bootstrap over sets.
         kendall_interval: the same for Kendall's tau-b.
@@ -52,8 +54,13 @@ class RankCorrelation:
     metric: str
 
     def __str__(self) -> str:
-        rows = (("Spearman", self.spearman, self.spearman_interval), ("Kendall", self.kendall, self.kendall_interval))
-        found = ", ".join(f"{name} {value:.4f} ({low:.4f} to {high:.4f})" for name, value, (low, high) in rows)
+        rows = (
+            ("Spearman", self.spearman, self.spearman_interval),
+            ("Kendall", self.kendall, self.kendall_interval),
+        )
+        found = ", ".join(
+            f"{name} {value:.4f} ({low:.4f} to {high:.4f})" for name, value, (low, high) in rows
+        )
         return f"{self.loss} and {self.metric} on {len(self.losses)} sets: {found}"
 
     def __repr__(self) -> str:
@@ -72,7 +79,9 @@ class RankCorrelation:
         try:
             from matplotlib.figure import Figure
         except ModuleNotFoundError:
-            raise ModuleNotFoundError("plots need matplotlib: pip install 'metricgrad[app]'") from None
+            raise ModuleNotFoundError(
+                "plots need matplotlib: pip install 'metricgrad[app]'"
+            ) from None
         if axes is None:
             axes = Figure(figsize=(4.6, 3.6), dpi=150, layout="constrained").subplots()
         axes.scatter(self.losses, self.values, s=9, alpha=0.5, color="#2a6f97", edgecolors="none")
@@ -100,11 +109,12 @@ def rank_correlation(
     with m the metric as a loss, so that 1 means: whenever the loss is lower, the metric is better.
 
     Args:
-        loss: a surrogate, or any callable `(scores, target) -> number`, such as `torch.nn.functional.cross_entropy`.
+        loss: a surrogate, or any callable `(scores, target) -> number`, such as
+            `torch.nn.functional.cross_entropy`.
         metric: a name, a `Metric` or a callable.
-        score_sets: an iterable of score sets `(scores, target)` with leading dimensions of sets, such as
-            `mg.collect_scores` gives, or a source `(generator) -> (scores, target)`, of which 512 sets are drawn. Sets
-            on which the metric is undefined are left out.
+        score_sets: an iterable of score sets `(scores, target)` with leading dimensions of sets,
+            such as `mg.collect_scores` gives, or a source `(generator) -> (scores, target)`, of
+            which 512 sets are drawn. Sets on which the metric is undefined are left out.
         generator: source of randomness, of sources and of the bootstrap.
 
     Returns:
@@ -137,7 +147,9 @@ def rank_correlation(
     known = found.isfinite() & truth.isfinite()
     found, truth = found[known], truth[known]
     if len(truth) < 3:
-        raise ValueError(f"a rank correlation needs three sets or more with a value of both; got {len(truth)}")
+        raise ValueError(
+            f"a rank correlation needs three sets or more with a value of both; got {len(truth)}"
+        )
     for name, each in ((_name(loss), found), (chosen.name, truth)):
         if each.max() == each.min():
             raise ValueError(
@@ -150,7 +162,9 @@ def rank_correlation(
         ops.spearman(found, wanted).item(),
         ops.kendall(found, wanted).item(),
         _interval(ops.spearman(found[drawn], wanted[drawn])),
-        _interval(torch.cat([ops.kendall(found[part], wanted[part]) for part in drawn.split(_CHUNK)])),
+        _interval(
+            torch.cat([ops.kendall(found[part], wanted[part]) for part in drawn.split(_CHUNK)])
+        ),
         found,
         truth,
         _name(loss),
@@ -162,7 +176,11 @@ def _values(metric: Metric, sets: ScoreSets) -> Tensor:
     """The metric of every set, `[S]`; NaN where it has none of its own."""
     values = metric(sets.scores, sets.target, where=sets.where).double().cpu()
     inputs = metric.check(sets.scores, sets.target, sets.where)
-    return torch.where(has_value(metric, inputs, torch.ones_like(values, dtype=torch.bool)).cpu(), values, torch.nan)
+    return torch.where(
+        has_value(metric, inputs, torch.ones_like(values, dtype=torch.bool)).cpu(),
+        values,
+        torch.nan,
+    )
 
 
 def _losses(loss: Surrogate | Callable[..., Tensor], sets: ScoreSets) -> Tensor:
@@ -171,19 +189,27 @@ def _losses(loss: Surrogate | Callable[..., Tensor], sets: ScoreSets) -> Tensor:
         values, defined = loss.losses(*sets)
         return torch.where(defined, values.double(), torch.nan).cpu()
     if sets.where is not None:
-        raise ValueError("a function of your own cannot mask; pass score sets without where, or a Surrogate")
-    binary = sets.scores.shape == sets.target.shape  # torch's losses want such a target in the scores' type
+        raise ValueError(
+            "a function of your own cannot mask; pass score sets without where, or a Surrogate"
+        )
+    binary = (
+        sets.scores.shape == sets.target.shape
+    )  # torch's losses want such a target in the scores' type
     values = []
     for scores, truth in zip(sets.scores, sets.target, strict=True):
         value = torch.as_tensor(loss(scores, truth.to(scores.dtype) if binary else truth))
         if value.numel() != 1:
-            raise ValueError(f"the loss must give one number for each set; it gave shape {list(value.shape)}")
+            raise ValueError(
+                f"the loss must give one number for each set; it gave shape {list(value.shape)}"
+            )
         values.append(value.detach().double().cpu().reshape(()))
     return torch.stack(values)
 
 
 def _interval(draws: Tensor) -> tuple[float, float]:
-    low, high = torch.quantile(draws.double(), torch.tensor([0.025, 0.975], dtype=torch.float64)).tolist()
+    low, high = torch.quantile(
+        draws.double(), torch.tensor([0.025, 0.975], dtype=torch.float64)
+    ).tolist()
     return low, high
 
 

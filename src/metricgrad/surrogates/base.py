@@ -1,8 +1,9 @@
 """What a surrogate is: a differentiable stand-in for a metric, lower is better, an ordinary `nn.Module`.
 
-`loss(scores, target)` takes logits as they leave the model and gives a 0-dim tensor to call `.backward()` on: the mean
-of `per_set` over the sets on which the metric is defined. If there are none, it is 0 with a zero gradient, still
-attached to the graph, so that a training loop needs no special case.
+`loss(scores, target)` takes logits as they leave the model and gives a 0-dim tensor to call
+`.backward()` on: the mean of `per_set` over the sets on which the metric is defined. If there are
+none, it is 0 with a zero gradient, still attached to the graph, so that a training loop needs no
+special case.
 """
 
 import math
@@ -93,7 +94,9 @@ class Surrogate(nn.Module, ABC):
             return values
         return torch.where(defined, values, 0.0).sum() / defined.sum().clamp(min=1)
 
-    def _items(self, scores: Tensor, target: Tensor, where: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:
+    def _items(
+        self, scores: Tensor, target: Tensor, where: Tensor | None
+    ) -> tuple[Tensor, Tensor, Tensor | None]:
         """Binary scores and target `[..., N, 1]`, as torch's own losses like them: N items, not N sets of one."""
         metric = getattr(self, "metric", None)
         if metric is not None and ("binary" not in metric.families or is_multilabel(metric)):
@@ -161,7 +164,8 @@ def has_value(metric: Metric, inputs: Inputs, otherwise: Tensor) -> Tensor:
     Args:
         metric: the metric.
         inputs: checked by it.
-        otherwise: the answer for functions and metrics of text, which are defined wherever there is anything.
+        otherwise: the answer for functions and metrics of text, which are defined wherever there is
+            anything.
 
     Returns:
         `[...]`.
@@ -174,4 +178,8 @@ def has_value(metric: Metric, inputs: Inputs, otherwise: Tensor) -> Tensor:
 
 def full_precision(device: str) -> AbstractContextManager[Any]:
     """A context without autocast; entering one costs something, so only where there is autocast."""
-    return torch.autocast(device, enabled=False) if torch.is_autocast_enabled(device) else nullcontext()
+    return (
+        torch.autocast(device, enabled=False)
+        if torch.is_autocast_enabled(device)
+        else nullcontext()
+    )

@@ -1,12 +1,14 @@
 r"""BilevelLoss: a set network that imitates any metric, learned along with the model (Grabocka et al., 2019).
 
-The surrogate is a network of the whole set, invariant to the order of its items by construction (Eqn. 2):
+The surrogate is a network of the whole set, invariant to the order of its items by construction
+(Eqn. 2):
 
 .. math:: \hat\ell(y, \hat y) = h\Big(\frac{1}{N} \sum_i g(y_i, \hat y_i)\Big)
 
-g extracts error components of each item, their mean makes indicators of the set, h combines these. Its misfit is the
-distance from the metric as a loss (Eqn. 3 and 5), and a model descends the surrogate (Eqn. 4). What g sees of an item
-stands in `elements.py`: target and score, for each label or class where there are several.
+g extracts error components of each item, their mean makes indicators of the set, h combines these.
+Its misfit is the distance from the metric as a loss (Eqn. 3 and 5), and a model descends the
+surrogate (Eqn. 4). What g sees of an item stands in `elements.py`: target and score, for each label
+or class where there are several.
 """
 
 import itertools
@@ -48,11 +50,12 @@ _DISTANCES: dict[str, Callable[[Tensor], Tensor]] = {
 class BilevelLoss(LearnedSurrogate):
     """A learned set network in a metric's place; its value estimates the metric's, as a loss.
 
-    Fresh weights know nothing: teach them with `learn_universal` (SL-U), along with a model (SL-S), or both (SL-R);
-    `mg.JointTraining` does the last two.
+    Fresh weights know nothing: teach them with `learn_universal` (SL-U), along with a model (SL-S),
+    or both (SL-R); `mg.JointTraining` does the last two.
 
     Args:
-        metric: a name, a `Metric` or any callable `(scores, target) -> number`, scikit-learn's among them.
+        metric: a name, a `Metric` or any callable `(scores, target) -> number`, scikit-learn's
+            among them.
         hidden: widths of g and of h; the paper's by default.
         distance: of the misfit: `"l1"` (the paper's), `"l2"` or `"huber"`.
         generator: source of randomness for the weights.
@@ -84,7 +87,9 @@ class BilevelLoss(LearnedSurrogate):
         super().__init__()
         self.metric: Metric = to_metric(metric)
         if distance not in _DISTANCES:
-            raise ValueError(f"distance must be one of {', '.join(map(repr, _DISTANCES))}; got {distance!r}")
+            raise ValueError(
+                f"distance must be one of {', '.join(map(repr, _DISTANCES))}; got {distance!r}"
+            )
         self.distance: Distance = distance
         self.hidden = _widths(hidden)
         self.g = _network((2, *self.hidden[0]), generator)
@@ -106,7 +111,9 @@ class BilevelLoss(LearnedSurrogate):
     def estimate(self, elements: Elements) -> Tensor:
         """Eqn. 2 for every set, on the metric's scale: `[...]`."""
         with full_precision(elements.items.device.type):
-            return torch.addcmul(self.shift, set_network(elements, list(self.g), list(self.h)), self.scale)
+            return torch.addcmul(
+                self.shift, set_network(elements, list(self.g), list(self.h)), self.scale
+            )
 
     @torch.no_grad()
     def truth(self, inputs: Inputs) -> Tensor:
@@ -177,11 +184,12 @@ class BilevelLoss(LearnedSurrogate):
 
         Args:
             steps: of Adam; 8,000 take about half a minute, a few hundred give a rough idea.
-            source: of the sets: `"paper"` (Bernoulli targets, Normal scores), `"broad"` (`surrogates/sources.py`), or a
-                function from a generator to scores and target with a leading dimension of sets.
+            source: of the sets: `"paper"` (Bernoulli targets, Normal scores), `"broad"`
+                (`surrogates/sources.py`), or a function from a generator to scores and target with
+                a leading dimension of sets.
             sets: number of sets in each step.
-            size: items of a made-up set; that of the batches to come, as metrics of small sets are distributed
-                otherwise.
+            size: items of a made-up set; that of the batches to come, as metrics of small sets are
+                distributed otherwise.
             pool: how many sets are made up in all.
             rate: the learning rate at the start; it falls to 0.
             classes: number of classes or labels, where the scores have them.
@@ -235,8 +243,8 @@ def set_network(elements: Elements, g: Layers, h: Layers) -> Tensor:
 
     Args:
         elements: of any number of sets; for R networks at once they have a leading dimension R.
-        g: weight `[in, out]` and bias `[out]` of one layer after the other; `[R, in, out]` and `[R, 1, out]` for R
-            networks.
+        g: weight `[in, out]` and bias `[out]` of one layer after the other; `[R, in, out]` and `[R,
+            1, out]` for R networks.
         h: the same; its last layer has one output and no Leaky-ReLU.
 
     Returns:
@@ -269,7 +277,9 @@ def _network(widths: tuple[int, ...], generator: torch.Generator | None) -> nn.P
     for inputs, outputs in itertools.pairwise(widths):
         for size in ((inputs, outputs), (outputs,)):
             drawn = torch.empty(size)
-            parameters.append(nn.init.uniform_(drawn, -(inputs**-0.5), inputs**-0.5, generator=generator))
+            parameters.append(
+                nn.init.uniform_(drawn, -(inputs**-0.5), inputs**-0.5, generator=generator)
+            )
     return parameters
 
 
@@ -277,7 +287,9 @@ def _widths(hidden: Any) -> Hidden:
     """Widths of g and h; TypeError or ValueError where they are none."""
     paired = isinstance(hidden, Sequence) and len(hidden) == 2
     if not paired or not all(isinstance(part, Sequence) and len(part) for part in hidden):
-        raise ValueError(f"hidden must be the widths of g and of h, such as ((30, 30), (10, 10)); got {hidden!r}")
+        raise ValueError(
+            f"hidden must be the widths of g and of h, such as ((30, 30), (10, 10)); got {hidden!r}"
+        )
     for width in itertools.chain(*hidden):
         whole("a width in hidden", width, 1)
     return tuple(hidden[0]), tuple(hidden[1])

@@ -1,7 +1,7 @@
 r"""A loss and the ordinary one together: :math:`\ell + w \, \ell_{ordinary}`.
 
-Learned losses do best beside the ordinary one (ReLoss, Table 10): where the learned loss is flat or wrong, the ordinary
-loss still knows the way.
+Learned losses do best beside the ordinary one (ReLoss, Table 10): where the learned loss is flat or
+wrong, the ordinary loss still knows the way.
 """
 
 from typing import Any
@@ -14,13 +14,16 @@ from metricgrad.surrogates.baselines import CrossEntropy
 from metricgrad.surrogates.ordinary import ordinary_for
 
 
-def with_ordinary(loss: Surrogate, weight: float = 1.0, ordinary: Surrogate | None = None) -> "WithOrdinary":
+def with_ordinary(
+    loss: Surrogate, weight: float = 1.0, ordinary: Surrogate | None = None
+) -> "WithOrdinary":
     """A loss plus the ordinary one.
 
     Args:
         loss: any surrogate.
         weight: of the ordinary loss.
-        ordinary: what is added; None adds cross-entropy, in the shapes of the loss's metric (`ordinary.py`).
+        ordinary: what is added; None adds cross-entropy, in the shapes of the loss's metric
+            (`ordinary.py`).
 
     Returns:
         A surrogate to call like the loss itself.
@@ -37,9 +40,13 @@ def with_ordinary(loss: Surrogate, weight: float = 1.0, ordinary: Surrogate | No
         metric = getattr(loss, "metric", None)
         ordinary = CrossEntropy() if metric is None else ordinary_for(metric)
         if ordinary is None:
-            raise ValueError(f"nothing is usual for {metric}; say what to add: with_ordinary(loss, ordinary=...)")
+            raise ValueError(
+                f"nothing is usual for {metric}; say what to add: with_ordinary(loss, ordinary=...)"
+            )
     if not isinstance(ordinary, Surrogate):
-        raise TypeError(f"ordinary must be a surrogate, such as mg.baselines.Focal(); got {ordinary!r}")
+        raise TypeError(
+            f"ordinary must be a surrogate, such as mg.baselines.Focal(); got {ordinary!r}"
+        )
     return WithOrdinary(loss, weight, ordinary)
 
 
@@ -56,8 +63,14 @@ class WithOrdinary(Surrogate):
         """The sum for every set, and whether either is defined there."""
         values, defined = self.loss.losses(scores, target, where)
         more, also = self.ordinary.losses(scores, target, where)
-        return torch.where(defined, values, 0.0) + self.weight * torch.where(also, more, 0.0), defined | also
+        return torch.where(defined, values, 0.0) + self.weight * torch.where(
+            also, more, 0.0
+        ), defined | also
 
     def config(self) -> dict[str, Any]:
         """Both losses' own descriptions, and the weight."""
-        return {"loss": self.loss.description(), "weight": self.weight, "ordinary": self.ordinary.description()}
+        return {
+            "loss": self.loss.description(),
+            "weight": self.weight,
+            "ordinary": self.ordinary.description(),
+        }

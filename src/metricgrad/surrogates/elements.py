@@ -25,7 +25,8 @@ class Elements(NamedTuple):
 
     Attributes:
         items: `[..., N, 2]`, target and score; `[..., C, N, 2]` for labels and classes.
-        weights: `[..., 1, N]` or `[..., C, 1, N]`, of the mean over items: 1 / N, 0 for what does not count.
+        weights: `[..., 1, N]` or `[..., C, 1, N]`, of the mean over items: 1 / N, 0 for what does
+            not count.
         many: whether there is a dimension of labels or classes.
     """
 
@@ -48,7 +49,9 @@ class Elements(NamedTuple):
 
     def mean_of_labels(self, values: Tensor) -> Tensor:
         """The mean over the labels or classes with anything that counts, `[...]` from `[..., C]`."""
-        return ops.masked_mean(values, (self.weights > 0).any(-1).squeeze(-1)) if self.many else values
+        return (
+            ops.masked_mean(values, (self.weights > 0).any(-1).squeeze(-1)) if self.many else values
+        )
 
 
 def is_multilabel(metric: Metric) -> bool:
@@ -75,7 +78,11 @@ def to_elements(metric: Metric, inputs: Inputs, dtype: torch.dtype) -> Elements:
     if known and scores.shape == target.shape:
         many = is_multilabel(metric)
     elif known and scores.shape[:-1] == target.shape and not target.is_floating_point():
-        many, target, scores = True, one_hot(target, scores.shape[-1]), ops.log_odds(scores).to(scores.dtype)
+        many, target, scores = (
+            True,
+            one_hot(target, scores.shape[-1]),
+            ops.log_odds(scores).to(scores.dtype),
+        )
         where = None if where is None else where.unsqueeze(-1)
     else:
         raise ValueError(
@@ -88,7 +95,9 @@ def to_elements(metric: Metric, inputs: Inputs, dtype: torch.dtype) -> Elements:
     else:
         where = (where.unsqueeze(-1) if where.dim() < scores.dim() else where).expand(scores.shape)
         weights = where.to(items.dtype) / where.sum(-1 - many, keepdim=True).clamp(min=1)
-        items = items.masked_fill(~where.unsqueeze(-1), 0.0)  # a function's target may hold anything there
+        items = items.masked_fill(
+            ~where.unsqueeze(-1), 0.0
+        )  # a function's target may hold anything there
     if many:
         items, weights = items.transpose(-2, -3), weights.transpose(-1, -2)
     return Elements(items, weights.unsqueeze(-2), many)

@@ -25,9 +25,11 @@ class Ranked(NamedTuple):
     Attributes:
         spearman: rank correlation of the loss with the metric, as a loss.
         kendall: Kendall's tau-b of the same.
-        ordinary_spearman: that of the ordinary loss (`ordinary.py`); NaN if there is none for such targets.
+        ordinary_spearman: that of the ordinary loss (`ordinary.py`); NaN if there is none for such
+            targets.
         ordinary_kendall: the same by Kendall's tau-b.
-        penalty: the gradient penalty (Eqn. 8) there, of the loss scaled so that gradients have the mean length 1.
+        penalty: the gradient penalty (Eqn. 8) there, of the loss scaled so that gradients have the
+            mean length 1.
         step: the moment that was best.
         curve: step, misfit while learning, and held-out Spearman, at every look.
     """
@@ -64,12 +66,16 @@ class Exam:
             )
         self.ordinary = _ordinary_losses(loss, self.groups, self.known)
         beside = self._both(self.ordinary)
-        self.beside = "" if self.ordinary is None else f" (ordinary {beside[0]:.4f}, {beside[1]:.4f})"
+        self.beside = (
+            "" if self.ordinary is None else f" (ordinary {beside[0]:.4f}, {beside[1]:.4f})"
+        )
 
     @torch.no_grad()
     def raw(self, loss: "ReLoss") -> Tensor:
         """The loss of every set, as it is ranked."""
-        parts = [loss.raw(loss.check(*chunk)) for sets in self.groups for chunk in sets.chunks(_CHUNK)]
+        parts = [
+            loss.raw(loss.check(*chunk)) for sets in self.groups for chunk in sets.chunks(_CHUNK)
+        ]
         return torch.cat(parts)[self.known]
 
     def look(self, loss: "ReLoss") -> tuple[float, float]:
@@ -103,7 +109,12 @@ def _ordinary_losses(loss: "ReLoss", groups: list[ScoreSets], known: Tensor) -> 
         return None
     try:
         return torch.cat([ordinary.per_set(*sets) for sets in groups])[known]
-    except (ValueError, TypeError, RuntimeError, IndexError):  # a function may have targets of any kind
+    except (
+        ValueError,
+        TypeError,
+        RuntimeError,
+        IndexError,
+    ):  # a function may have targets of any kind
         return None
 
 

@@ -4,9 +4,10 @@ r"""Learning a loss by rank correlation: Algorithm 1 of ReLoss, all sets of a st
     losses and metric values of all of them; ranks, their correlation, the gradient penalty
     a step of Adam down Eqn. 9
 
-Every now and then the correlation with the metric is taken on held-out sets, with exact ranks, and the best moment is
-what remains. A fresh network may start upside down, with a loss that rises where the metric gets better; the penalty
-is blind to that and would hold it there, so its sign is set by the first sets, and again should it turn over later.
+Every now and then the correlation with the metric is taken on held-out sets, with exact ranks, and
+the best moment is what remains. A fresh network may start upside down, with a loss that rises where
+the metric gets better; the penalty is blind to that and would hold it there, so its sign is set by
+the first sets, and again should it turn over later.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -49,14 +50,22 @@ def learn(
     generator: torch.Generator | None,
 ) -> Ranked:
     """Teaches a loss; `ReLoss.learn` describes the arguments."""
-    for option, value, least in (("steps", steps, 1), ("sets", sets, 4), ("size", 2 if size is None else size, 2)):
+    for option, value, least in (
+        ("steps", steps, 1),
+        ("sets", sets, 4),
+        ("size", 2 if size is None else size, 2),
+    ):
         whole(option, value, least)
     if not 0 <= share <= 1 or not rate > 0:
-        raise ValueError(f"share must be from 0 to 1, and rate above 0; got share={share} and rate={rate}")
+        raise ValueError(
+            f"share must be from 0 to 1, and rate above 0; got share={share} and rate={rate}"
+        )
     pool = None if sources is None else Pool.of(sources)
     made = _made_up(loss, pool, sets, size, classes) if share or pool is None else None
     if pool is None and made is None:
-        raise ValueError(f"{loss.metric.name} has no made-up sets; pass sources, such as mg.collect_scores gives")
+        raise ValueError(
+            f"{loss.metric.name} has no made-up sets; pass sources, such as mg.collect_scores gives"
+        )
     held = Pool([made] if made else [], []) if valid is None else Pool.of(valid)
     if pool is not None and valid is None:
         pool, held = pool.split(_SHARE_HELD, generator)
@@ -132,7 +141,10 @@ def joint_misfit(loss: "ReLoss", groups: list[ScoreSets]) -> Tensor:
         )
     counts = torch.tensor([len(sets.target) for sets in groups], dtype=raw.dtype)
     penalties = torch.stack([part[2] for part in parts])
-    return loss.distance(raw, truth) + loss.penalty * (penalties * counts.to(raw.device)).sum() / counts.sum()
+    return (
+        loss.distance(raw, truth)
+        + loss.penalty * (penalties * counts.to(raw.device)).sum() / counts.sum()
+    )
 
 
 class Lesson:
@@ -146,7 +158,9 @@ class Lesson:
         relabel: whether the labels of the models' sets are replaced.
     """
 
-    def __init__(self, pool: Pool | None, made: Source | None, share: float, sets: int, relabel: bool) -> None:
+    def __init__(
+        self, pool: Pool | None, made: Source | None, share: float, sets: int, relabel: bool
+    ) -> None:
         self.pool = pool
         self.made = None if made is None else Pool([made], [])
         made_up = sets if pool is None else 0 if made is None else round(share * sets)
@@ -172,7 +186,9 @@ def _orient(loss: "ReLoss", groups: list[ScoreSets]) -> None:
         loss.orientation.neg_()
 
 
-def _made_up(loss: "ReLoss", pool: Pool | None, sets: int, size: int | None, classes: int | None) -> Source | None:
+def _made_up(
+    loss: "ReLoss", pool: Pool | None, sets: int, size: int | None, classes: int | None
+) -> Source | None:
     """The source of made-up sets for a metric's kind of scores, shaped as the stored ones; None where there is none."""
     metric = loss.metric
     if {"text", "pose", "segmentation"} & set(metric.families):

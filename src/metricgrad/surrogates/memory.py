@@ -1,8 +1,9 @@
 """Memory: past scores join the set, for small batches and rare positives.
 
-A metric of a set is about many items at once; a batch of 16 with one positive in a hundred hardly ever has one. With a
-memory the set is the batch and the most recent items before it. Past scores are detached: they are compared with, and
-only the batch receives a gradient. They grow stale as the model moves, so a memory is no longer than it needs to be.
+A metric of a set is about many items at once; a batch of 16 with one positive in a hundred hardly
+ever has one. With a memory the set is the batch and the most recent items before it. Past scores
+are detached: they are compared with, and only the batch receives a gradient. They grow stale as the
+model moves, so a memory is no longer than it needs to be.
 """
 
 from typing import Any
@@ -22,7 +23,8 @@ def with_memory(loss: Surrogate, size: int = 4096) -> "WithMemory":
         size: how many past items are kept, the most recent ones.
 
     Returns:
-        A surrogate to call like the loss itself, with one flat set per call. In `eval()` mode it is the loss alone.
+        A surrogate to call like the loss itself, with one flat set per call. In `eval()` mode it is
+        the loss alone.
 
     Example:
         >>> import metricgrad as mg
@@ -61,7 +63,9 @@ class WithMemory(Surrogate):
         if scores.dim() == target.dim() + 1 and scores.shape[-1] == 1:
             scores = scores.squeeze(-1)
         if where is not None and where.dim() > 1:
-            raise ValueError(f"with_memory takes one flag per item as where; got shape {list(where.shape)}")
+            raise ValueError(
+                f"with_memory takes one flag per item as where; got shape {list(where.shape)}"
+            )
         kept = slice(None) if where is None else where.to(torch.bool)
         now, truth = scores[kept], target[kept]
         if len(self.scores) and self.scores.shape[1:] != now.shape[1:]:
@@ -70,10 +74,16 @@ class WithMemory(Surrogate):
                 "Call forget() before another kind of data"
             )
         past = self.scores.to(now), self.target.to(truth)
-        joined = (torch.cat([now, past[0]]), torch.cat([truth, past[1]])) if len(self.scores) else (now, truth)
+        joined = (
+            (torch.cat([now, past[0]]), torch.cat([truth, past[1]]))
+            if len(self.scores)
+            else (now, truth)
+        )
         values, defined = self.loss.losses(*joined, None)
         if values.dim():
-            raise ValueError(f"with_memory takes one flat set, without set dimensions; got scores {list(scores.shape)}")
+            raise ValueError(
+                f"with_memory takes one flat set, without set dimensions; got scores {list(scores.shape)}"
+            )
         self.scores, self.target = (part[: self.size].detach() for part in joined)
         return values, defined
 
@@ -86,7 +96,9 @@ class WithMemory(Surrogate):
         self.scores, self.target = self.scores[:0].flatten(), self.target[:0].flatten()
 
 
-def _take_stored_shape(module: WithMemory, state_dict: dict[str, Any], prefix: str, *_: Any) -> None:
+def _take_stored_shape(
+    module: WithMemory, state_dict: dict[str, Any], prefix: str, *_: Any
+) -> None:
     """A memory may be of any length when it is saved."""
     for name in ("scores", "target"):
         if prefix + name in state_dict:

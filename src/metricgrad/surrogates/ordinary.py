@@ -58,7 +58,9 @@ class Ordinary(Surrogate):
     def losses(self, scores: Tensor, target: Tensor, where: Tensor | None) -> tuple[Tensor, Tensor]:
         """Cross-entropy of every set, and whether there is anything to learn from it."""
         kind = _kind(self.metric)
-        parts: Parts = (scores, target, where) if kind is None else kind(self.metric, scores, target, where)
+        parts: Parts = (
+            (scores, target, where) if kind is None else kind(self.metric, scores, target, where)
+        )
         return CrossEntropy().losses(*parts)
 
     def config(self) -> dict[str, Any]:
@@ -90,7 +92,11 @@ def _pixels(_metric: Metric, scores: Tensor, target: Tensor, where: Tensor | Non
 def _labels(_metric: Metric, scores: Tensor, target: Tensor, where: Tensor | None) -> Parts:
     """`where` has a flag per item or per label."""
     if where is not None:
-        where = (where.unsqueeze(-1) if where.dim() < scores.dim() else where).expand(scores.shape).flatten(-2)
+        where = (
+            (where.unsqueeze(-1) if where.dim() < scores.dim() else where)
+            .expand(scores.shape)
+            .flatten(-2)
+        )
     return scores.flatten(-2), target.flatten(-2), where
 
 
@@ -114,7 +120,11 @@ def _start_and_end(_metric: Metric, scores: Tensor, target: Tensor, where: Tenso
     """Two items for every text: its places are the classes, the answer's first and last position the targets."""
     length = scores.shape[-2]
     places = torch.arange(length, device=scores.device)
-    counted = torch.ones_like(scores[..., 0], dtype=torch.bool) if where is None else where.expand(scores.shape[:-1])
+    counted = (
+        torch.ones_like(scores[..., 0], dtype=torch.bool)
+        if where is None
+        else where.expand(scores.shape[:-1])
+    )
     hidden = scores.masked_fill(~counted.unsqueeze(-1), torch.finfo(scores.dtype).min / 4)
     inside = (target.unsqueeze(-2) == places.unsqueeze(-1)).any(-1) & counted
     first = torch.where(inside, places, length).amin(-1)

@@ -1,12 +1,14 @@
 r"""How a comparison becomes a soft bit: smooth steps h and their derivatives.
 
-The paper's step is the sigmoid (Eqn. 9). It saturates on both sides: comparisons that are hopelessly lost get no
-gradient, which is what one wants where labels are noisy, and not where a model can fit everything. The q family
+The paper's step is the sigmoid (Eqn. 9). It saturates on both sides: comparisons that are
+hopelessly lost get no gradient, which is what one wants where labels are noisy, and not where a
+model can fit everything. The q family
 
 .. math:: h_q(c) = 1 - (1 - \sigma(c)^q) / q
 
-runs from the sigmoid (q = 1) to 1 + log sigmoid, the logistic loss (q = 0), which never lets go of a lost comparison.
-Steps other than the sigmoid leave [0, 1]: they suit the multilinear interpolation, not IDW.
+runs from the sigmoid (q = 1) to 1 + log sigmoid, the logistic loss (q = 0), which never lets go of
+a lost comparison. Steps other than the sigmoid leave [0, 1]: they suit the multilinear
+interpolation, not IDW.
 """
 
 from typing import Literal, NamedTuple
@@ -54,7 +56,9 @@ class Relaxation(NamedTuple):
         if self.kind == "squared_hinge":
             return 2 * weight * F.relu(1 - c)
         if self.q == 1:
-            return _sigmoid_slope(weight, c.sigmoid_())  # weight * sigmoid * (1 - sigmoid), in one pass
+            return _sigmoid_slope(
+                weight, c.sigmoid_()
+            )  # weight * sigmoid * (1 - sigmoid), in one pass
         fall = weight * torch.sigmoid(-c)
         return fall if self.q == 0 else torch.exp(self.q * F.logsigmoid(c)) * fall
 

@@ -1,14 +1,14 @@
 r"""ReLoss: a loss that ranks sets of scores as the metric does, learned once, then frozen (Huang et al., ICLR 2022).
 
-A small network turns the scores and target of a set into one number. It is taught to have the metric's order over sets
-(`correlation.py`, Eqn. 7 to 9) from made-up sets and the outputs of models (`learning.py`, Algorithm 1), and then used
-like cross-entropy, by any model:
+A small network turns the scores and target of a set into one number. It is taught to have the
+metric's order over sets (`correlation.py`, Eqn. 7 to 9) from made-up sets and the outputs of models
+(`learning.py`, Algorithm 1), and then used like cross-entropy, by any model:
 
     loss = mg.ReLoss.pretrained("f1")          # learned by this project, from data of its own
     loss = mg.ReLoss("f1"); loss.learn(...)    # learned from your models' scores
 
-A ranking has no scale. So that its value can be read, an affine map of it that is nearest to the metric, as a loss, is
-fitted on held-out sets when learning ends.
+A ranking has no scale. So that its value can be read, an affine map of it that is nearest to the
+metric, as a loss, is fitted on held-out sets when learning ends.
 """
 
 import warnings
@@ -31,7 +31,13 @@ from metricgrad.surrogates.base import (
     metric_config,
     metric_from_config,
 )
-from metricgrad.surrogates.correlation import Rank, Smooth, gradient_norms, gradient_penalty, soft_spearman
+from metricgrad.surrogates.correlation import (
+    Rank,
+    Smooth,
+    gradient_norms,
+    gradient_penalty,
+    soft_spearman,
+)
 from metricgrad.surrogates.elements import is_multilabel
 from metricgrad.surrogates.exam import Ranked
 from metricgrad.surrogates.learning import learn
@@ -40,7 +46,14 @@ Objective = Literal["correlation", "approximation"]
 _SETTINGS = ("penalty", "smooth", "rank", "objective", "slope")
 _NETS = {
     cls.__name__: cls
-    for cls in (nets.Classification, nets.SetNetwork, nets.Embeddings, nets.Heatmaps, nets.Sequence, nets.Spans)
+    for cls in (
+        nets.Classification,
+        nets.SetNetwork,
+        nets.Embeddings,
+        nets.Heatmaps,
+        nets.Sequence,
+        nets.Spans,
+    )
 }
 
 
@@ -52,10 +65,12 @@ class ReLoss(LearnedSurrogate):
         net: from the scores and target of sets to one number each: one of `mg.nets`, or any module
             `(scores, target, where) -> [...]`. None takes the one for the metric's kind of scores.
         penalty: weight of the gradient penalty (Eqn. 9); 0 leaves it out.
-        smooth: what it penalises: gradients of sets that are longer than three times the mean (`"at_most"`), or all
-            that differ from 1, as in the paper (`"equal"`, Eqn. 8).
-        rank: how losses are ranked with a gradient: `"pairwise"`, or the paper's `"sorting_network"` (needs diffsort).
-        objective: `"correlation"` (Eqn. 7), or `"approximation"` of the metric's value, to compare with (Eqn. 5).
+        smooth: what it penalises: gradients of sets that are longer than three times the mean
+            (`"at_most"`), or all that differ from 1, as in the paper (`"equal"`, Eqn. 8).
+        rank: how losses are ranked with a gradient: `"pairwise"`, or the paper's
+            `"sorting_network"` (needs diffsort).
+        objective: `"correlation"` (Eqn. 7), or `"approximation"` of the metric's value, to compare
+            with (Eqn. 5).
         slope: of the comparisons that make ranks, in units of the losses' spread.
         generator: source of randomness for the weights.
 
@@ -97,9 +112,13 @@ class ReLoss(LearnedSurrogate):
             ("smooth", smooth, Smooth),
         ):
             if value not in get_args(known):
-                raise ValueError(f"{name} must be one of {', '.join(map(repr, get_args(known)))}; got {value!r}")
+                raise ValueError(
+                    f"{name} must be one of {', '.join(map(repr, get_args(known)))}; got {value!r}"
+                )
         if not penalty >= 0 or not slope > 0:
-            raise ValueError(f"penalty must be 0 or more, and slope above 0; got penalty={penalty} and slope={slope}")
+            raise ValueError(
+                f"penalty must be 0 or more, and slope above 0; got penalty={penalty} and slope={slope}"
+            )
         self.penalty, self.slope = penalty, slope
         self.rank: Rank = rank
         self.objective: Objective = objective
@@ -115,19 +134,21 @@ class ReLoss(LearnedSurrogate):
         """A loss that ships with the library, learned and frozen.
 
         Args:
-            name: of its metric: `"accuracy"` for classes, `"f1"`, `"auc"`, `"average_precision"` or `"mcc"` for binary
-                scores.
+            name: of its metric: `"accuracy"` for classes, `"f1"`, `"auc"`, `"average_precision"` or
+                `"mcc"` for binary scores.
 
         Returns:
-            The loss; `metricgrad learn NAME --out FILE` makes it again, and a JSON file beside it in the package says
-            from what it was learned and how well it ranks.
+            The loss; `metricgrad learn NAME --out FILE` makes it again, and a JSON file beside it
+            in the package says from what it was learned and how well it ranks.
 
         Example:
             >>> import metricgrad as mg
             >>> loss = mg.ReLoss.pretrained("f1")
             >>> loss(torch.randn(100, requires_grad=True), torch.arange(100) % 3 == 0).backward()
         """
-        from metricgrad.surrogates.saving import load_surrogate  # which knows all surrogates, this one among them
+        from metricgrad.surrogates.saving import (
+            load_surrogate,
+        )  # which knows all surrogates, this one among them
 
         folder = Path(__file__).parent.parent / "pretrained"
         known = sorted(path.stem for path in folder.glob("*.safetensors"))
@@ -143,7 +164,11 @@ class ReLoss(LearnedSurrogate):
         """The network's value for every set on the metric's scale, and whether the metric has a value there."""
         inputs = self.check(scores, target, where)
         values = torch.addcmul(self.shift, self.raw(inputs), self.scale)
-        counted = torch.ones_like(inputs.target, dtype=torch.bool) if inputs.where is None else inputs.where
+        counted = (
+            torch.ones_like(inputs.target, dtype=torch.bool)
+            if inputs.where is None
+            else inputs.where
+        )
         return values, has_value(self.metric, inputs, counted.flatten(values.dim()).any(-1))
 
     def _watch(self, defined: Tensor) -> None:
@@ -175,8 +200,9 @@ class ReLoss(LearnedSurrogate):
 
         .. math:: 1 - \rho_S(\ell, m) + \lambda \, (\|\nabla_s \ell\| - 1)^2
 
-        with the metric m as a loss: Eqn. 9 plus 1, for `smooth="equal"`. With `objective="approximation"` the first
-        part is the mean of :math:`(\ell - m)^2` instead (Eqn. 5).
+        with the metric m as a loss: Eqn. 9 plus 1, for `smooth="equal"`. With
+        `objective="approximation"` the first part is the mean of :math:`(\ell - m)^2` instead (Eqn.
+        5).
 
         Args:
             scores: `[..., N, *]`, several sets; no gradient goes there.
@@ -189,11 +215,15 @@ class ReLoss(LearnedSurrogate):
         raw, truth, penalty = self.compare(scores, target, where)
         return self.distance(raw, truth) + self.penalty * penalty
 
-    def compare(self, scores: Tensor, target: Tensor, where: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+    def compare(
+        self, scores: Tensor, target: Tensor, where: Tensor | None
+    ) -> tuple[Tensor, Tensor, Tensor]:
         """Raw losses and truths of the sets that have one, `[S]` each, and the gradient penalty of all sets."""
         truth = self.truth(scores, target, where).flatten()
         inputs = self.check(scores.detach(), target, where)
-        inputs = inputs._replace(scores=inputs.scores.to(self.scale.dtype).requires_grad_(self.penalty > 0))
+        inputs = inputs._replace(
+            scores=inputs.scores.to(self.scale.dtype).requires_grad_(self.penalty > 0)
+        )
         raw = self.raw(inputs)
         penalty = raw.new_zeros(())
         if self.penalty > 0:
@@ -204,11 +234,17 @@ class ReLoss(LearnedSurrogate):
     def steepness(self, raw: Tensor, inputs: Inputs) -> Tensor:
         """The length of the gradient of raw losses `[...]` that were computed from these inputs, `[...]`.
 
-        A network that does not see the scale of a set has gradients of 1 / scale, which are no steeper for that; they
-        are measured in units of the set's spread.
+        A network that does not see the scale of a set has gradients of 1 / scale, which are no
+        steeper for that; they are measured in units of the set's spread.
         """
         lead, where = raw.dim(), inputs.where
-        counts = None if where is None else where.flatten(lead + 1).any(-1) if where.dim() > lead + 1 else where
+        counts = (
+            None
+            if where is None
+            else where.flatten(lead + 1).any(-1)
+            if where.dim() > lead + 1
+            else where
+        )
         norms = gradient_norms(raw, inputs.scores, None if counts is None else counts.sum(-1))
         if not (isinstance(self.net, nets.SetNetwork) and self.net.options["standardise"]):
             return norms
@@ -242,22 +278,27 @@ class ReLoss(LearnedSurrogate):
     ) -> Ranked:
         """Learns to rank as the metric does (Algorithm 1), keeps the best moment, and freezes the loss.
 
-        Called again, it goes on from where it is: once after every epoch, that is alternate training (Table 11).
+        Called again, it goes on from where it is: once after every epoch, that is alternate
+        training (Table 11).
 
         Args:
-            sources: a source `(generator) -> (scores, target)`, or an iterable of sources and of score sets
-                `(scores, target)`, such as `mg.collect_scores` gives; None learns from made-up sets alone.
+            sources: a source `(generator) -> (scores, target)`, or an iterable of sources and of
+                score sets `(scores, target)`, such as `mg.collect_scores` gives; None learns from
+                made-up sets alone.
             steps: of Adam.
-            share: p, of made-up sets among those of a step (`surrogates/sources.py`, the generator G_R). Text, poses
-                and label maps have none.
+            share: p, of made-up sets among those of a step (`surrogates/sources.py`, the generator
+                G_R). Text, poses and label maps have none.
             sets: in each step, N.
             size: items of a made-up set; None makes them as large as the stored ones, else 128.
-            classes: of made-up sets, where the scores have classes and no stored set shows how many.
+            classes: of made-up sets, where the scores have classes and no stored set shows how
+                many.
             rate: the learning rate at the start; it falls to 0.
-            relabel: replaces the labels of stored sets as the released code does, so that accuracies are spread evenly:
-                the predicted class, but for a random part of the items, which get any.
+            relabel: replaces the labels of stored sets as the released code does, so that
+                accuracies are spread evenly: the predicted class, but for a random part of the
+                items, which get any.
             valid: sources of held-out sets; None holds a fifth of the stored sets back.
-            progress: shows a bar, on a terminal, with the correlations of this loss and of the ordinary one.
+            progress: shows a bar, on a terminal, with the correlations of this loss and of the
+                ordinary one.
             generator: source of randomness.
 
         Returns:
@@ -283,10 +324,17 @@ class ReLoss(LearnedSurrogate):
         own = isinstance(self.net, nets.LossNet)
         net = {"kind": type(self.net).__name__, "options": self.net.options if own else None}
         settings = {name: getattr(self, name) for name in _SETTINGS}
-        return {"metric": metric_config(self.metric), "net": net, **settings, "learned": self.learned}
+        return {
+            "metric": metric_config(self.metric),
+            "net": net,
+            **settings,
+            "learned": self.learned,
+        }
 
     @classmethod
-    def from_config(cls, config: dict[str, Any], metric: Any, net: nn.Module | None = None) -> "ReLoss":
+    def from_config(
+        cls, config: dict[str, Any], metric: Any, net: nn.Module | None = None
+    ) -> "ReLoss":
         """The loss that `config` describes; a metric or network given replaces the stored one."""
         kind, options = config["net"]["kind"], config["net"]["options"]
         if net is None and options is None:
@@ -325,8 +373,12 @@ def default_net(metric: Metric, generator: torch.Generator | None) -> nets.LossN
         spans = getattr(metric, "decode", None) is decode_spans
         return nets.Spans(generator=generator) if spans else nets.Sequence(generator=generator)
     if "pose" in metric.families:
-        raise ValueError(f"a network for {metric.name} must know the maps' size; pass net=mg.nets.Heatmaps((64, 48))")
+        raise ValueError(
+            f"a network for {metric.name} must know the maps' size; pass net=mg.nets.Heatmaps((64, 48))"
+        )
     if metric.name in ("accuracy", "error_rate") and not is_multilabel(metric):
         return nets.Classification(generator=generator)
     # Metrics of order alone do not change with the scores' scale; the others have a threshold.
-    return nets.SetNetwork(standardise=metric.ties not in ("negative", "first", "own"), generator=generator)
+    return nets.SetNetwork(
+        standardise=metric.ties not in ("negative", "first", "own"), generator=generator
+    )

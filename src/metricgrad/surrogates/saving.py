@@ -19,13 +19,17 @@ _BASELINES = [each for each in vars(baselines).values() if isinstance(each, type
 _CLASSES = {cls.__name__: cls for cls in (UniLoss, BilevelLoss, Ordinary, *_BASELINES)}
 
 
-def load_surrogate(path: str | Path, *, metric: Any = None, net: nn.Module | None = None) -> Surrogate:
+def load_surrogate(
+    path: str | Path, *, metric: Any = None, net: nn.Module | None = None
+) -> Surrogate:
     """The surrogate that `loss.save(path)` wrote, exactly as it was.
 
     Args:
         path: the file.
-        metric: a metric or function in place of the stored metric; needed where that is a function of the user's own.
-        net: the network of a `ReLoss`, where that is a module of the user's own; its weights come from the file.
+        metric: a metric or function in place of the stored metric; needed where that is a function
+            of the user's own.
+        net: the network of a `ReLoss`, where that is a module of the user's own; its weights come
+            from the file.
 
     Returns:
         The surrogate.

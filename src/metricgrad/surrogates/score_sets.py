@@ -1,7 +1,7 @@
 """Score sets, stored ones of models and made-up ones, to draw from while a loss is learned.
 
-A loss that is to rank models as the metric does has to see models: bad ones, middling ones, good ones. The checkpoints
-of one ordinary training are all three (ReLoss, Sec. 4.3, the generator G_M).
+A loss that is to rank models as the metric does has to see models: bad ones, middling ones, good
+ones. The checkpoints of one ordinary training are all three (ReLoss, Sec. 4.3, the generator G_M).
 """
 
 from typing import Any, NamedTuple
@@ -28,7 +28,11 @@ class ScoreSets(NamedTuple):
 
     def some(self, index: Any) -> "ScoreSets":
         """Those of some of the sets."""
-        return ScoreSets(self.scores[index], self.target[index], None if self.where is None else self.where[index])
+        return ScoreSets(
+            self.scores[index],
+            self.target[index],
+            None if self.where is None else self.where[index],
+        )
 
     def chunks(self, most: int) -> "list[ScoreSets]":
         """The same sets, so many at a time."""
@@ -63,7 +67,9 @@ class Pool:
             held = min(len(order) - 1, max(1, round(share * len(order))))
             first.append(sets.some(order[held:]))
             second += [sets.some(order[:held])] * bool(held)
-        return Pool(self.sources, first), Pool(self.sources, second if second or self.sources else first)
+        return Pool(self.sources, first), Pool(
+            self.sources, second if second or self.sources else first
+        )
 
     def draw(self, number: int, generator: torch.Generator | None) -> list[ScoreSets]:
         """About so many sets at random, those of one shape together."""
@@ -84,20 +90,37 @@ class Pool:
         drawn = torch.randint(int(sizes.sum()), (number,), generator=generator)
         which = torch.bucketize(drawn, sizes.cumsum(0), right=True)
         start = sizes.cumsum(0) - sizes
-        return [self.stored[each].some((drawn - start[each])[which == each]) for each in which.unique().tolist()]
+        return [
+            self.stored[each].some((drawn - start[each])[which == each])
+            for each in which.unique().tolist()
+        ]
 
 
 def _is_one(given: Any) -> bool:
     """Whether this is one score set, (scores, target), and not several."""
-    return isinstance(given, tuple) and len(given) in (2, 3) and all(hasattr(part, "shape") for part in given[:2])
+    return (
+        isinstance(given, tuple)
+        and len(given) in (2, 3)
+        and all(hasattr(part, "shape") for part in given[:2])
+    )
 
 
 def to_sets(given: Any) -> ScoreSets:
     """Score sets with one leading dimension; ValueError for anything else."""
     if not isinstance(given, tuple | list) or len(given) not in (2, 3):
-        raise TypeError(f"a score set is (scores, target), or (scores, target, where); got {type(given).__name__}")
-    scores, target, where = (None if part is None else torch.as_tensor(part).detach() for part in (*given, None)[:3])
-    if scores is None or target is None or scores.dim() < 2 or not len(scores) or len(scores) != len(target):
+        raise TypeError(
+            f"a score set is (scores, target), or (scores, target, where); got {type(given).__name__}"
+        )
+    scores, target, where = (
+        None if part is None else torch.as_tensor(part).detach() for part in (*given, None)[:3]
+    )
+    if (
+        scores is None
+        or target is None
+        or scores.dim() < 2
+        or not len(scores)
+        or len(scores) != len(target)
+    ):
         raise ValueError(
             "a score set needs a leading dimension of sets, the same for scores and target; got scores "
             f"{None if scores is None else shape(scores)} and target {None if target is None else shape(target)}"
@@ -109,7 +132,11 @@ def together(groups: list[ScoreSets]) -> list[ScoreSets]:
     """Sets of one shape in one place, so that a network runs once for all of them."""
     by_shape: dict[Any, list[ScoreSets]] = {}
     for sets in groups:
-        key = sets.scores.shape[1:], sets.target.shape[1:], None if sets.where is None else sets.where.shape[1:]
+        key = (
+            sets.scores.shape[1:],
+            sets.target.shape[1:],
+            None if sets.where is None else sets.where.shape[1:],
+        )
         by_shape.setdefault((key, sets.target.is_floating_point()), []).append(sets)
     return [_joined(alike) for alike in by_shape.values()]
 
@@ -118,7 +145,10 @@ def _joined(alike: list[ScoreSets]) -> ScoreSets:
     if len(alike) == 1:
         return alike[0]
     where = [sets.where for sets in alike if sets.where is not None]
-    scores, target = torch.cat([sets.scores for sets in alike]), torch.cat([sets.target for sets in alike])
+    scores, target = (
+        torch.cat([sets.scores for sets in alike]),
+        torch.cat([sets.target for sets in alike]),
+    )
     return ScoreSets(scores, target, torch.cat(where) if where else None)
 
 

@@ -1,13 +1,13 @@
 r"""Sources of score sets: made-up scores and targets from which a surrogate learns a metric before it sees a model.
 
-Learning Surrogate Losses draws targets y ~ Bernoulli(p) and scores s ~ Normal(mu, sigma^2), apart from each other
-(Eqn. 3): all sets are alike there, those of a model that knows nothing. `broad` sets differ from one another as models
-in training do:
+Learning Surrogate Losses draws targets y ~ Bernoulli(p) and scores s ~ Normal(mu, sigma^2), apart
+from each other (Eqn. 3): all sets are alike there, those of a model that knows nothing. `broad`
+sets differ from one another as models in training do:
 
     s = spread * Normal(0, 1) + separation * (y - 1/2) + shift,    y ~ Bernoulli(prevalence)
 
-with a spread, separation, shift and prevalence of its own for each set. With classes, the class of the target is the
-one that is raised, and every class has a shift of its own.
+with a spread, separation, shift and prevalence of its own for each set. With classes, the class of
+the target is the one that is raised, and every class has a shift of its own.
 """
 
 from collections.abc import Callable
@@ -45,8 +45,8 @@ def paper(
         multilabel: with classes, a target for each of them instead of one of them.
 
     Returns:
-        A source: from a generator to scores and target, `[sets, N]` each, `[sets, N, C]` and `[sets, N]` with classes,
-        `[sets, N, C]` each with labels.
+        A source: from a generator to scores and target, `[sets, N]` each, `[sets, N, C]` and
+        `[sets, N]` with classes, `[sets, N, C]` each with labels.
 
     Example:
         >>> scores, target = paper(sets=3, size=5)(torch.Generator().manual_seed(0))
@@ -66,11 +66,13 @@ def paper(
     return draw
 
 
-def broad(sets: int = 64, size: int = 100, *, classes: int | None = None, multilabel: bool = False) -> Source:
+def broad(
+    sets: int = 64, size: int = 100, *, classes: int | None = None, multilabel: bool = False
+) -> Source:
     """Sets as different from one another as those of models in training, a quarter of them the paper's.
 
-    Spreads are drawn from 0.2 to 2.2, separations from -1 to 5, shifts from Normal(0, 1); the prevalence is 1/2 in half
-    of the sets and anything from 0.02 to 0.98 in the other half.
+    Spreads are drawn from 0.2 to 2.2, separations from -1 to 5, shifts from Normal(0, 1); the
+    prevalence is 1/2 in half of the sets and anything from 0.02 to 0.98 in the other half.
 
     Args:
         sets: number of sets in each draw.
@@ -95,7 +97,9 @@ def broad(sets: int = 64, size: int = 100, *, classes: int | None = None, multil
             chance = torch.where(uniform(0, 1) < 1 / 2, 0.5, uniform(0.02, 0.98))
             target = truth = raised < chance
         else:
-            favour = uniform(0, 3) * torch.randn((number, 1, classes), generator=generator)  # some classes are rare
+            favour = uniform(0, 3) * torch.randn(
+                (number, 1, classes), generator=generator
+            )  # some classes are rare
             target = (favour - (-raised.clamp(min=1e-9).log()).log()).argmax(-1)
             truth = F.one_hot(target, classes)
         scores = torch.randn(raised.shape, generator=generator) * uniform(0.2, 2.2)
@@ -114,9 +118,9 @@ def broad(sets: int = 64, size: int = 100, *, classes: int | None = None, multil
 def mixed(sets: int = 64, size: int = 100) -> Source:
     """Binary sets of models that know some items and not others: each class has two kinds of items.
 
-    The scores of a class are a mixture of two Normals, with weights, means and spreads of their own for each set; those
-    of the positives are raised by up to 5. So there are positives that are found and others that are hopeless, and
-    negatives that look like positives.
+    The scores of a class are a mixture of two Normals, with weights, means and spreads of their own
+    for each set; those of the positives are raised by up to 5. So there are positives that are
+    found and others that are hopeless, and negatives that look like positives.
 
     Args:
         sets: number of sets in each draw.
@@ -132,11 +136,16 @@ def mixed(sets: int = 64, size: int = 100) -> Source:
             return low + (high - low) * torch.rand(shape, generator=generator)
 
         target = uniform(sets, size) < uniform(sets, 1, low=0.02, high=0.6)
-        kind = 2 * target.long() + (uniform(sets, size) < uniform(sets, 4).gather(-1, 2 * target.long())).long()
+        kind = (
+            2 * target.long()
+            + (uniform(sets, size) < uniform(sets, 4).gather(-1, 2 * target.long())).long()
+        )
         means = 2 * torch.randn(sets, 4, generator=generator)
         means[:, 2:] += uniform(sets, 1, low=-1.0, high=5.0)
         spreads = torch.exp(uniform(sets, 4, low=-2.0, high=0.7))
-        scores = means.gather(-1, kind) + spreads.gather(-1, kind) * torch.randn(sets, size, generator=generator)
+        scores = means.gather(-1, kind) + spreads.gather(-1, kind) * torch.randn(
+            sets, size, generator=generator
+        )
         return scores * torch.exp(uniform(sets, 1, low=-2.0, high=1.0)), target
 
     return draw

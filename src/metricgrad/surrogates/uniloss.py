@@ -1,13 +1,14 @@
 """UniLoss: a loss from any metric that comparisons decide, with nothing to train (Liu, Wang and Deng, 2020).
 
-The metric is e = g(h(f(s))) (Eqn. 4): scores s make comparisons c = f(s), comparisons make bits b = [c > 0], bits make
-the value. h and g have no gradient, so each is interpolated (Eqn. 5): e~ = g~(h~(f(s))).
+The metric is e = g(h(f(s))) (Eqn. 4): scores s make comparisons c = f(s), comparisons make bits b =
+[c > 0], bits make the value. h and g have no gradient, so each is interpolated (Eqn. 5): e~ =
+g~(h~(f(s))).
 
     h~   soft bits, sigmoid(slope * c) (Eqn. 9) or another smooth step (`relaxations.py`)
     g~   "idw": inverse distance weighting over anchors (Eqn. 10), the paper's
-         "multilinear": g(v) + sum_d gain_d (u_d - v_d), ours: the first-order expansion, at the current bits v, of g's
-         multilinear extension. It is g at v and wherever one bit differs, needs no anchors, and gives every comparison
-         the weight that the metric gives it
+         "multilinear": g(v) + sum_d gain_d (u_d - v_d), ours: the first-order expansion, at the
+         current bits v, of g's multilinear extension. It is g at v and wherever one bit differs,
+         needs no anchors, and gives every comparison the weight that the metric gives it
 
 What the loss returns is the set's true value of the metric, as a loss, with the gradient of e~.
 """
@@ -31,7 +32,13 @@ from metricgrad.metrics.reexpress import black_box, watched
 from metricgrad.metrics.reexpression import Reexpression
 from metricgrad.metrics.watch import WatchError
 from metricgrad.surrogates.anchors import Near, Sampler, sample_anchors
-from metricgrad.surrogates.base import Surrogate, as_loss, full_precision, metric_config, metric_from_config
+from metricgrad.surrogates.base import (
+    Surrogate,
+    as_loss,
+    full_precision,
+    metric_config,
+    metric_from_config,
+)
 from metricgrad.surrogates.pair_sum import Interpolated, pair_sum
 from metricgrad.surrogates.relaxations import RelaxationName
 from metricgrad.surrogates.relaxations import relaxation as to_relaxation
@@ -46,22 +53,29 @@ class UniLoss(Surrogate):
     """Re-expression and interpolation of a metric: no parameters, no training.
 
     Args:
-        metric: a name, a `ComparisonMetric`, or any callable `(scores, target) -> number`: it is re-expressed if it
-            can be watched, else taken as a black box (`mg.reexpress`); which, is logged.
+        metric: a name, a `ComparisonMetric`, or any callable `(scores, target) -> number`: it is
+            re-expressed if it can be watched, else taken as a black box (`mg.reexpress`); which, is
+            logged.
         interpolation: of g: `"multilinear"`, or `"idw"` (Eqn. 10).
-        relaxation: of h: `"sigmoid"` (Eqn. 9); multilinear also takes `"logistic"`, `"squared_hinge"` or q in [0, 1].
-        slope: how steep the step is. Gentle (0.5 to 1) ignores hopeless items, steep (20 to 60) fits the last ones.
-        anchors: for IDW, how many of each kind; or a function `(plan, bits, live, generator) -> bits [A, ..., D]`.
-        near: for IDW, whether nearby anchors flip any bit or a wrong one, as the released code does.
-        gradient: for IDW, `"exact"` is that of Eqn. 10; `"released"` that of the paper's code, in which every anchor
-            attracts: grad(N S) / S^2 with N = sum(v / d), S = sum(1 / d).
+        relaxation: of h: `"sigmoid"` (Eqn. 9); multilinear also takes `"logistic"`,
+            `"squared_hinge"` or q in [0, 1].
+        slope: how steep the step is. Gentle (0.5 to 1) ignores hopeless items, steep (20 to 60)
+            fits the last ones.
+        anchors: for IDW, how many of each kind; or a function `(plan, bits, live, generator) ->
+            bits [A, ..., D]`.
+        near: for IDW, whether nearby anchors flip any bit or a wrong one, as the released code
+            does.
+        gradient: for IDW, `"exact"` is that of Eqn. 10; `"released"` that of the paper's code, in
+            which every anchor attracts: grad(N S) / S^2 with N = sum(v / d), S = sum(1 / d).
         portion: the share of the comparisons used in each step, drawn at random (Sec. 4.4).
         pairs: `"best"` or `"all"`; replaces the metric's own option of that name.
-        rivals: with all pairs of a target and the other classes, how many of the highest-scored ones it is compared
-            with; the others get no gradient. None compares with all; the paper's code takes 20 for CIFAR-100.
-        samples: for multilinear, average the gains over so many configurations drawn around the current one, whole
-            orders where the metric is one of order; helps metrics with a cut-off, whose gains are 0 far from it, most
-            with a gentle slope. 0 takes the current configuration alone.
+        rivals: with all pairs of a target and the other classes, how many of the highest-scored
+            ones it is compared with; the others get no gradient. None compares with all; the
+            paper's code takes 20 for CIFAR-100.
+        samples: for multilinear, average the gains over so many configurations drawn around the
+            current one, whole orders where the metric is one of order; helps metrics with a
+            cut-off, whose gains are 0 far from it, most with a gentle slope. 0 takes the current
+            configuration alone.
         squash: a sigmoid on the scores before they are compared, as in the paper's code.
         generator: source of randomness for anchors, portions and samples.
 
@@ -102,8 +116,12 @@ class UniLoss(Surrogate):
         super().__init__()
         metric = to_metric(metric)
         unseen = isinstance(metric, FunctionMetric) and not isinstance(metric, ComparisonMetric)
-        self._unseen = metric if unseen else None  # a user's function, which may turn out to be a black box
-        self.metric = watched(metric, generator=generator) if unseen else _comparison_metric(metric, pairs)
+        self._unseen = (
+            metric if unseen else None
+        )  # a user's function, which may turn out to be a black box
+        self.metric = (
+            watched(metric, generator=generator) if unseen else _comparison_metric(metric, pairs)
+        )
         self.relaxation = to_relaxation(relaxation, slope)
         if interpolation == "idw" and not self.relaxation.bounded:
             raise ValueError(
@@ -144,14 +162,15 @@ class UniLoss(Surrogate):
     ) -> "UniLoss":
         """The paper's settings as its code has them.
 
-        IDW with slope 1 and 16 anchors of each kind, nearby ones corrected toward the target; all pairs; bits that fit
-        no order worth 0 and precision interpolated where the metric is average precision; a sigmoid on the scores but
-        for heatmaps.
+        IDW with slope 1 and 16 anchors of each kind, nearby ones corrected toward the target; all
+        pairs; bits that fit no order worth 0 and precision interpolated where the metric is average
+        precision; a sigmoid on the scores but for heatmaps.
 
         Args:
             metric: a name or a `ComparisonMetric`.
             gradient: the released code's, or `"exact"`, the gradient of Eqn. 10 itself.
-            rivals: 20 for CIFAR-100, as the released code has it; None compares with every other class.
+            rivals: 20 for CIFAR-100, as the released code has it; None compares with every other
+                class.
             generator: source of randomness.
 
         Returns:
@@ -160,7 +179,9 @@ class UniLoss(Surrogate):
         chosen = to_metric(metric)
         chosen = chosen if isinstance(chosen, FunctionMetric) else _comparison_metric(chosen, "all")
         if chosen.name == "average_precision":
-            chosen = _with_options(_comparison_metric(chosen, "all"), interpolated=True, cycles="zero")
+            chosen = _with_options(
+                _comparison_metric(chosen, "all"), interpolated=True, cycles="zero"
+            )
         return cls(
             chosen,
             interpolation="idw",
@@ -205,7 +226,9 @@ class UniLoss(Surrogate):
     def _plan(self, inputs: Inputs) -> Reexpression:
         if self._unseen is not None:
             self._look(self._unseen, inputs)
-        plan = self.metric.reexpress(inputs.scores.shape, inputs.target, inputs.where, inputs.scores.dtype)
+        plan = self.metric.reexpress(
+            inputs.scores.shape, inputs.target, inputs.where, inputs.scores.dtype
+        )
         if self.rivals is None:
             return plan
         if not isinstance(plan, AllRivals):
@@ -220,8 +243,14 @@ class UniLoss(Surrogate):
         try:
             self.metric.comparisons(inputs.scores.detach(), inputs.target, where=inputs.where)
         except Exception as error:
-            function(inputs.scores.detach(), inputs.target, where=inputs.where)  # if this fails too, it is no metric
-            reason = error.what if isinstance(error, WatchError) else f"fails when it is watched ({error})"
+            function(
+                inputs.scores.detach(), inputs.target, where=inputs.where
+            )  # if this fails too, it is no metric
+            reason = (
+                error.what
+                if isinstance(error, WatchError)
+                else f"fails when it is watched ({error})"
+            )
             _warn(f"{function.name} is taken as a black box, as it {reason}")
             self.metric = black_box(function, generator=self.generator)
         else:
@@ -232,7 +261,12 @@ class UniLoss(Surrogate):
         """e~ = g~(h~(f(s))), Eqn. 5."""
         scores = scores.sigmoid() if self.squash else scores
         plain = self.portion == 1 and not self.samples
-        if self.interpolation == "multilinear" and plain and isinstance(plan, Pairs) and plan.rule.cycles == "count":
+        if (
+            self.interpolation == "multilinear"
+            and plain
+            and isinstance(plan, Pairs)
+            and plan.rule.cycles == "count"
+        ):
             return pair_sum(plan, scores, self.relaxation)
         comparisons, live = plan.comparisons(scores)  # c = f(s)
         untied = not ((comparisons == 0) & live).any()
@@ -241,13 +275,20 @@ class UniLoss(Surrogate):
         bits = comparisons.detach() > 0  # v = h(c)
         value = plan.from_bits(bits)  # g(v)
         if self.interpolation == "multilinear":
-            change = multilinear(soft, bits, live, self._gains(plan, scores.detach(), bits) / self.portion)
+            change = multilinear(
+                soft, bits, live, self._gains(plan, scores.detach(), bits) / self.portion
+            )
         else:
             anchors = self._sample(plan, bits, live)
-            change = inverse_distance(soft, anchors, live, plan.from_bits(anchors), self.gradient) - value
+            change = (
+                inverse_distance(soft, anchors, live, plan.from_bits(anchors), self.gradient)
+                - value
+            )
         direct, scale = plan.direct(), plan.scale()
         carrier = change if direct is None else change + direct
-        return Interpolated(value, lambda: change, carrier if scale is None else carrier / scale, untied)
+        return Interpolated(
+            value, lambda: change, carrier if scale is None else carrier / scale, untied
+        )
 
     def _drawn(self, live: Tensor) -> Tensor:
         """The portion of the comparisons that this step uses."""
@@ -262,12 +303,16 @@ class UniLoss(Surrogate):
         """Flip gains at the current bits, or their mean over configurations drawn around them."""
         if not self.samples:
             return plan.flip_gains(bits)
-        return plan.flip_gains(plan.draw(scores, self.relaxation.slope, self.samples, self.generator)).mean(0)
+        return plan.flip_gains(
+            plan.draw(scores, self.relaxation.slope, self.samples, self.generator)
+        ).mean(0)
 
     def config(self) -> dict[str, Any]:
         """What rebuilds the loss; a generator and its state are not part of it."""
         if callable(self.anchors):
-            raise ValueError("a loss with a sampling function of its own cannot be saved; pass anchors as a number")
+            raise ValueError(
+                "a loss with a sampling function of its own cannot be saved; pass anchors as a number"
+            )
         kind, q, slope = self.relaxation
         return {
             "metric": metric_config(self.metric),
@@ -291,7 +336,9 @@ class UniLoss(Surrogate):
 
     def extra_repr(self) -> str:
         """The settings that matter most."""
-        return f"{self.metric!r}, interpolation={self.interpolation!r}, relaxation={self.relaxation}"
+        return (
+            f"{self.metric!r}, interpolation={self.interpolation!r}, relaxation={self.relaxation}"
+        )
 
 
 def _with_gradient(value: Tensor, carrier: Tensor) -> Tensor:
@@ -314,7 +361,9 @@ def multilinear(soft: Tensor, bits: Tensor, live: Tensor, gains: Tensor) -> Tens
     return torch.where(live, gains * (soft - bits.to(soft.dtype)), 0.0).sum(-1)
 
 
-def inverse_distance(soft: Tensor, anchors: Tensor, live: Tensor, values: Tensor, gradient: Gradient) -> Tensor:
+def inverse_distance(
+    soft: Tensor, anchors: Tensor, live: Tensor, values: Tensor, gradient: Gradient
+) -> Tensor:
     """Inverse distance weighting, Eqn. 10: sum_i g(a_i) / d(u, a_i) over sum_i 1 / d(u, a_i).
 
     Args:
@@ -328,9 +377,16 @@ def inverse_distance(soft: Tensor, anchors: Tensor, live: Tensor, values: Tensor
         `[...]`.
     """
     soft = torch.where(live, soft, 0.0)
-    corners = (anchors & live).view(torch.uint8).to(soft.dtype)  # bytes become floats faster than bools do
-    # ||u - a||^2 = ||u||^2 + a (1 - 2 u) for a of 0 and 1: no table of differences is kept for the backward pass.
-    apart = corners @ (1 - 2 * soft) if soft.dim() == 1 else torch.einsum("a...d,...d->a...", corners, 1 - 2 * soft)
+    corners = (
+        (anchors & live).view(torch.uint8).to(soft.dtype)
+    )  # bytes become floats faster than bools do
+    # ||u - a||^2 = ||u||^2 + a (1 - 2 u) for a of 0 and 1: no table of differences is kept for the
+    # backward pass.
+    apart = (
+        corners @ (1 - 2 * soft)
+        if soft.dim() == 1
+        else torch.einsum("a...d,...d->a...", corners, 1 - 2 * soft)
+    )
     squared = (soft * soft).sum(-1) + apart
     distance = squared.clamp(min=torch.finfo(soft.dtype).eps ** 2).sqrt()
     numerator, weights = (values / distance).sum(0), (1 / distance).sum(0)
@@ -352,7 +408,9 @@ def _comparison_metric(spec: Any, pairs: Literal["best", "all"] | None) -> Compa
 
 
 def _with_options(metric: ComparisonMetric, **options: Any) -> ComparisonMetric:
-    return type(metric)(**{option: getattr(metric, option) for option in metric_options(type(metric))} | options)
+    return type(metric)(
+        **{option: getattr(metric, option) for option in metric_options(type(metric))} | options
+    )
 
 
 def _one_of(option: str, value: str, allowed: tuple[str, ...]) -> None:

@@ -1,7 +1,8 @@
 """Universal learning: a surrogate learns its metric from made-up sets, before there is a model (Sec. 3.1, Eqn. 3).
 
-A pool of sets is drawn and the metric evaluated on all of it at once; then Adam descends the misfit on a few sets of it
-at a time, with a learning rate that falls to zero. Fresh sets of the same source tell how well it went.
+A pool of sets is drawn and the metric evaluated on all of it at once; then Adam descends the misfit
+on a few sets of it at a time, with a learning rate that falls to zero. Fresh sets of the same
+source tell how well it went.
 """
 
 from typing import TYPE_CHECKING, NamedTuple
@@ -50,7 +51,12 @@ def learn_universal(
     generator: torch.Generator | None,
 ) -> Learned:
     """Learns the metric of a loss; `BilevelLoss.learn_universal` describes the arguments."""
-    for option, value, least in (("steps", steps, 1), ("sets", sets, 1), ("size", size, 1), ("pool", pool, sets)):
+    for option, value, least in (
+        ("steps", steps, 1),
+        ("sets", sets, 1),
+        ("size", size, 1),
+        ("pool", pool, sets),
+    ):
         whole(option, value, least)
     before = {name: value.clone() for name, value in loss.state_dict().items()}
     elements, truth = _sets(loss, _source(loss, source, pool, size, classes), pool, generator)
@@ -92,7 +98,9 @@ def fidelity(loss: "BilevelLoss", elements: Elements, truth: Tensor) -> Learned:
     return Learned(misfit.item(), ops.spearman(found, truth.to(found.dtype)).item(), middle.item())
 
 
-def _sets(loss: "BilevelLoss", draw: Source, number: int, generator: torch.Generator | None) -> tuple[Elements, Tensor]:
+def _sets(
+    loss: "BilevelLoss", draw: Source, number: int, generator: torch.Generator | None
+) -> tuple[Elements, Tensor]:
     """What g sees of so many sets, and their truths; less those on which the metric is undefined."""
     drawn, count = [], 0
     while count < number:
@@ -104,7 +112,9 @@ def _sets(loss: "BilevelLoss", draw: Source, number: int, generator: torch.Gener
                 f"{shape(scores)} and target {shape(target)}"
             )
         count += len(scores)
-    inputs = loss.check(torch.cat([scores for scores, _ in drawn]), torch.cat([target for _, target in drawn]), None)
+    inputs = loss.check(
+        torch.cat([scores for scores, _ in drawn]), torch.cat([target for _, target in drawn]), None
+    )
     truth = loss.truth(inputs)
     defined = truth.isfinite()
     if 2 * defined.sum() < count:
@@ -115,12 +125,20 @@ def _sets(loss: "BilevelLoss", draw: Source, number: int, generator: torch.Gener
     return loss.elements(inputs).some(defined), truth[defined]
 
 
-def _source(loss: "BilevelLoss", source: Kind | Source, number: int, size: int, classes: int | None) -> Source:
+def _source(
+    loss: "BilevelLoss", source: Kind | Source, number: int, size: int, classes: int | None
+) -> Source:
     if callable(source):
         return source
     if source not in ("paper", "broad"):
-        raise ValueError(f"source must be 'paper', 'broad' or a function of a generator; got {source!r}")
+        raise ValueError(
+            f"source must be 'paper', 'broad' or a function of a generator; got {source!r}"
+        )
     multilabel = is_multilabel(loss.metric)
     if multilabel and classes is None:
-        raise ValueError(f"{loss.metric.name} is of items with labels; say how many: learn_universal(classes=...)")
-    return (paper if source == "paper" else broad)(number, size, classes=classes, multilabel=multilabel)
+        raise ValueError(
+            f"{loss.metric.name} is of items with labels; say how many: learn_universal(classes=...)"
+        )
+    return (paper if source == "paper" else broad)(
+        number, size, classes=classes, multilabel=multilabel
+    )

@@ -4,8 +4,8 @@ r"""Algorithm 1 of Learning Surrogate Losses: a model and its surrogate, trained
         K_alpha times:  draw a batch, and let the model descend the surrogate at its scores      (Eqn. 4)
         K_beta times:   draw a batch, and let the surrogate descend its misfit at these scores   (Eqn. 5)
 
-So the surrogate follows the metric around where the model is. While it learns, the model does not change: one forward
-pass in `eval()` mode and one call of the metric serve all K_beta sets.
+So the surrogate follows the metric around where the model is. While it learns, the model does not
+change: one forward pass in `eval()` mode and one call of the metric serve all K_beta sets.
 """
 
 import math
@@ -55,7 +55,11 @@ class Plan:
 
     def share(self, iteration: int) -> float:
         """What is left of the learning rates at an iteration: half a cosine wave down to 0 at `decay`."""
-        return 1.0 if self.decay is None else 0.5 + 0.5 * math.cos(math.pi * min(1.0, iteration / self.decay))
+        return (
+            1.0
+            if self.decay is None
+            else 0.5 + 0.5 * math.cos(math.pi * min(1.0, iteration / self.decay))
+        )
 
 
 class Means(NamedTuple):
@@ -79,10 +83,15 @@ class Algorithm1(ABC):
         iteration: how many were made.
     """
 
-    def __init__(self, name: str, target: Tensor, plan: Plan, generator: torch.Generator | None) -> None:
+    def __init__(
+        self, name: str, target: Tensor, plan: Plan, generator: torch.Generator | None
+    ) -> None:
         self.iteration, self.plan, self._name = 0, plan, name
         stratified = has_classes(target, plan.batch) if plan.stratified is None else plan.stratified
-        self._batches, self._guard = Batches(target, plan.batch, stratified), Guard(name, plan.batch)
+        self._batches, self._guard = (
+            Batches(target, plan.batch, stratified),
+            Guard(name, plan.batch),
+        )
         seeds = torch.randint(2**62, (2,), generator=generator).tolist()
         self._generator = torch.Generator().manual_seed(seeds[0])
         self._dropout = torch.Generator().manual_seed(seeds[1]).get_state()
@@ -129,7 +138,10 @@ class Algorithm1(ABC):
         whole("iterations", iterations, 1)
         self._begin()
         sums: Means | None = None
-        with self._at_work(), to_progress(f"training on {self._name}", iterations, progress) as tell:
+        with (
+            self._at_work(),
+            to_progress(f"training on {self._name}", iterations, progress) as tell,
+        ):
             for count in range(1, iterations + 1):
                 found = Means(*(part.double() for part in self._iterate()))
                 sums = found if sums is None else Means(*map(torch.add, sums, found))
@@ -191,7 +203,9 @@ class Algorithm1(ABC):
             try:
                 yield
                 self._dropout = torch.get_rng_state()
-            except BaseException as error:  # Ctrl-C too: an iteration is made as a whole or not at all
+            except (
+                BaseException
+            ) as error:  # Ctrl-C too: an iteration is made as a whole or not at all
                 broken = self.iteration + 1
                 self.restore(self._good)
                 if not isinstance(error, Exception):

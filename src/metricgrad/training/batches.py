@@ -1,7 +1,8 @@
 """Batches of training data, drawn at random with replacement, as Algorithm 1 draws them (lines 5 and 10).
 
-Stratified batches hold every class in its share of the data, and at least once: with one positive in a hundred, a
-batch of 100 has one, where plain drawing leaves a third of the batches without a value of most metrics.
+Stratified batches hold every class in its share of the data, and at least once: with one positive
+in a hundred, a batch of 100 has one, where plain drawing leaves a third of the batches without a
+value of most metrics.
 """
 
 import torch
@@ -53,7 +54,9 @@ def has_classes(target: Tensor, size: int) -> bool:
 
 def is_whole(target: Tensor) -> bool:
     """Whether a target has one whole number per item."""
-    return target.dim() == 1 and not (target.is_floating_point() and (target != target.round()).any())
+    return target.dim() == 1 and not (
+        target.is_floating_point() and (target != target.round()).any()
+    )
 
 
 def _shares(target: Tensor, size: int, balanced: bool) -> list[tuple[Tensor, int]]:
@@ -76,4 +79,7 @@ def _shares(target: Tensor, size: int, balanced: bool) -> list[tuple[Tensor, int
         parts[(exact - parts).argmax()] += 1
     for _ in range(int(parts.sum()) - size):  # rare classes took more than their share
         parts[torch.where(parts > 1, parts - exact, -torch.inf).argmax()] -= 1
-    return [((target == each).nonzero().squeeze(-1), int(part)) for each, part in zip(classes, parts, strict=True)]
+    return [
+        ((target == each).nonzero().squeeze(-1), int(part))
+        for each, part in zip(classes, parts, strict=True)
+    ]

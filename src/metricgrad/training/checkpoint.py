@@ -40,11 +40,19 @@ def read_checkpoint(
     here = json.loads(json.dumps(settings))
     for name, value in here.items():
         if stored.get(name) != value:
-            hint = ". A training goes on from the weights it began with; make the model anew" if name == "model" else ""
+            hint = (
+                ". A training goes on from the weights it began with; make the model anew"
+                if name == "model"
+                else ""
+            )
             told = f"{path} is of a training with {name}={stored.get(name)!r}; this one has {name}={value!r}"
             raise ValueError(told + hint)
     for name in sorted(like.keys() | state.keys()):
-        ours, theirs = (list(each[name].shape) if name in each else "none" for each in (like, state))
+        ours, theirs = (
+            list(each[name].shape) if name in each else "none" for each in (like, state)
+        )
         if ours != theirs and not name.startswith(varying):
-            raise ValueError(f"{path} is of another model: {name} has shape {ours} here, {theirs} there")
+            raise ValueError(
+                f"{path} is of another model: {name} has shape {ours} here, {theirs} there"
+            )
     return state

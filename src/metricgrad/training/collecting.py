@@ -1,7 +1,7 @@
 """The scores of a model as it is now: what a loss is learned from, or checked on.
 
-A loss that is to rank models as the metric does has to see models: bad ones, middling ones, good ones. The checkpoints
-of one ordinary training are all three (ReLoss, Sec. 4.3, the generator G_M).
+A loss that is to rank models as the metric does has to see models: bad ones, middling ones, good
+ones. The checkpoints of one ordinary training are all three (ReLoss, Sec. 4.3, the generator G_M).
 """
 
 from collections.abc import Callable, Iterable
@@ -25,13 +25,14 @@ def collect_scores(
 ) -> ScoreSets:
     """The scores of a model as it is now, cut into sets.
 
-    Call it now and then during an ordinary training and keep what it gives: `loss.learn` takes a list of it.
+    Call it now and then during an ordinary training and keep what it gives: `loss.learn` takes a
+    list of it.
 
     Args:
         model: run as it is in `eval()` mode, without gradients; its modes are put back.
         loader: of batches `(x, y)`, such as a `DataLoader`.
-        size: items of a set, N; a rest that fills no set is left out. None takes the model's outputs as sets with a
-            leading dimension already, such as the documents of queries.
+        size: items of a set, N; a rest that fills no set is left out. None takes the model's
+            outputs as sets with a leading dimension already, such as the documents of queries.
         limit: the most sets to collect; None runs through the whole loader.
         forward: from model and batch to scores and target, for batches of another kind.
 
@@ -55,14 +56,19 @@ def collect_scores(
         for batch in loader:
             found, target = (forward or _plain)(model, batch)
             if found.dim() > 1 and found.shape[-1] == 1:
-                found, target = found.squeeze(-1), target.squeeze(-1) if target.shape == found.shape else target
+                found, target = (
+                    found.squeeze(-1),
+                    target.squeeze(-1) if target.shape == found.shape else target,
+                )
             scores.append(found.float().cpu())
             targets.append(target.cpu())
             count += len(found)
             if wanted is not None and count >= wanted:
                 break
     if count < (size or 1):
-        raise ValueError(f"the loader gave {count} items, which make no set of {size or 1}; pass a smaller size")
+        raise ValueError(
+            f"the loader gave {count} items, which make no set of {size or 1}; pass a smaller size"
+        )
     if len({part.shape[1:] for part in scores}) > 1:
         raise ValueError(
             f"batches have scores of different shapes, such as {list(scores[0].shape)} and "
@@ -73,7 +79,9 @@ def collect_scores(
     if size is None:
         return sets
     whole_sets = len(sets.target) // size
-    return ScoreSets(*(part[: whole_sets * size].unflatten(0, (whole_sets, size)) for part in sets[:2]))
+    return ScoreSets(
+        *(part[: whole_sets * size].unflatten(0, (whole_sets, size)) for part in sets[:2])
+    )
 
 
 def _plain(model: nn.Module, batch: Any) -> tuple[Tensor, Tensor]:

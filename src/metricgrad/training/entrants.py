@@ -1,9 +1,9 @@
 """Methods by name: how each becomes a loss, and which settings of it enter a tournament.
 
-A method is the lower-case name of a surrogate. What matters most about UniLoss is its slope, and whether training
-starts on the ordinary loss: a gentle slope ignores hopeless items and wins on noisy labels, a steep one fits the last
-ones; a flexible model on clean data needs the warm start, on noisy data it hurts. So these are tried, each with several
-learning rates.
+A method is the lower-case name of a surrogate. What matters most about UniLoss is its slope, and
+whether training starts on the ordinary loss: a gentle slope ignores hopeless items and wins on
+noisy labels, a steep one fits the last ones; a flexible model on clean data needs the warm start,
+on noisy data it hurts. So these are tried, each with several learning rates.
 """
 
 import copy
@@ -74,16 +74,21 @@ class Contender:
     def scale(self, metric: Metric) -> float:
         """By what scores are multiplied before the loss sees them, in place of its slope.
 
-        Comparisons of scores with each other and with 0 grow with the scores, so UniLoss with slope k is UniLoss with
-        slope 1 of k times the scores, and losses of all slopes are one, for many models at once.
+        Comparisons of scores with each other and with 0 grow with the scores, so UniLoss with slope
+        k is UniLoss with slope 1 of k times the scores, and losses of all slopes are one, for many
+        models at once.
         """
-        plain = isinstance(metric, ClassificationMetric | RankingMetric) and not getattr(metric, "threshold", 0.0)
+        plain = isinstance(metric, ClassificationMetric | RankingMetric) and not getattr(
+            metric, "threshold", 0.0
+        )
         return float(self.options.get("slope", 1.0)) if self.method == "uniloss" and plain else 1.0
 
     def kin(self, metric: Metric) -> tuple[Any, ...]:
         """What contenders must agree in to be trained together: everything but a slope that `scale` stands for."""
         scaled = self.scale(metric) != 1.0 or self.options.get("slope") == 1.0
-        options = {name: value for name, value in self.options.items() if name != "slope" or not scaled}
+        options = {
+            name: value for name, value in self.options.items() if name != "slope" or not scaled
+        }
         return (self.method, repr(sorted(options.items())), self.start, id(self.given))
 
     def loss(self, metric: Metric, seed: int) -> Surrogate:
@@ -110,7 +115,9 @@ def method_names() -> list[str]:
     return sorted([*_LEARNED, *BASELINES])
 
 
-def contenders(method: str | Surrogate, metric: Metric, options: Mapping[str, Any] | None = None) -> list[Contender]:
+def contenders(
+    method: str | Surrogate, metric: Metric, options: Mapping[str, Any] | None = None
+) -> list[Contender]:
     """What a method enters with: its settings that are tried.
 
     Args:
@@ -127,7 +134,9 @@ def contenders(method: str | Surrogate, metric: Metric, options: Mapping[str, An
         starts: tuple[Start, ...] = ("cold",) if name in (ORDINARY, "bilevel") else ("cold", "warm")
         return [Contender(name, given=method, start=start) for start in starts]
     if method not in method_names():
-        raise ValueError(f"there is no method {method!r}; there are auto, {', '.join(method_names())}")
+        raise ValueError(
+            f"there is no method {method!r}; there are auto, {', '.join(method_names())}"
+        )
     given = dict(options or {})
     if method in (ORDINARY, "bilevel"):
         return [Contender(method, given)]
@@ -135,7 +144,10 @@ def contenders(method: str | Surrogate, metric: Metric, options: Mapping[str, An
         slopes: Sequence[float] = (given.pop("slope"),) if "slope" in given else _SLOPES
         return [
             *(Contender(method, {"slope": slope, **given}) for slope in slopes),
-            *(Contender(method, {"slope": slope, **given}, "warm") for slope in slopes[1::2] or slopes),
+            *(
+                Contender(method, {"slope": slope, **given}, "warm")
+                for slope in slopes[1::2] or slopes
+            ),
         ]
     return [Contender(method, given, start) for start in ("cold", "warm")]
 
@@ -170,7 +182,9 @@ def takes(method: str, metric: Metric, scores: Tensor, target: Tensor) -> bool:
         Whether it can be trained on.
     """
     try:
-        loss = ReLoss(metric) if method == "reloss" else contenders(method, metric)[0].loss(metric, 0)
+        loss = (
+            ReLoss(metric) if method == "reloss" else contenders(method, metric)[0].loss(metric, 0)
+        )
         loss.losses(scores.unsqueeze(0), target.unsqueeze(0), None)
     except (TypeError, ValueError):
         return False

@@ -20,7 +20,9 @@ class Settings:
     clip: float | None = 1.0
     memory: int = 0
     patience: int | None = None
-    known: Mapping[str, Any] = field(default_factory=dict)  # what else a training that goes on must agree in
+    known: Mapping[str, Any] = field(
+        default_factory=dict
+    )  # what else a training that goes on must agree in
 
 
 @dataclass(eq=False)

@@ -1,8 +1,8 @@
 """What a model is fed: items in memory, cut into folds and batches, or a loader of the user's.
 
-Items in memory can be drawn in any way, so several models, each with its own fold and batches, train at once. The
-batches of an epoch depend on seed, fold and epoch alone, never on what was drawn before: a training that is resumed
-goes on exactly as it would have.
+Items in memory can be drawn in any way, so several models, each with its own fold and batches,
+train at once. The batches of an epoch depend on seed, fold and epoch alone, never on what was drawn
+before: a training that is resumed goes on exactly as it would have.
 """
 
 import hashlib
@@ -43,7 +43,8 @@ class Items:
     Attributes:
         x: `[items, ...]`, features.
         y: `[items, ...]`, targets.
-        where: `[items, N]`, where every item is a set of its own, such as a query's documents: True for what counts.
+        where: `[items, N]`, where every item is a set of its own, such as a query's documents: True
+            for what counts.
     """
 
     x: Tensor
@@ -55,11 +56,17 @@ class Items:
 
     def take(self, index: Tensor) -> Batch:
         """The items of an index of any shape."""
-        return Batch(self.x[index], self.y[index], None if self.where is None else self.where[index])
+        return Batch(
+            self.x[index], self.y[index], None if self.where is None else self.where[index]
+        )
 
     def classes(self) -> Tensor | None:
         """How many items each class has; None where items do not have one class each."""
-        return self.y.unique(return_counts=True)[1] if self.where is None and is_whole(self.y) else None
+        return (
+            self.y.unique(return_counts=True)[1]
+            if self.where is None and is_whole(self.y)
+            else None
+        )
 
 
 @dataclass(frozen=True)
@@ -123,9 +130,13 @@ def to_feed(name: str, data: Any, batch: int) -> Items | Loader:
         )
     x, y = features(data[0]), tensor(data[1])
     if len(x) != len(y) or not len(x):
-        raise ValueError(f"{name} must be as many features as targets, and some; got x {shape(x)} and y {shape(y)}")
+        raise ValueError(
+            f"{name} must be as many features as targets, and some; got x {shape(x)} and y {shape(y)}"
+        )
     if x.is_floating_point() and not x.isfinite().all():
-        raise ValueError(f"{name} has {int((~x.isfinite()).sum())} values that are missing or not finite; fill them in")
+        raise ValueError(
+            f"{name} has {int((~x.isfinite()).sum())} values that are missing or not finite; fill them in"
+        )
     return Items(x, y)
 
 
@@ -177,11 +188,15 @@ def fingerprint(*parts: Any) -> str:
         elif isinstance(part, Mapping):
             tensors = part.values()
         elif part is not None:
-            digest.update(str(len(part.batches)).encode() if hasattr(part.batches, "__len__") else b"")
+            digest.update(
+                str(len(part.batches)).encode() if hasattr(part.batches, "__len__") else b""
+            )
         for tensor in tensors:
             if tensor is not None:
                 digest.update(str(tuple(tensor.shape)).encode())
-                digest.update(tensor.detach().cpu().contiguous().view(torch.uint8).flatten().numpy().data)
+                digest.update(
+                    tensor.detach().cpu().contiguous().view(torch.uint8).flatten().numpy().data
+                )
     return digest.hexdigest()[:16]
 
 
@@ -208,9 +223,13 @@ def cut_dataset(data: Any, share: float, seed: int) -> tuple[Any, Any]:
     target = target.squeeze(1) if target.shape[1:] == (1,) else target
     items = Items(target, target)
     if items.classes() is not None and len(target.unique()) < 2:
-        raise ValueError(f"all {count} targets are {target[0].item()}: there is nothing to tell apart")
+        raise ValueError(
+            f"all {count} targets are {target[0].item()}: there is nothing to tell apart"
+        )
     (fold,) = cut(items, 1, share, seed)
-    found = target[fold.valid].unique(return_counts=True)[1] if items.classes() is not None else None
+    found = (
+        target[fold.valid].unique(return_counts=True)[1] if items.classes() is not None else None
+    )
     if found is not None and found.min() < _FEW:
         warnings.warn(
             f"validation data has {int(found.min())} items of its rarest class, on which choices are half luck; pass "
@@ -250,7 +269,11 @@ def cut(items: Items, folds: int, share: float, seed: int) -> list[Fold]:
     else:
         every = round(1 / share)
         even = every > 1 and math.isclose(every * share, 1)
-        part = place % every == every // 2 if even else ((place + 1) * share).floor() > (place * share).floor()
+        part = (
+            place % every == every // 2
+            if even
+            else ((place + 1) * share).floor() > (place * share).floor()
+        )
         parts = [part if items.classes() is None else _all_classes(part, items.y[order])]
     return [Fold(order[~part].sort().values, order[part].sort().values) for part in parts]
 
@@ -276,7 +299,9 @@ class Drawing:
         seed: of the batches.
     """
 
-    def __init__(self, items: Items, folds: list[Fold], batch: int, balanced: bool, seed: int) -> None:
+    def __init__(
+        self, items: Items, folds: list[Fold], batch: int, balanced: bool, seed: int
+    ) -> None:
         self.items, self.folds, self.balanced, self._seed = items, folds, balanced, seed
         smallest = min(len(fold.train) for fold in folds)
         self.size = min(batch, smallest)
@@ -287,7 +312,9 @@ class Drawing:
                 f"balanced batches need one class for each item, and room for every class among {self.size} items; "
                 "pass balanced=False, or a larger batch"
             )
-        self._batches = [Batches(items.y[fold.train], self.size, stratified, balanced) for fold in folds]
+        self._batches = [
+            Batches(items.y[fold.train], self.size, stratified, balanced) for fold in folds
+        ]
 
     def epoch(self, epoch: int, copies: int) -> Iterator[Batch]:
         """The batches of an epoch, those of every fold for so many models: leading dimension copies * folds."""

@@ -1,8 +1,9 @@
 """A complete, honest training run: from a model, data and a metric to a trained model and a plain answer.
 
-Everything is chosen on validation data: the loss, its settings, the learning rate, the epoch, the threshold. With few
-items of the rarest class one cut misleads, so validation is then by five folds, and the winner is trained again on
-everything. Test data has no place here; judge the result on data that `fit` never saw.
+Everything is chosen on validation data: the loss, its settings, the learning rate, the epoch, the
+threshold. With few items of the rarest class one cut misleads, so validation is then by five folds,
+and the winner is trained again on everything. Test data has no place here; judge the result on data
+that `fit` never saw.
 """
 
 import copy
@@ -27,7 +28,16 @@ from metricgrad.surrogates.score_sets import ScoreSets
 from metricgrad.training.algorithm import modes_kept
 from metricgrad.training.entrants import RATES, Contender, challengers, contenders, ordinary, takes
 from metricgrad.training.entry import Entry, Settings
-from metricgrad.training.feeding import Drawing, Fold, Items, Loader, cut_dataset, fingerprint, one_class_each, to_feed
+from metricgrad.training.feeding import (
+    Drawing,
+    Fold,
+    Items,
+    Loader,
+    cut_dataset,
+    fingerprint,
+    one_class_each,
+    to_feed,
+)
 from metricgrad.training.ground import Ground, Plan, View, everything, to_ground
 from metricgrad.training.judging import Seen, binary_scores
 from metricgrad.training.tournament import Arena, Decision, bracket, decide, remembered, schedule
@@ -69,10 +79,12 @@ def fit(
     Args:
         model: any module from features to scores; it is trained in place, from the weights it has.
         train: `(x, y)` of arrays or tensors, a `Dataset` or a `DataLoader`.
-        valid: the same, in the same order each time; None takes a part of `train`, which must not be a loader then. Of
-            more than 50,000 items in memory so many are looked at, drawn at random.
+        valid: the same, in the same order each time; None takes a part of `train`, which must not
+            be a loader then. Of more than 50,000 items in memory so many are looked at, drawn at
+            random.
         metric: a name, a `Metric` or a callable.
-        method: `"auto"`, a method's name (`cross_entropy`, `uniloss`, `reloss`, `soft_f_beta`, ...) or a surrogate.
+        method: `"auto"`, a method's name (`cross_entropy`, `uniloss`, `reloss`, `soft_f_beta`, ...)
+            or a surrogate.
         options: of the loss, for a method by name.
         epochs: passes through the data; of items in memory an epoch has 25 to 150 batches.
         batch: items of a batch.
@@ -81,16 +93,16 @@ def fit(
         clip: the longest gradient; None leaves it as it is.
         balanced: gives every class an equal share of a batch.
         memory: past items that join every batch (`mg.with_memory`); 0 for none.
-        folds: of cross-validation; 1 is one cut, None decides by the number of items of the rarest class. Not with
-            `valid`, nor with a `Dataset`, which is cut once.
+        folds: of cross-validation; 1 is one cut, None decides by the number of items of the rarest
+            class. Not with `valid`, nor with a `Dataset`, which is cut once.
         share: of the training data that is cut off for validation, where there is one cut.
         patience: epochs without a better value after which a training ends; None makes all.
-        budget: seconds, about; fewer epochs, and fewer challengers, where it would take longer. A training that goes on
-            has as many again.
+        budget: seconds, about; fewer epochs, and fewer challengers, where it would take longer. A
+            training that goes on has as many again.
         tune_threshold: chooses the threshold on validation data, where the metric has one.
         seed: of everything random.
-        folder: for checkpoints after every epoch: called again with the same folder, and a model with the weights that
-            it began with, it goes on where it stopped.
+        folder: for checkpoints after every epoch: called again with the same folder, and a model
+            with the weights that it began with, it goes on where it stopped.
         progress: shows a bar with the metric, on a terminal.
 
     Returns:
@@ -113,7 +125,9 @@ def fit(
         train, valid = cut_dataset(train, share, seed)
     trained = one_class_each(to_feed("train", train, batch), chosen)
     if balanced and not isinstance(trained, Items):
-        raise ValueError("balanced batches are drawn from items in memory; give the loader a sampler instead")
+        raise ValueError(
+            "balanced batches are drawn from items in memory; give the loader a sampler instead"
+        )
     if valid is not None:
         valid = one_class_each(to_feed("valid", valid, batch), chosen)
     plan = Plan(chosen, tune_threshold, batch, balanced, folds, share)
@@ -122,19 +136,27 @@ def fit(
     if place is not None:
         place.mkdir(parents=True, exist_ok=True)
         known = _known(plan, method, fingerprint(trained, valid), model)
-    arena = Arena(model, ground, Settings(seed, decay, clip, memory, patience, known), epochs, place, budget)
+    arena = Arena(
+        model, ground, Settings(seed, decay, clip, memory, patience, known), epochs, place, budget
+    )
     rates, alone = list(RATES) if rate is None else [rate], method != "auto"
     usual = ordinary(chosen, ground.judge.sets)
     example = _tried(model, trained, chosen)
     brackets = {"ordinary": [usual], "challengers": _taking(challengers(chosen), chosen, *example)}
     if alone:
-        brackets = {"ordinary" if method == usual.method else "challengers": contenders(method, chosen, options)}
+        brackets = {
+            "ordinary" if method == usual.method else "challengers": contenders(
+                method, chosen, options
+            )
+        }
 
     def heats(length: int) -> list[tuple[int, int]]:
         return [heat for each in brackets.values() for heat in schedule(arena, each, rates, length)]
 
     if budget is not None:
-        arena.epochs = remembered(place, "epochs", lambda: _affordable(arena, heats, len(rates), budget))
+        arena.epochs = remembered(
+            place, "epochs", lambda: _affordable(arena, heats, len(rates), budget)
+        )
     total = sum(length for _, length in heats(arena.epochs))
     with to_progress(f"training for {chosen.name}", total, progress) as arena.tell:
         left = {name: bracket(arena, name, each, rates) for name, each in brackets.items()}
@@ -165,7 +187,9 @@ def fit(
     )
 
 
-def _check(model: nn.Module, method: str | Surrogate, options: Mapping[str, Any] | None, **numbers: Any) -> None:
+def _check(
+    model: nn.Module, method: str | Surrogate, options: Mapping[str, Any] | None, **numbers: Any
+) -> None:
     """ValueError for what cannot be trained, or would have no effect."""
     for name in ("epochs", "batch", "folds", "patience"):
         if numbers[name] is not None:
@@ -181,7 +205,9 @@ def _check(model: nn.Module, method: str | Surrogate, options: Mapping[str, Any]
         raise ValueError(f"decay must be 0 or more; got {numbers['decay']}")
     if options and not (isinstance(method, str) and method != "auto"):
         told = "auto chooses them itself" if method == "auto" else "a surrogate has its own"
-        raise ValueError(f"options are for a method by name, such as 'uniloss'; {told}. Got {dict(options)}")
+        raise ValueError(
+            f"options are for a method by name, such as 'uniloss'; {told}. Got {dict(options)}"
+        )
     if next(model.parameters(), None) is None:
         raise ValueError(f"the model has no parameters to train; got {model!r}")
 
@@ -199,18 +225,30 @@ def _known(plan: Plan, method: str | Surrogate, data: str, model: nn.Module) -> 
 
 def _tried(model: nn.Module, trained: Items | Loader, metric: Metric) -> tuple[Tensor, Tensor]:
     """Scores and targets of a few items; ValueError where the model does not take them."""
-    batch = trained.take(torch.arange(min(len(trained), _TRIED))) if isinstance(trained, Items) else trained.first()
+    batch = (
+        trained.take(torch.arange(min(len(trained), _TRIED)))
+        if isinstance(trained, Items)
+        else trained.first()
+    )
     try:
         with torch.no_grad(), modes_kept(model):
             model.eval()
             scores = model(batch.x)
     except (RuntimeError, TypeError, ValueError, IndexError) as error:
-        hint = "" if batch.x.is_floating_point() else ". Whole numbers stay so, for embeddings; x.float() is features"
-        raise ValueError(f"the model fails on x {shape(batch.x)} of {batch.x.dtype}: {error}{hint}") from error
+        hint = (
+            ""
+            if batch.x.is_floating_point()
+            else ". Whole numbers stay so, for embeddings; x.float() is features"
+        )
+        raise ValueError(
+            f"the model fails on x {shape(batch.x)} of {batch.x.dtype}: {error}{hint}"
+        ) from error
     return binary_scores(metric, scores) if scores.dim() == batch.y.dim() + 1 else scores, batch.y
 
 
-def _taking(found: list[Contender], metric: Metric, scores: Tensor, target: Tensor) -> list[Contender]:
+def _taking(
+    found: list[Contender], metric: Metric, scores: Tensor, target: Tensor
+) -> list[Contender]:
     """The contenders that have a loss of such scores and targets."""
     able = {each.method: takes(each.method, metric, scores, target) for each in found}
     return [each for each in found if able[each.method]]
@@ -226,7 +264,9 @@ def _score_sets(entries: list[Entry], seen: Seen, seed: int) -> list[ScoreSets]:
         if entry.value is not None:
             fold = int(torch.randint(len(seen.live), (), generator=generator))
             known = seen.live[fold].nonzero().squeeze(-1)
-            drawn = known[torch.randint(len(known), (number, min(_SET, len(known))), generator=generator)]
+            drawn = known[
+                torch.randint(len(known), (number, min(_SET, len(known))), generator=generator)
+            ]
             found.append(ScoreSets(entry.scores[fold][drawn], seen.target[fold][drawn]))
     return found
 
@@ -244,11 +284,14 @@ def _finalists(
     return found
 
 
-def _state(arena: Arena, items: Items | Loader, winner: Entry, cuts: list[Fold], plan: Plan) -> dict[str, Tensor]:
+def _state(
+    arena: Arena, items: Items | Loader, winner: Entry, cuts: list[Fold], plan: Plan
+) -> dict[str, Tensor]:
     """The state of an entrant's model: of several folds, that of a training on all items up to its best epoch.
 
-    A short training of few items may fail by an unlucky order of batches. A model that does worse on what it was
-    trained on than others of its kind did on what they never saw has failed, and is trained again with another order.
+    A short training of few items may fail by an unlucky order of batches. A model that does worse
+    on what it was trained on than others of its kind did on what they never saw has failed, and is
+    trained again with another order.
     """
     if len(cuts) == 1:
         return winner.state
@@ -256,23 +299,39 @@ def _state(arena: Arena, items: Items | Loader, winner: Entry, cuts: list[Fold],
     assert winner.value is not None
     index = torch.arange(len(items)).unsqueeze(0)
     taken = items.take(index)
-    judge = replace(arena.ground.judge, seen=Seen(taken.y, torch.ones_like(index, dtype=torch.bool), taken.where))
+    judge = replace(
+        arena.ground.judge,
+        seen=Seen(taken.y, torch.ones_like(index, dtype=torch.bool), taken.where),
+    )
     found: list[tuple[float, dict[str, Tensor]]] = []
     for attempt in range(_ATTEMPTS):
         seed = arena.settings.seed + attempt
         feed = Drawing(items, everything(items), plan.batch, plan.balanced, seed)
         again = replace(
-            arena, ground=Ground(feed, View(items, index), judge), settings=replace(arena.settings, seed=seed)
+            arena,
+            ground=Ground(feed, View(items, index), judge),
+            settings=replace(arena.settings, seed=seed),
         )
-        state, scores = again.prepare([(winner.contender, winner.rate)], winner.epochs).train_only(winner.epoch)
+        state, scores = again.prepare([(winner.contender, winner.rate)], winner.epochs).train_only(
+            winner.epoch
+        )
         value = judge.value(scores, winner.threshold) if scores.isfinite().all() else math.nan
         if not math.isnan(value) and not judge.better(winner.value, value):
             return state
-        found.append((-math.inf if math.isnan(value) else value * (1 if judge.metric.higher_is_better else -1), state))
+        found.append(
+            (
+                -math.inf
+                if math.isnan(value)
+                else value * (1 if judge.metric.higher_is_better else -1),
+                state,
+            )
+        )
     return max(found, key=lambda each: each[0])[1]
 
 
-def _affordable(arena: Arena, heats: Callable[[int], list[tuple[int, int]]], rates: int, budget: float) -> int:
+def _affordable(
+    arena: Arena, heats: Callable[[int], list[tuple[int, int]]], rates: int, budget: float
+) -> int:
     """The epochs of a training with which all heats fit into the budget, by the time that one epoch of one takes."""
     trial = replace(arena, folder=None, entries=[])
     start = time.monotonic()
@@ -283,10 +342,14 @@ def _affordable(arena: Arena, heats: Callable[[int], list[tuple[int, int]]], rat
     each = 1.3 * (time.monotonic() - start)  # most losses take a little longer than cross-entropy
 
     def taken(epochs: int) -> float:
-        # Heats of more entrants than were tried take longer in proportion; those of one, the second meeting and the
-        # training on everything, about half.
+        # Heats of more entrants than were tried take longer in proportion; those of one, the second
+        # meeting and the training on everything, about half.
         return each * (
-            sum(max(1.0, places / rates) * length for places, length in heats(epochs)) + 0.5 * _AFTER * epochs
+            sum(max(1.0, places / rates) * length for places, length in heats(epochs))
+            + 0.5 * _AFTER * epochs
         )
 
-    return next((epochs for epochs in range(arena.epochs, _SHORTEST, -1) if taken(epochs) < budget), _SHORTEST)
+    return next(
+        (epochs for epochs in range(arena.epochs, _SHORTEST, -1) if taken(epochs) < budget),
+        _SHORTEST,
+    )

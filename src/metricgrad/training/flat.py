@@ -1,8 +1,8 @@
 """All parameters of a module as one vector: one step of Adam, one norm, whatever the number of layers.
 
-With networks as small as those of Learning Surrogate Losses a step is all overhead, and most of that is paid for each
-parameter. While they are joined, parameters are views of one vector and their gradients views of another; the numbers
-stay the same.
+With networks as small as those of Learning Surrogate Losses a step is all overhead, and most of
+that is paid for each parameter. While they are joined, parameters are views of one vector and their
+gradients views of another; the numbers stay the same.
 """
 
 from abc import ABC, abstractmethod
@@ -24,7 +24,8 @@ class Descent(ABC):
 
     Attributes:
         slope: the gradient, in the vector's shape.
-        decay: the share of the vector that a step takes away, in units of the learning rate, as AdamW does.
+        decay: the share of the vector that a step takes away, in units of the learning rate, as
+            AdamW does.
     """
 
     decay = 0.0
@@ -62,7 +63,9 @@ class Descent(ABC):
         self._adam(share)
 
     @torch.no_grad()
-    def _adam(self, share: float, beta1: float = 0.9, beta2: float = 0.999, eps: float = 1e-8) -> None:
+    def _adam(
+        self, share: float, beta1: float = 0.9, beta2: float = 0.999, eps: float = 1e-8
+    ) -> None:
         """What `torch.optim.Adam` does, without its overhead, which is a good part of a step here."""
         self._step += 1
         self._mean.lerp_(self.slope, 1 - beta1)
@@ -102,8 +105,12 @@ class Flat(Descent):
             raise ValueError("there is nothing to train: no parameter requires a gradient")
         kinds = sorted({str(each.dtype) for each in self._parameters})
         if len(kinds) > 1:
-            raise ValueError(f"all parameters must have one dtype; got {' and '.join(kinds)}. Pass model.float()")
-        super().__init__(torch.cat([each.detach().flatten() for each in self._parameters]), rate, clip)
+            raise ValueError(
+                f"all parameters must have one dtype; got {' and '.join(kinds)}. Pass model.float()"
+            )
+        super().__init__(
+            torch.cat([each.detach().flatten() for each in self._parameters]), rate, clip
+        )
 
     def join(self) -> None:
         """Makes the parameters, as they are now, views of the vector."""
@@ -132,14 +139,19 @@ class Stack(Descent):
         modules: the R modules.
         rate: the learning rate; `[R, 1]` for one each.
         clip: the longest gradient of each, by its norm; None leaves them as they are.
-        together: runs all modules in one batched pass; False runs one after the other, for modules that cannot.
+        together: runs all modules in one batched pass; False runs one after the other, for modules
+            that cannot.
 
     Attributes:
         buffers: by name, `[R, ...]`.
     """
 
     def __init__(
-        self, modules: Sequence[nn.Module], rate: float | Tensor, clip: float | None, together: bool = True
+        self,
+        modules: Sequence[nn.Module],
+        rate: float | Tensor,
+        clip: float | None,
+        together: bool = True,
     ) -> None:
         self._modules, self.together = modules, together
         self._shapes = {name: each.shape for name, each in modules[0].named_parameters()}
@@ -148,13 +160,20 @@ class Stack(Descent):
         for number, module in enumerate(modules):
             shapes = {name: each.shape for name, each in module.named_parameters()}
             if shapes != self._shapes or _frozen(module) != self._frozen:
-                raise ValueError(f"stacked modules must be alike; number {number} has other parameters than the first")
+                raise ValueError(
+                    f"stacked modules must be alike; number {number} has other parameters than the first"
+                )
         size = sum(shape.numel() for shape in self._shapes.values())
         example = next(modules[0].parameters())
-        super().__init__(example.new_zeros(len(modules), size).detach().requires_grad_(), rate, clip)
+        super().__init__(
+            example.new_zeros(len(modules), size).detach().requires_grad_(), rate, clip
+        )
         self.vector.grad = self.slope
         if self._frozen:
-            moving = [example.new_full((each.numel(),), float(each.requires_grad)) for each in modules[0].parameters()]
+            moving = [
+                example.new_full((each.numel(),), float(each.requires_grad))
+                for each in modules[0].parameters()
+            ]
             self._moving = torch.cat(moving)
         self.join()
 
@@ -182,7 +201,9 @@ class Stack(Descent):
         parts = self.vector.split(sizes, -1)
         count = len(self._modules)
         return {
-            name: (part.detach() if name in self._frozen else part).view(count, *cast(torch.Size, shape))
+            name: (part.detach() if name in self._frozen else part).view(
+                count, *cast(torch.Size, shape)
+            )
             for (name, shape), part in zip(self._shapes.items(), parts, strict=True)
         }
 
@@ -195,7 +216,9 @@ class Stack(Descent):
         if not self.together:
             stacked, buffers = self.parameters(), self.buffers
             rows = range(len(self._modules))
-            return torch.stack([one(_row(stacked, row), _row(buffers, row), x[row]) for row in rows])
+            return torch.stack(
+                [one(_row(stacked, row), _row(buffers, row), x[row]) for row in rows]
+            )
         return vmap(one, randomness="different")(self.parameters(), self.buffers, x)
 
     def freeze(self, frozen: bool) -> None:
@@ -204,7 +227,10 @@ class Stack(Descent):
 
     def state(self) -> dict[str, Tensor]:
         """Adam's memory, the parameters and the buffers."""
-        held = {"vector": self.vector.detach(), **{f"buffer.{name}": value for name, value in self.buffers.items()}}
+        held = {
+            "vector": self.vector.detach(),
+            **{f"buffer.{name}": value for name, value in self.buffers.items()},
+        }
         return {**super().state(), **held}
 
     @torch.no_grad()

@@ -73,29 +73,43 @@ def to_ground(
         raise ValueError("a loader cannot be cut into training and validation; pass valid=")
     if valid is not None:
         if plan.folds is not None:
-            raise ValueError(f"folds are of training data; there is validation data already. Got folds={plan.folds}")
+            raise ValueError(
+                f"folds are of training data; there is validation data already. Got folds={plan.folds}"
+            )
         whole = everything(trained)
-        feed = trained if isinstance(trained, Loader) else Drawing(trained, whole, plan.batch, plan.balanced, seed)
+        feed = (
+            trained
+            if isinstance(trained, Loader)
+            else Drawing(trained, whole, plan.batch, plan.balanced, seed)
+        )
         view, seen = _viewed(valid, seed)
         return whole, Ground(feed, view, Judge(plan.metric, seen, plan.tune))
     assert isinstance(trained, Items)
     counts = trained.classes()
     if counts is not None and len(counts) < 2:
-        raise ValueError(f"all {len(trained)} targets are {trained.y[0].item()}: there is nothing to tell apart")
-    number = plan.folds or (1 if (counts.min() if counts is not None else len(trained) // 5) >= _ENOUGH else _FOLDS)
-    if counts is not None and counts.min() < max(2, number):
-        rarest = (
-            f"class {trained.y.unique()[counts.argmin()].item()} has only {int(counts.min())} of {len(trained)} items"
+        raise ValueError(
+            f"all {len(trained)} targets are {trained.y[0].item()}: there is nothing to tell apart"
         )
+    number = plan.folds or (
+        1 if (counts.min() if counts is not None else len(trained) // 5) >= _ENOUGH else _FOLDS
+    )
+    if counts is not None and counts.min() < max(2, number):
+        rarest = f"class {trained.y.unique()[counts.argmin()].item()} has only {int(counts.min())} of {len(trained)} items"
         told = "leave it out, or collect more" if counts.min() < 2 else "pass folds=1"
-        raise ValueError(f"{rarest}, too few to train on some and look at others ({number} folds); {told}")
+        raise ValueError(
+            f"{rarest}, too few to train on some and look at others ({number} folds); {told}"
+        )
     cuts = cut(trained, number, plan.share, seed)
     longest = max(len(fold.valid) for fold in cuts)
-    index = torch.stack([torch.nn.functional.pad(fold.valid, (0, longest - len(fold.valid))) for fold in cuts])
+    index = torch.stack(
+        [torch.nn.functional.pad(fold.valid, (0, longest - len(fold.valid))) for fold in cuts]
+    )
     live = torch.stack([torch.arange(longest) < len(fold.valid) for fold in cuts])
     taken = trained.take(index)
     judge = Judge(plan.metric, Seen(taken.y, live, taken.where), plan.tune)
-    return cuts, Ground(Drawing(trained, cuts, plan.batch, plan.balanced, seed), View(trained, index), judge)
+    return cuts, Ground(
+        Drawing(trained, cuts, plan.batch, plan.balanced, seed), View(trained, index), judge
+    )
 
 
 def everything(trained: Items | Loader) -> list[Fold]:
@@ -110,7 +124,9 @@ def _viewed(looked: Items | Loader, seed: int) -> tuple[View, Seen]:
         order = torch.randperm(len(looked), generator=torch.Generator().manual_seed(seed))
         index = order[:_LOOKED_AT].sort().values.unsqueeze(0)
         taken = looked.take(index)
-        return View(looked, index), Seen(taken.y, torch.ones_like(index, dtype=torch.bool), taken.where)
+        return View(looked, index), Seen(
+            taken.y, torch.ones_like(index, dtype=torch.bool), taken.where
+        )
     with torch.random.fork_rng(devices=[]):
         target = torch.cat([batch.y for batch in looked.epoch(0, 0, 1)], 1)
     return View(looked), Seen(target, torch.ones(target.shape[:2], dtype=torch.bool))

@@ -95,7 +95,9 @@ class Guard:
 
     def state(self) -> Tensor:
         """What it has seen, as numbers."""
-        counts = torch.tensor([self._rounds, self._sets, self._far, self._warned], dtype=torch.float64)
+        counts = torch.tensor(
+            [self._rounds, self._sets, self._far, self._warned], dtype=torch.float64
+        )
         return torch.cat([counts, self._low.flatten().double(), self._high.flatten().double()])
 
     def restore(self, state: Tensor) -> None:

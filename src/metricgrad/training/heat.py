@@ -1,9 +1,10 @@
 """A heat: one loss, several slopes and learning rates, all folds; trained together, looked at after every epoch.
 
-The models of a heat are stacked into one (`flat.py`) where they can be, so that five folds and four rates cost little
-more than one. After every epoch the true metric is taken on validation data, at its best threshold; each entrant is
-remembered at the epoch where the mean of the last three was best. Whatever the heat depends on is a tensor, so that a
-file after every epoch is enough to go on exactly.
+The models of a heat are stacked into one (`flat.py`) where they can be, so that five folds and four
+rates cost little more than one. After every epoch the true metric is taken on validation data, at
+its best threshold; each entrant is remembered at the epoch where the mean of the last three was
+best. Whatever the heat depends on is a tensor, so that a file after every epoch is enough to go on
+exactly.
 """
 
 import copy
@@ -55,7 +56,9 @@ class Heat:
         self._folds = len(self._judge.seen.live)
         self._module = copy.deepcopy(model)
         number, first = len(places) * self._folds, places[0][0]
-        each = torch.tensor([rate for _, rate in places]).repeat_interleave(self._folds).unsqueeze(-1)
+        each = (
+            torch.tensor([rate for _, rate in places]).repeat_interleave(self._folds).unsqueeze(-1)
+        )
         scales = torch.tensor([contender.scale(self._judge.metric) for contender, _ in places])
         self._scales = None if (scales == 1).all() else scales.repeat_interleave(self._folds)
         self._modules = [self._module, *(copy.deepcopy(model) for _ in range(number - 1))]
@@ -63,20 +66,25 @@ class Heat:
         self._crew.decay = settings.decay
         loss = first.loss(self._judge.metric, settings.seed)
         self._losses = (
-            [with_memory(copy.deepcopy(loss), settings.memory) for _ in self._modules] if settings.memory else [loss]
+            [with_memory(copy.deepcopy(loss), settings.memory) for _ in self._modules]
+            if settings.memory
+            else [loss]
         )
         self._warm = epochs // 2 if first.start == "warm" else 0
         self._epoch, self.stopped = 0, False
         self._curve = torch.full((epochs, len(places), 2), torch.nan, dtype=torch.float64)
         self._best: dict[str, Tensor] = {}
 
-    def run(self, path: Path | None = None, tell: Tell = lambda *_: None, only: int | None = None) -> list[Entry]:
+    def run(
+        self, path: Path | None = None, tell: Tell = lambda *_: None, only: int | None = None
+    ) -> list[Entry]:
         """Trains to the end, or from where a file says it stopped.
 
         Args:
             path: of the checkpoint; None writes none.
             tell: is told after every epoch.
-            only: looks at validation data after this epoch alone, and stops there; None looks after every epoch.
+            only: looks at validation data after this epoch alone, and stops there; None looks after
+                every epoch.
 
         Returns:
             The entrants; as they are so far if Ctrl-C is pressed, and `stopped` is True then.
@@ -87,7 +95,9 @@ class Heat:
             if path is not None and path.exists():
                 self._restore(read_checkpoint(path, self._state(), known, varying="loss."))
             try:
-                while self._epoch < (only or self.epochs) and (only is not None or not self._gave_up()):
+                while self._epoch < (only or self.epochs) and (
+                    only is not None or not self._gave_up()
+                ):
                     mean = self._train()
                     self._epoch += 1
                     if only in (None, self._epoch):
@@ -144,7 +154,9 @@ class Heat:
             "value": torch.full((entrants,), torch.nan, dtype=torch.float64),
             "recent": torch.full((entrants,), torch.nan, dtype=torch.float64),
             "epoch": torch.zeros(entrants, dtype=torch.int64),
-            "threshold": torch.full((entrants, *(threshold.shape if threshold is not None else ())), torch.nan),
+            "threshold": torch.full(
+                (entrants, *(threshold.shape if threshold is not None else ())), torch.nan
+            ),
             "scores": torch.zeros_like(scores),
             "vector": self._crew.vector.detach().clone(),
             **{f"buffer.{name}": value.clone() for name, value in self._crew.buffers.items()},
@@ -155,7 +167,11 @@ class Heat:
         self._module.train()
         torch.manual_seed(self.settings.seed * 7919 + self._epoch)
         warm = self._epoch < self._warm
-        usual = ordinary(self._judge.metric, self._judge.sets).loss(self._judge.metric, 0).per_set if warm else None
+        usual = (
+            ordinary(self._judge.metric, self._judge.sets).loss(self._judge.metric, 0).per_set
+            if warm
+            else None
+        )
         sums, steps = torch.zeros(len(self._crew.vector), dtype=torch.float64), 0
         first, last = (0, self._warm) if warm else (self._warm, self.epochs)
         for number, batch in enumerate(self._batches()):
@@ -187,7 +203,9 @@ class Heat:
             scores = scores * self._scales.view(-1, *[1] * (scores.dim() - 1))
         if not self.settings.memory:
             return _mean(*self._losses[0].losses(scores, batch.y, batch.where))
-        each = [loss.losses(scores[row], batch.y[row], None) for row, loss in enumerate(self._losses)]
+        each = [
+            loss.losses(scores[row], batch.y[row], None) for row, loss in enumerate(self._losses)
+        ]
         return torch.stack([torch.where(defined, value, 0.0) for value, defined in each])
 
     @torch.no_grad()
@@ -213,7 +231,11 @@ class Heat:
 
     def _shaped(self, scores: Tensor, target: Tensor) -> Tensor:
         """Binary scores without a dimension of one; those of a two-class model as s1 - s0."""
-        return binary_scores(self._judge.metric, scores) if scores.dim() == target.dim() + 1 else scores
+        return (
+            binary_scores(self._judge.metric, scores)
+            if scores.dim() == target.dim() + 1
+            else scores
+        )
 
     def _look(self, mean: Tensor) -> None:
         """The metric of every entrant on validation data; remembers those that are better than ever."""
@@ -222,9 +244,13 @@ class Heat:
             if not scores[number].isfinite().all():
                 continue  # diverged: what it was before still counts
             value, threshold = self._judge.look(scores[number])
-            self._curve[self._epoch - 1, number] = torch.tensor([mean[number], value], dtype=torch.float64)
+            self._curve[self._epoch - 1, number] = torch.tensor(
+                [mean[number], value], dtype=torch.float64
+            )
             best, recent = self._best["recent"][number].item(), self._recent(number)
-            if self._epoch > self._warm and self._judge.better(recent, None if math.isnan(best) else best):
+            if self._epoch > self._warm and self._judge.better(
+                recent, None if math.isnan(best) else best
+            ):
                 rows = slice(number * self._folds, (number + 1) * self._folds)
                 self._best["value"][number], self._best["epoch"][number] = value, self._epoch
                 self._best["recent"][number] = recent
@@ -243,7 +269,11 @@ class Heat:
     def _gave_up(self) -> bool:
         """Whether no entrant has become better for as many epochs as patience allows."""
         patience, latest = self.settings.patience, int(self._best["epoch"].max())
-        return patience is not None and self._epoch > self._warm and self._epoch - max(latest, self._warm) >= patience
+        return (
+            patience is not None
+            and self._epoch > self._warm
+            and self._epoch - max(latest, self._warm) >= patience
+        )
 
     def _told(self) -> str:
         known = self._best["value"][self._best["value"].isfinite()]
@@ -269,7 +299,9 @@ class Heat:
     @torch.no_grad()
     def _best_state(self, row: int) -> dict[str, Tensor]:
         """A model at its best, for `load_state_dict`: by way of the module, which knows what is tied or left out."""
-        parts = self._best["vector"][row].split([each.numel() for each in self._module.parameters()])
+        parts = self._best["vector"][row].split(
+            [each.numel() for each in self._module.parameters()]
+        )
         for each, part in zip(self._module.parameters(), parts, strict=True):
             each.copy_(part.view_as(each))
         for name, buffer in self._module.named_buffers():
@@ -284,7 +316,9 @@ class Heat:
             for name, value in loss.state_dict().items()
         }
         return {
-            **{f"crew.{name}": value.detach().clone() for name, value in self._crew.state().items()},
+            **{
+                f"crew.{name}": value.detach().clone() for name, value in self._crew.state().items()
+            },
             **{f"best.{name}": value for name, value in self._best.items()},
             "curve": self._curve,
             "epoch": torch.tensor(self._epoch),
@@ -292,15 +326,26 @@ class Heat:
         }
 
     def _restore(self, state: dict[str, Tensor]) -> None:
-        self._crew.restore({name[5:]: value for name, value in state.items() if name.startswith("crew.")})
+        self._crew.restore(
+            {name[5:]: value for name, value in state.items() if name.startswith("crew.")}
+        )
         self._best = {name[5:]: value for name, value in state.items() if name.startswith("best.")}
         self._curve, self._epoch = state["curve"], int(state["epoch"])
         for row, loss in enumerate(self._losses if self.settings.memory else []):
             start = f"loss.{row}."
-            loss.load_state_dict({name[len(start) :]: value for name, value in state.items() if name.startswith(start)})
+            loss.load_state_dict(
+                {
+                    name[len(start) :]: value
+                    for name, value in state.items()
+                    if name.startswith(start)
+                }
+            )
 
 
 def _mean(values: Tensor, defined: Tensor) -> Tensor:
     """Values of sets `[R, ...]` as one of each model, `[R]`: the mean of those that are defined."""
-    values, defined = values.flatten(1) if values.dim() > 1 else values.unsqueeze(-1), defined.reshape(len(defined), -1)
+    values, defined = (
+        values.flatten(1) if values.dim() > 1 else values.unsqueeze(-1),
+        defined.reshape(len(defined), -1),
+    )
     return torch.where(defined, values, 0.0).sum(-1) / defined.sum(-1).clamp(min=1)

@@ -46,7 +46,8 @@ class JointTraining(Algorithm1):
         loss: what it descends; its metric may have a threshold of its own (the paper's gamma).
         x: `[items, ...]`, the training data's features.
         y: `[items, ...]`, their targets.
-        start: `"universal"` first teaches a loss that has not learned yet from made-up sets, `"scratch"` does not.
+        start: `"universal"` first teaches a loss that has not learned yet from made-up sets,
+            `"scratch"` does not.
         refine: whether the loss goes on learning along with the model.
         model_steps: K_alpha, steps of the model in each iteration.
         loss_steps: K_beta, steps of the loss in each iteration.
@@ -55,7 +56,8 @@ class JointTraining(Algorithm1):
         decay: the iteration at which both rates reach 0, along half a cosine wave; None keeps them.
         clip: the longest gradient of either, by its norm; None leaves them as they are.
         batch: items of a batch.
-        stratified: whether batches keep the shares of the classes; None does where the target has a class per item.
+        stratified: whether batches keep the shares of the classes; None does where the target has a
+            class per item.
         universal: options of `learn_universal` for the universal start.
         generator: source of randomness for batches, made-up sets and dropout.
 
@@ -114,11 +116,14 @@ class JointTraining(Algorithm1):
         self._good = self.state()
 
     @classmethod
-    def as_published(cls, model: nn.Module, loss: BilevelLoss, x: Tensor, y: Tensor, **options: Any) -> "JointTraining":
+    def as_published(
+        cls, model: nn.Module, loss: BilevelLoss, x: Tensor, y: Tensor, **options: Any
+    ) -> "JointTraining":
         """The paper's settings (Sec. 4.1): Adam at 1e-5 and gradients of norm 1e-5 for both, its generator for SL-R.
 
         Args:
-            model: the paper's has hidden layers of 100, 30 and 10, with batch normalisation and dropout 0.2 in each.
+            model: the paper's has hidden layers of 100, 30 and 10, with batch normalisation and
+                dropout 0.2 in each.
             loss: what it descends.
             x: `[items, ...]`, the training data's features.
             y: `[items, ...]`, their targets.
@@ -139,8 +144,8 @@ class JointTraining(Algorithm1):
             progress: shows a bar, on a terminal.
 
         Returns:
-            Means over these iterations. A training that cannot go on raises a TrainingError in one sentence, with model
-            and loss as they were when it still went well.
+            Means over these iterations. A training that cannot go on raises a TrainingError in one
+            sentence, with model and loss as they were when it still went well.
         """
         means = self._advance(iterations, progress)
         return Round(self.iteration, *(part.item() for part in means))
@@ -151,7 +156,9 @@ class JointTraining(Algorithm1):
 
     def _begin(self) -> None:
         if self._teaching is not None and not self.loss.universal:
-            self.loss.learn_universal(**{"generator": self._generator, "classes": self._classes(), **self._teaching})
+            self.loss.learn_universal(
+                **{"generator": self._generator, "classes": self._classes(), **self._teaching}
+            )
             self._good = self.state()
 
     @torch.no_grad()
@@ -176,7 +183,9 @@ class JointTraining(Algorithm1):
     def _look(self, index: Tensor) -> tuple[Elements, Tensor]:
         self.model.eval()
         scores = self.model(self.x[index.flatten()])
-        inputs = self.loss.check(scores.reshape(*index.shape, *scores.shape[1:]), self.y[index], None)
+        inputs = self.loss.check(
+            scores.reshape(*index.shape, *scores.shape[1:]), self.y[index], None
+        )
         truth = self.loss.truth(inputs)
         self.loss.standardise(truth)
         return self.loss.elements(inputs), truth
@@ -196,13 +205,21 @@ class JointTraining(Algorithm1):
             "loss_adam": self._loss_side.state(),
             "own": {**self._own_state(), "universal": torch.tensor(self.loss.universal)},
         }
-        return {f"{part}.{name}": value.clone() for part, values in parts.items() for name, value in values.items()}
+        return {
+            f"{part}.{name}": value.clone()
+            for part, values in parts.items()
+            for name, value in values.items()
+        }
 
     def restore(self, state: State) -> None:
         """Goes back, or on, to a state."""
 
         def part(which: str) -> State:
-            return {name.removeprefix(which): value for name, value in state.items() if name.startswith(which)}
+            return {
+                name.removeprefix(which): value
+                for name, value in state.items()
+                if name.startswith(which)
+            }
 
         self.model.load_state_dict(part("model."))
         self.loss.load_state_dict(part("loss."))
@@ -231,18 +248,29 @@ class JointTraining(Algorithm1):
     def _settings(self) -> dict[str, Any]:
         """What a checkpoint must agree in, ready for JSON."""
         loss = {name: value for name, value in self.loss.config().items() if name != "universal"}
-        return {**asdict(self.plan), "universal": self._teaching is not None, "items": len(self.y), "loss": loss}
+        return {
+            **asdict(self.plan),
+            "universal": self._teaching is not None,
+            "items": len(self.y),
+            "loss": loss,
+        }
 
 
 def check(loss: BilevelLoss, x: Tensor, y: Tensor, start: Start, refine: bool) -> None:
     """Raises where a training cannot begin."""
     if not isinstance(loss, BilevelLoss):
-        raise TypeError(f"loss must be a BilevelLoss, which learns along with the model; got {type(loss).__name__}")
+        raise TypeError(
+            f"loss must be a BilevelLoss, which learns along with the model; got {type(loss).__name__}"
+        )
     if len(x) != len(y):
         raise ValueError(f"x and y must have the same number of items; got {len(x)} and {len(y)}")
     if start not in ("universal", "scratch"):
         raise ValueError(f"start must be 'universal' or 'scratch'; got {start!r}")
     if start == "scratch" and not refine:
-        raise ValueError("a loss that starts from scratch and is not refined never learns; pass refine=True")
+        raise ValueError(
+            "a loss that starts from scratch and is not refined never learns; pass refine=True"
+        )
     if start == "scratch" and loss.universal:
-        raise ValueError("this loss has learned from made-up sets already; pass a fresh one to start from scratch")
+        raise ValueError(
+            "this loss has learned from made-up sets already; pass a fresh one to start from scratch"
+        )

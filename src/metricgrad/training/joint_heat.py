@@ -22,12 +22,18 @@ _UNIVERSAL_STEPS = 2000
 class JointHeat(Heat):
     """Entrants that train a `BilevelLoss` along; the arguments are those of `Heat`."""
 
-    def __init__(self, model: nn.Module, places: list[Place], ground: Ground, epochs: int, settings: Settings) -> None:
+    def __init__(
+        self, model: nn.Module, places: list[Place], ground: Ground, epochs: int, settings: Settings
+    ) -> None:
         feed = ground.feed
         if isinstance(feed, Loader) or settings.memory:
-            raise ValueError("method='bilevel' draws its own batches: pass train=(x, y) in memory, and memory=0")
+            raise ValueError(
+                "method='bilevel' draws its own batches: pass train=(x, y) in memory, and memory=0"
+            )
         if settings.decay:
-            raise ValueError(f"method='bilevel' has no weight decay; pass decay=0. Got {settings.decay}")
+            raise ValueError(
+                f"method='bilevel' has no weight decay; pass decay=0. Got {settings.decay}"
+            )
         if feed.balanced:
             raise ValueError(
                 "method='bilevel' draws its own batches, in which classes have their shares; pass balanced=False"
@@ -39,11 +45,15 @@ class JointHeat(Heat):
         self._pairs: list[JointTraining] = []
         for row, module in enumerate(self._modules):
             rate, fold = places[row // len(feed.folds)][1], feed.folds[row % len(feed.folds)]
-            self._pairs.append(self._pair(module, loss if not row else copy.deepcopy(loss), feed, fold, rate))
+            self._pairs.append(
+                self._pair(module, loss if not row else copy.deepcopy(loss), feed, fold, rate)
+            )
             if not row:
                 self._pairs[0].teach()
 
-    def _pair(self, module: nn.Module, loss: BilevelLoss, feed: Drawing, fold: Fold, rate: float) -> JointTraining:
+    def _pair(
+        self, module: nn.Module, loss: BilevelLoss, feed: Drawing, fold: Fold, rate: float
+    ) -> JointTraining:
         x, y, _ = feed.items.take(fold.train)
         return JointTraining(
             module,
@@ -67,7 +77,9 @@ class JointHeat(Heat):
 
     def _state(self) -> dict[str, Tensor]:
         parts = {
-            f"pair.{row}.{name}": value for row, pair in enumerate(self._pairs) for name, value in pair.state().items()
+            f"pair.{row}.{name}": value
+            for row, pair in enumerate(self._pairs)
+            for name, value in pair.state().items()
         }
         return {**super()._state(), **parts}
 
@@ -76,4 +88,10 @@ class JointHeat(Heat):
         super()._restore(own)
         for row, pair in enumerate(self._pairs):
             start = f"pair.{row}."
-            pair.restore({name[len(start) :]: value for name, value in state.items() if name.startswith(start)})
+            pair.restore(
+                {
+                    name[len(start) :]: value
+                    for name, value in state.items()
+                    if name.startswith(start)
+                }
+            )

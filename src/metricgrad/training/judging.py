@@ -1,13 +1,14 @@
 r"""The true metric on validation data: where to cut, which moment is best, and whether a gain is more than luck.
 
-Scores of several folds come from several models. A metric of decisions pools them, with one threshold for all: that of
-a fold with six positives would be luck. A metric of order compares scores of one model only, so it is the mean over
-folds.
+Scores of several folds come from several models. A metric of decisions pools them, with one
+threshold for all: that of a fold with six positives would be luck. A metric of order compares
+scores of one model only, so it is the mean over folds.
 
-A gain is compared with the luck of resampled items: the metric's gain over cross-entropy is computed on bootstrap
-draws of the validation items, centred, and for the best of several challengers at once. Its 84th percentile is one
-standard error where there is one challenger, and more with every challenger that could have been lucky. A function of
-the user's own is taken for a metric of decisions: whether it is one of order cannot be seen.
+A gain is compared with the luck of resampled items: the metric's gain over cross-entropy is
+computed on bootstrap draws of the validation items, centred, and for the best of several
+challengers at once. Its 84th percentile is one standard error where there is one challenger, and
+more with every challenger that could have been lucky. A function of the user's own is taken for a
+metric of decisions: whether it is one of order cannot be seen.
 """
 
 from dataclasses import dataclass, replace
@@ -24,7 +25,10 @@ from metricgrad.metrics.multiclass import ClassificationMetric
 from metricgrad.metrics.ranking import RankingMetric
 from metricgrad.metrics.threshold import bagged_threshold
 
-_CUTS, _CUT_ELEMENTS = (8, 64), 250_000  # draws that a threshold is the median of, and their items in all
+_CUTS, _CUT_ELEMENTS = (
+    (8, 64),
+    250_000,
+)  # draws that a threshold is the median of, and their items in all
 _DRAWS = 200
 _ELEMENTS = 4_000_000  # scores that are resampled at once
 ONE_SIGMA = 0.8413
@@ -96,7 +100,9 @@ class Judge:
         if scores.dim() == 1:
             return bagged_threshold(scores, target, self.metric, draws, generator)
         labels = zip(scores.unbind(-1), target.unbind(-1), strict=True)
-        return torch.stack([bagged_threshold(one, truth, self.metric, draws, generator) for one, truth in labels])
+        return torch.stack(
+            [bagged_threshold(one, truth, self.metric, draws, generator) for one, truth in labels]
+        )
 
     def luck(
         self,
@@ -123,7 +129,9 @@ class Judge:
         while done < _DRAWS:
             drawn = torch.multinomial(weights, items * size, replacement=True, generator=generator)
             drawn = drawn.unflatten(1, (size, items)).movedim(0, 1)  # [D, K, V]
-            found = torch.stack([self._values(*each, drawn) for each in zip(scores, thresholds, strict=True)])
+            found = torch.stack(
+                [self._values(*each, drawn) for each in zip(scores, thresholds, strict=True)]
+            )
             gains.append((found[1:] - found[:1]) - (whole[1:] - whole[:1]).unsqueeze(-1))
             done += size
         centred = torch.cat(gains, -1)
@@ -135,9 +143,15 @@ class Judge:
         alike = scores.shape == self.seen.target.shape and not self.sets
         if isinstance(self.metric, ConfusionMetric):
             return alike
-        return alike and isinstance(self.metric, FunctionMetric) and self.metric.set_dims in (None, (1, 1))
+        return (
+            alike
+            and isinstance(self.metric, FunctionMetric)
+            and self.metric.set_dims in (None, (1, 1))
+        )
 
-    def _values(self, scores: Tensor, threshold: Tensor | None, drawn: Tensor | None = None) -> Tensor:
+    def _values(
+        self, scores: Tensor, threshold: Tensor | None, drawn: Tensor | None = None
+    ) -> Tensor:
         """The metric, 0-dim; or `[D]` for items drawn anew, `[D, K, V]`."""
         target, live, where = self.seen.target, self.seen.live, self.seen.where
         if drawn is not None:
@@ -169,13 +183,21 @@ def binary_scores(metric: Metric, scores: Tensor) -> Tensor:
     """Scores `[..., N, C]` of a model with one output per item without that dimension, of two classes as s1 - s0."""
     if scores.shape[-1] == 1:
         return scores.squeeze(-1)
-    two = scores.shape[-1] == 2 and isinstance(metric, ClassificationMetric) and metric.average is None
+    two = (
+        scores.shape[-1] == 2
+        and isinstance(metric, ClassificationMetric)
+        and metric.average is None
+    )
     return scores[..., 1] - scores[..., 0] if two else scores
 
 
 @torch.no_grad()
 def bootstrap(
-    metric: Metric, threshold: Tensor | None, scores: Tensor, target: Tensor, generator: torch.Generator
+    metric: Metric,
+    threshold: Tensor | None,
+    scores: Tensor,
+    target: Tensor,
+    generator: torch.Generator,
 ) -> Tensor:
     """The metric on items drawn anew, with replacement.
 

@@ -1,9 +1,10 @@
 """How the losses that ship were learned: from made-up sets, and from models of data that comes with scikit-learn.
 
-A loss for everyone has to know sets of every size and balance, and of models at every stage. Half of the sets of a step
-are made up (`surrogates/sources.py`, several sizes and numbers of classes); the other half are outputs of small
-networks for scikit-learn's digits (all ten classes, or one digit against the rest), taken along their training on
-cross-entropy: G_R and G_M of ReLoss, Sec. 4.3. What is held out are the outputs of networks of other seeds.
+A loss for everyone has to know sets of every size and balance, and of models at every stage. Half
+of the sets of a step are made up (`surrogates/sources.py`, several sizes and numbers of classes);
+the other half are outputs of small networks for scikit-learn's digits (all ten classes, or one
+digit against the rest), taken along their training on cross-entropy: G_R and G_M of ReLoss, Sec.
+4.3. What is held out are the outputs of networks of other seeds.
 """
 
 import time
@@ -29,7 +30,17 @@ from metricgrad.training.collecting import collect_scores
 
 SHIPPED = ("accuracy", "f1", "auc", "average_precision", "mcc")
 _SIZES = (64, 256)
-_MOMENTS = (0, 3, 6, 10, 20, 40, 80, 160, 320)  # steps of a network's training at which its scores are taken
+_MOMENTS = (
+    0,
+    3,
+    6,
+    10,
+    20,
+    40,
+    80,
+    160,
+    320,
+)  # steps of a network's training at which its scores are taken
 _SET = 128
 _SETS = 64  # in a step
 _OF_CLASSES = ("accuracy", "error_rate")
@@ -50,8 +61,9 @@ class Taught(NamedTuple):
 def as_shipped(name: str, seed: int = 0) -> dict[str, Any]:
     """The options of `ReLoss` with which the loss that ships for a metric was learned.
 
-    Accuracy's has the penalty of ReLoss, Eqn. 8, on every gradient: without it the loss is nearly as flat as accuracy
-    where items are far from right, and trains worse. A loss of sets needs no penalty to be smooth.
+    Accuracy's has the penalty of ReLoss, Eqn. 8, on every gradient: without it the loss is nearly
+    as flat as accuracy where items are far from right, and trains worse. A loss of sets needs no
+    penalty to be smooth.
 
     Args:
         name: of the metric.
@@ -80,9 +92,11 @@ def teach(
 
     Args:
         name: of a metric, for binary scores or classes.
-        steps: of learning; None makes 300 for accuracy, whose loss sees one number of an item, and 2,000 for others.
+        steps: of learning; None makes 300 for accuracy, whose loss sees one number of an item, and
+            2,000 for others.
         seed: of everything random.
-        scores: score sets of the user's own models, in place of those of the digits; a fifth of them is held out.
+        scores: score sets of the user's own models, in place of those of the digits; a fifth of
+            them is held out.
         classes: numbers of classes of made-up sets, for accuracy.
         progress: shows bars, on a terminal.
         **options: of `ReLoss`; those of the losses that ship are `as_shipped(name)`.
@@ -93,13 +107,19 @@ def teach(
     metric, start = to_metric(name), time.perf_counter()
     many = name in _OF_CLASSES
     if not many and "binary" not in metric.families:
-        raise ValueError(f"losses are taught for metrics of binary scores and for accuracy; got {name!r}")
+        raise ValueError(
+            f"losses are taught for metrics of binary scores and for accuracy; got {name!r}"
+        )
     steps = steps or (300 if many else 2000)
     generator = torch.Generator().manual_seed(seed)
     made = made_up(classes if many else None)
     if scores is None:
-        learned_from = "outputs of networks for scikit-learn's digits along their training on cross-entropy"
-        stored, held = (digit_scores(many, group, progress=progress) for group in (range(2), range(2, 4)))
+        learned_from = (
+            "outputs of networks for scikit-learn's digits along their training on cross-entropy"
+        )
+        stored, held = (
+            digit_scores(many, group, progress=progress) for group in (range(2), range(2, 4))
+        )
         held = [*held, *made]
     else:
         learned_from, stored, held = (
@@ -109,7 +129,13 @@ def teach(
         )
     loss = ReLoss(metric, generator=generator, **{"penalty": 0.0, **options})
     found = loss.learn(
-        [*stored, *made], steps=steps, share=0.0, sets=_SETS, valid=held, progress=progress, generator=generator
+        [*stored, *made],
+        steps=steps,
+        share=0.0,
+        sets=_SETS,
+        valid=held,
+        progress=progress,
+        generator=generator,
     )
     return Taught(loss, _card(loss, found, learned_from, steps, seed, time.perf_counter() - start))
 
@@ -128,10 +154,14 @@ def read_scores(path: str | Path) -> ScoreSets:
     with np.load(path) as file:
         missing = [name for name in ("scores", "target") if name not in file]
         if missing:
-            raise ValueError(f"{path} has no array {' and '.join(missing)}; it has {', '.join(file) or 'none'}")
+            raise ValueError(
+                f"{path} has no array {' and '.join(missing)}; it has {', '.join(file) or 'none'}"
+            )
         for name in ("scores", "target"):
             if file[name].dtype.kind not in "fiub":
-                raise ValueError(f"the array {name} of {path} must hold numbers; it holds {file[name].dtype}")
+                raise ValueError(
+                    f"the array {name} of {path} must hold numbers; it holds {file[name].dtype}"
+                )
         return to_sets((torch.as_tensor(file["scores"]).float(), torch.as_tensor(file["target"])))
 
 
@@ -156,10 +186,16 @@ def digit_scores(many: bool, seeds: Iterable[int], *, progress: bool = True) -> 
     images, digits = (torch.as_tensor(np.asarray(part)) for part in load_digits(return_X_y=True))
     images = (images / 16).float()
     sets = []
-    tasks = [(seed, None) for seed in seeds] if many else [(seed, digit) for seed in seeds for digit in range(10)]
+    tasks = (
+        [(seed, None) for seed in seeds]
+        if many
+        else [(seed, digit) for seed in seeds for digit in range(10)]
+    )
     with to_progress("training networks to learn from", len(tasks), progress) as tell:
         for seed, digit in tasks:
-            sets += _along_training(images, digits if digit is None else digits == digit, 100 * seed + (digit or 0))
+            sets += _along_training(
+                images, digits if digit is None else digits == digit, 100 * seed + (digit or 0)
+            )
             tell(1)
     return sets
 
@@ -169,7 +205,9 @@ def _along_training(x: Tensor, y: Tensor, seed: int) -> list[ScoreSets]:
     generator, found = torch.Generator().manual_seed(seed), []
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        model = nn.Sequential(nn.Linear(x.shape[1], 32), nn.ReLU(), nn.Linear(32, 10 if y.dtype == torch.int64 else 1))
+        model = nn.Sequential(
+            nn.Linear(x.shape[1], 32), nn.ReLU(), nn.Linear(32, 10 if y.dtype == torch.int64 else 1)
+        )
     optimizer, ordinary = torch.optim.Adam(model.parameters(), 3e-3), CrossEntropy()
     for step in range(max(_MOMENTS) + 1):
         if step in _MOMENTS:
@@ -183,9 +221,15 @@ def _along_training(x: Tensor, y: Tensor, seed: int) -> list[ScoreSets]:
     return found
 
 
-def _card(loss: ReLoss, found: Ranked, learned_from: str, steps: int, seed: int, seconds: float) -> dict[str, Any]:
+def _card(
+    loss: ReLoss, found: Ranked, learned_from: str, steps: int, seed: int, seconds: float
+) -> dict[str, Any]:
     name = loss.metric.name
-    rounded = {field: round(value, 4) for field, value in found._asdict().items() if isinstance(value, float)}
+    rounded = {
+        field: round(value, 4)
+        for field, value in found._asdict().items()
+        if isinstance(value, float)
+    }
     return {
         "metric": name,
         "learned_from": f"made-up sets and {learned_from}",

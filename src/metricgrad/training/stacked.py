@@ -1,8 +1,9 @@
 """Many joint trainings at once, for grids: seeds, metrics and learning rates stacked into one batched model.
 
-A step of networks this small is all overhead, and a step of twenty of them stacked has hardly more of it. Each run has
-its own batches, weights, metric and gradient norm; what they share is the data, the architecture and the numbers of
-steps. Stacked runs give what runs of their own would give, but for rounding and the random numbers they draw.
+A step of networks this small is all overhead, and a step of twenty of them stacked has hardly more
+of it. Each run has its own batches, weights, metric and gradient norm; what they share is the data,
+the architecture and the numbers of steps. Stacked runs give what runs of their own would give, but
+for rounding and the random numbers they draw.
 """
 
 from collections.abc import Mapping, Sequence
@@ -29,7 +30,8 @@ class StackedTraining(Algorithm1):
         y: `[items]`, their targets, shared.
         model_rates: the models' learning rates, for Adam; one each, instead of `model_rate`.
         loss_rates: the losses' learning rates, for Adam; one each, instead of `loss_rate`.
-        start: `"universal"` first teaches losses that have not learned yet, one by one; `"scratch"` does not.
+        start: `"universal"` first teaches losses that have not learned yet, one by one; `"scratch"`
+            does not.
         universal: options of `learn_universal` for the universal start.
         generator: source of randomness for batches, made-up sets and dropout.
         **plan: the other options of `JointTraining`.
@@ -59,9 +61,15 @@ class StackedTraining(Algorithm1):
         **plan: Any,
     ) -> None:
         settings = Plan(**plan)
-        for name, given in (("losses", losses), ("model_rates", model_rates), ("loss_rates", loss_rates)):
+        for name, given in (
+            ("losses", losses),
+            ("model_rates", model_rates),
+            ("loss_rates", loss_rates),
+        ):
             if given is not None and len(given) != len(models):
-                raise ValueError(f"{name} must be one for each model; got {len(given)} for {len(models)} models")
+                raise ValueError(
+                    f"{name} must be one for each model; got {len(given)} for {len(models)} models"
+                )
         for name, rates in (("model_rates", model_rates), ("loss_rates", loss_rates)):
             if rates is not None and not all(rate > 0 for rate in rates):
                 raise ValueError(f"{name} must be above 0; got {list(rates)}")
@@ -70,13 +78,23 @@ class StackedTraining(Algorithm1):
         if len({(loss.hidden, loss.distance) for loss in losses}) != 1 or any(
             is_multilabel(loss.metric) for loss in losses
         ):
-            raise ValueError("stacked losses must be of binary metrics, with the same hidden widths and distance")
+            raise ValueError(
+                "stacked losses must be of binary metrics, with the same hidden widths and distance"
+            )
         if len({repr(model) for model in models}) != 1:
-            raise ValueError("stacked models must be of one architecture, activations and dropout included")
-        super().__init__(", ".join(dict.fromkeys(loss.metric.name for loss in losses)), y, settings, generator)
+            raise ValueError(
+                "stacked models must be of one architecture, activations and dropout included"
+            )
+        super().__init__(
+            ", ".join(dict.fromkeys(loss.metric.name for loss in losses)), y, settings, generator
+        )
         self.models, self.losses, self.x, self.y = list(models), list(losses), x, y
-        self._teaching = {"size": settings.batch, **(universal or {})} if start == "universal" else None
-        self._model_side = Stack(self.models, _each(model_rates, settings.model_rate), settings.clip)
+        self._teaching = (
+            {"size": settings.batch, **(universal or {})} if start == "universal" else None
+        )
+        self._model_side = Stack(
+            self.models, _each(model_rates, settings.model_rate), settings.clip
+        )
         self._loss_side = Stack(self.losses, _each(loss_rates, settings.loss_rate), settings.clip)
         self._unbounded = torch.tensor([loss.unbounded for loss in losses])
         self._good = self.state()
@@ -107,7 +125,9 @@ class StackedTraining(Algorithm1):
 
     def _draw(self, number: int) -> Tensor:
         """Batches `[number, R, N]`, each run its own."""
-        return self._batches.draw(number * len(self.models), self._generator).unflatten(0, (number, -1))
+        return self._batches.draw(number * len(self.models), self._generator).unflatten(
+            0, (number, -1)
+        )
 
     def _estimate(self, elements: Elements) -> Tensor:
         """Eqn. 2 of every run, `[R]`, on its metric's scale."""
@@ -116,7 +136,9 @@ class StackedTraining(Algorithm1):
             parts[name[0]].append(each if each.dim() == 3 else each.unsqueeze(-2))
         buffers = self._loss_side.buffers
         with full_precision(elements.items.device.type):
-            return torch.addcmul(buffers["shift"], set_network(elements, parts["g"], parts["h"]), buffers["scale"])
+            return torch.addcmul(
+                buffers["shift"], set_network(elements, parts["g"], parts["h"]), buffers["scale"]
+            )
 
     def _value(self, batch: Tensor) -> Tensor:
         self.models[0].train()
@@ -167,15 +189,35 @@ class StackedTraining(Algorithm1):
 
     def state(self) -> State:
         """Everything that the next iteration depends on, as tensors of its own."""
-        parts = {"model": self._model_side.state(), "loss": self._loss_side.state(), "own": self._own_state()}
-        return {f"{part}.{name}": value.clone() for part, values in parts.items() for name, value in values.items()}
+        parts = {
+            "model": self._model_side.state(),
+            "loss": self._loss_side.state(),
+            "own": self._own_state(),
+        }
+        return {
+            f"{part}.{name}": value.clone()
+            for part, values in parts.items()
+            for name, value in values.items()
+        }
 
     def restore(self, state: State) -> None:
         """Goes back to a state."""
         for part, side in (("model.", self._model_side), ("loss.", self._loss_side)):
-            side.restore({name.removeprefix(part): value for name, value in state.items() if name.startswith(part)})
+            side.restore(
+                {
+                    name.removeprefix(part): value
+                    for name, value in state.items()
+                    if name.startswith(part)
+                }
+            )
             side.part()
-        self._restore_own({name.removeprefix("own."): value for name, value in state.items() if name[:4] == "own."})
+        self._restore_own(
+            {
+                name.removeprefix("own."): value
+                for name, value in state.items()
+                if name[:4] == "own."
+            }
+        )
         self._good = state
 
 

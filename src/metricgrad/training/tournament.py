@@ -1,14 +1,16 @@
 r"""Which loss to train on: successive halving, cross-entropy always among the entrants, decided on validation data.
 
-All contenders train briefly with every learning rate; the best third goes on for twice as long with its best two rates,
-and of those the best two to the end with one. Cross-entropy has a bracket of its own, the same in every fit, so that
-"cross-entropy is as good here" gives exactly the model that training on cross-entropy gives.
+All contenders train briefly with every learning rate; the best third goes on for twice as long with
+its best two rates, and of those the best two to the end with one. Cross-entropy has a bracket of
+its own, the same in every fit, so that "cross-entropy is as good here" gives exactly the model that
+training on cross-entropy gives.
 
-The best of many looks better than it is. So the best challenger meets cross-entropy once more, both with the settings
-and the epoch they were chosen with, on other cuts of the data; it replaces cross-entropy only where its gain exceeds
-what luck would give (`judging.py`) both times. By folds, the items of both meetings are the same: what is new is how
-they are dealt, and all that is random in training. Where validation data was passed there are no other cuts, and one
-meeting has to show more: a gain that the best of all challengers would reach by luck in one of twenty cases.
+The best of many looks better than it is. So the best challenger meets cross-entropy once more, both
+with the settings and the epoch they were chosen with, on other cuts of the data; it replaces
+cross-entropy only where its gain exceeds what luck would give (`judging.py`) both times. By folds,
+the items of both meetings are the same: what is new is how they are dealt, and all that is random
+in training. Where validation data was passed there are no other cuts, and one meeting has to show
+more: a gain that the best of all challengers would reach by luck in one of twenty cases.
 """
 
 import json
@@ -31,7 +33,8 @@ from metricgrad.training.judging import ONE_SIGMA
 _SHARES = (0.25, 0.5, 1.0)  # of the epochs, in each round
 _FEWEST = 4  # epochs
 _TOGETHER = 128  # models of a heat, at most
-# The best of so many challengers could have been lucky, and a gain must exceed this quantile of what luck gives them:
+# The best of so many challengers could have been lucky, and a gain must exceed this quantile of
+# what luck gives them:
 _TWICE = (2, ONE_SIGMA)  # where it must do so again on other cuts
 _ONCE = (12, 0.95)  # where there are none
 
@@ -64,10 +67,14 @@ class Arena:
     started: float = field(default_factory=time.monotonic)
     stopped: bool = False
 
-    def heat(self, name: str, places: list[Place], epochs: int, only: int | None = None) -> list[Entry]:
+    def heat(
+        self, name: str, places: list[Place], epochs: int, only: int | None = None
+    ) -> list[Entry]:
         """One heat, from its file if it has been run before."""
         heat = self.prepare(places, epochs)
-        found = heat.run(None if self.folder is None else self.folder / f"{name}.safetensors", self.tell, only)
+        found = heat.run(
+            None if self.folder is None else self.folder / f"{name}.safetensors", self.tell, only
+        )
         self.stopped |= heat.stopped
         self.entries += found
         return found
@@ -93,10 +100,16 @@ class Arena:
         for contender, rate in places:
             kin.setdefault(contender.kin(judge.metric), []).append((contender, rate))
         size = max(1, _TOGETHER // len(judge.seen.live))
-        return [group[start : start + size] for group in kin.values() for start in range(0, len(group), size)]
+        return [
+            group[start : start + size]
+            for group in kin.values()
+            for start in range(0, len(group), size)
+        ]
 
 
-def bracket(arena: Arena, name: str, contenders: list[Contender], rates: list[float]) -> list[Entry]:
+def bracket(
+    arena: Arena, name: str, contenders: list[Contender], rates: list[float]
+) -> list[Entry]:
     """Successive halving among contenders.
 
     Args:
@@ -106,8 +119,8 @@ def bracket(arena: Arena, name: str, contenders: list[Contender], rates: list[fl
         rates: the learning rates that each enters with.
 
     Returns:
-        All entrants of all rounds, the best first: a short training can be the best on few items. Those of the first
-        rounds alone, if time runs out.
+        All entrants of all rounds, the best first: a short training can be the best on few items.
+        Those of the first rounds alone, if time runs out.
     """
     places = [(contender, rate) for contender in contenders for rate in rates]
     everyone: list[Entry] = []
@@ -121,7 +134,9 @@ def bracket(arena: Arena, name: str, contenders: list[Contender], rates: list[fl
             if arena.stopped or (name != "ordinary" and arena.late(0.85 if last else share + 0.1)):
                 break
             found += arena.heat(f"{name}-{number}-{order}", group, epochs)
-        found = sorted((entry for entry in found if entry.value is not None), key=arena.key, reverse=True)
+        found = sorted(
+            (entry for entry in found if entry.value is not None), key=arena.key, reverse=True
+        )
         everyone += found
         if last or arena.stopped or not found:
             break
@@ -131,9 +146,16 @@ def bracket(arena: Arena, name: str, contenders: list[Contender], rates: list[fl
 
 def _promoted(found: list[Entry], contenders: int, round_: int) -> list[Place]:
     """The entrants of the next round, from those of this one, the best first."""
-    several = {entry.contender: [each.rate for each in found if each.contender is entry.contender] for entry in found}
+    several = {
+        entry.contender: [each.rate for each in found if each.contender is entry.contender]
+        for entry in found
+    }
     kept, width = _promotion(contenders, round_)
-    return [(contender, rate) for contender, rates in list(several.items())[:kept] for rate in rates[:width]]
+    return [
+        (contender, rate)
+        for contender, rates in list(several.items())[:kept]
+        for rate in rates[:width]
+    ]
 
 
 def _promotion(contenders: int, round_: int) -> tuple[int, int]:
@@ -166,7 +188,9 @@ class Decision:
     again: bool = False
 
 
-def decide(arena: Arena, ordinary: list[Entry], challengers: list[Entry], others: Ground | None) -> Decision:
+def decide(
+    arena: Arena, ordinary: list[Entry], challengers: list[Entry], others: Ground | None
+) -> Decision:
     """Cross-entropy, unless a challenger's gain is more than luck, twice.
 
     Args:
@@ -181,10 +205,14 @@ def decide(arena: Arena, ordinary: list[Entry], challengers: list[Entry], others
     if not ordinary and not challengers:
         if arena.stopped:
             raise KeyboardInterrupt  # there is nothing to keep yet
-        raise RuntimeError("every training diverged; pass a lower rate, or look for values that are far too large")
+        raise RuntimeError(
+            "every training diverged; pass a lower rate, or look for values that are far too large"
+        )
     if not ordinary or not challengers:
         best = (ordinary or challengers)[0]
-        return Decision(best, ordinary[0] if ordinary else None, challengers[0] if challengers else None)
+        return Decision(
+            best, ordinary[0] if ordinary else None, challengers[0] if challengers else None
+        )
     usual, best = ordinary[0], challengers[0]
     gain, luck = _gain(arena, usual, challengers, *(_ONCE if others is None else _TWICE))
     decision = Decision(best if gain > luck else usual, usual, best, gain, luck)
@@ -192,7 +220,9 @@ def decide(arena: Arena, ordinary: list[Entry], challengers: list[Entry], others
         return decision
     second, met = replace(arena, ground=others, entries=[]), []
     for number, entry in enumerate((usual, best)):
-        met += second.heat(f"again-{number}", [(entry.contender, entry.rate)], entry.epochs, entry.epoch)
+        met += second.heat(
+            f"again-{number}", [(entry.contender, entry.rate)], entry.epochs, entry.epoch
+        )
         if second.stopped or met[-1].value is None:
             arena.stopped = second.stopped
             return replace(decision, winner=usual)  # not shown twice
@@ -200,7 +230,9 @@ def decide(arena: Arena, ordinary: list[Entry], challengers: list[Entry], others
     return Decision(best if gain > luck else usual, usual, best, gain, luck, again=True)
 
 
-def _gain(arena: Arena, usual: Entry, challengers: list[Entry], rivals: int, quantile: float) -> tuple[float, float]:
+def _gain(
+    arena: Arena, usual: Entry, challengers: list[Entry], rivals: int, quantile: float
+) -> tuple[float, float]:
     """The gain of the first challenger, and what luck would give the best of its rivals."""
     luck = arena.ground.judge.luck(
         [usual.scores, *(entry.scores for entry in challengers[:rivals])],
@@ -211,7 +243,9 @@ def _gain(arena: Arena, usual: Entry, challengers: list[Entry], rivals: int, qua
     return arena.key(challengers[0]) - arena.key(usual), luck
 
 
-def schedule(arena: Arena, contenders: list[Contender], rates: list[float], epochs: int) -> list[tuple[int, int]]:
+def schedule(
+    arena: Arena, contenders: list[Contender], rates: list[float], epochs: int
+) -> list[tuple[int, int]]:
     """Entrants and epochs of every heat of a bracket, at most."""
     heats, places = [], [(contender, rate) for contender in contenders for rate in rates]
     for number, share in enumerate(_SHARES):

@@ -46,7 +46,11 @@ class Trained:
         with modes_kept(self.model):
             self.model.eval()
             found = torch.cat([self.model(part) for part in features(x).split(_CHUNK)])
-        return found if found.dim() == 1 or is_multilabel(self.metric) else binary_scores(self.metric, found)
+        return (
+            found
+            if found.dim() == 1 or is_multilabel(self.metric)
+            else binary_scores(self.metric, found)
+        )
 
     def predict(self, x: Any) -> Tensor:
         """Decisions: 0 or 1 by the threshold, for binary scores and labels; the class of the highest score otherwise.
@@ -85,11 +89,12 @@ class Fit(Trained):
     Attributes:
         value: the metric on validation data.
         decision: who won, against whom, by how much.
-        finalists: the models of `cross_entropy` and of the best `challenger`, as far as they took part; the model is
-            one of them.
+        finalists: the models of `cross_entropy` and of the best `challenger`, as far as they took
+            part; the model is one of them.
         entries: everything that was tried.
         seen: the validation items, of which the entrants' scores are.
-        score_sets: sets of validation items as the entrants scored them, good and bad, to check losses on.
+        score_sets: sets of validation items as the entrants scored them, good and bad, to check
+            losses on.
         folds: of validation; 1 is one cut.
         seconds: it took.
         stopped: whether Ctrl-C ended it: this is the best so far.
@@ -125,9 +130,7 @@ class Fit(Trained):
         told += f"; on other cuts the gain is {found.gain:.4f}" if found.again else ""
         told += f"; {found.luck:.4f} would be luck"
         if found.gain > found.luck and found.winner is found.ordinary:
-            return (
-                f"{found.challenger.contender} may be better, which no second meeting on other cuts has shown: {told}"
-            )
+            return f"{found.challenger.contender} may be better, which no second meeting on other cuts has shown: {told}"
         if found.winner is found.challenger:
             return f"{self.method} is better: {told}"
         return f"{usual} is as good here: the best challenger, {found.challenger.contender}, has {told}"

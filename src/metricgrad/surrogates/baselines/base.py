@@ -1,7 +1,8 @@
 """What people train on today, as surrogates: the losses that ours are measured against.
 
-Each is written from its paper's formula, for many sets at once with `where`, and takes logits as they leave the model.
-Their values are not the metric's (`readable` is False). `like` names the metric whose shapes and checks a loss shares.
+Each is written from its paper's formula, for many sets at once with `where`, and takes logits as
+they leave the model. Their values are not the metric's (`readable` is False). `like` names the
+metric whose shapes and checks a loss shares.
 """
 
 from abc import abstractmethod

@@ -4,8 +4,8 @@ With p_i = sigmoid(slope * s_i), or the softmax for classes, soft counts are
 
 .. math:: tp = \sum_i y_i p_i, \quad fp = \sum_i (1 - y_i) p_i, \quad fn = \sum_i y_i (1 - p_i), \quad tn = ...
 
-and a metric's formula of counts takes them as it takes whole ones. AnyLoss (Han et al., 2024) is this with chances
-amplified towards 0 and 1: sigmoid(amplification * (p - 1/2)).
+and a metric's formula of counts takes them as it takes whole ones. AnyLoss (Han et al., 2024) is
+this with chances amplified towards 0 and 1: sigmoid(amplification * (p - 1/2)).
 """
 
 import torch
@@ -23,10 +23,13 @@ class SoftDecisions(Baseline):
 
     Args:
         slope: of the sigmoid.
-        amplification: AnyLoss's, which chances get towards 0 and 1; None leaves them (its paper takes 73).
+        amplification: AnyLoss's, which chances get towards 0 and 1; None leaves them (its paper
+            takes 73).
     """
 
-    def __init__(self, *, slope: float = 1.0, amplification: float | None = None, **options: float) -> None:
+    def __init__(
+        self, *, slope: float = 1.0, amplification: float | None = None, **options: float
+    ) -> None:
         super().__init__(slope=slope, amplification=amplification, **options)
         if not slope > 0:
             raise ValueError(f"slope must be above 0; got {slope}")
@@ -49,11 +52,18 @@ class SoftDecisions(Baseline):
             chance, truth = (slope * scores).sigmoid(), target.to(scores.dtype)
         else:
             chance = (slope * scores).softmax(-1).movedim(-1, 0)
-            truth = torch.nn.functional.one_hot(target, scores.shape[-1]).movedim(-1, 0).to(scores.dtype)
+            truth = (
+                torch.nn.functional.one_hot(target, scores.shape[-1])
+                .movedim(-1, 0)
+                .to(scores.dtype)
+            )
         if amplification is not None:
             chance = (amplification * (chance - 0.5)).sigmoid()
         tp, predicted = ops.masked_sum(truth * chance, where), ops.masked_sum(chance, where)
-        positives, items = ops.masked_sum(truth, where), ops.masked_sum(torch.ones_like(truth), where)
+        positives, items = (
+            ops.masked_sum(truth, where),
+            ops.masked_sum(torch.ones_like(truth), where),
+        )
         counts = Counts(tp, predicted - tp, positives - tp, items - predicted - positives + tp)
         found = self.of_counts(counts)
         return 1 - (found if scores.shape == target.shape else found.mean(0))
@@ -78,7 +88,9 @@ class SoftFBeta(SoftDecisions):
 
     like = "f1"
 
-    def __init__(self, *, beta: float = 1.0, slope: float = 1.0, amplification: float | None = None) -> None:
+    def __init__(
+        self, *, beta: float = 1.0, slope: float = 1.0, amplification: float | None = None
+    ) -> None:
         super().__init__(slope=slope, amplification=amplification, beta=beta)
 
     @property

@@ -4,8 +4,9 @@ Recall at a precision of at least a, with a threshold b of its own and a multipl
 
 .. math:: \min_{f, b} \max_{l \ge 0} \; (1 + l) L^+ + l \frac{a}{1 - a} L^- - l P
 
-where L+ and L- are the hinge (or logistic) losses of positives and negatives at s - b: upper bounds of the counts of
-those on the wrong side. The area under a curve is a mean over such points, each with its threshold and multiplier.
+where L+ and L- are the hinge (or logistic) losses of positives and negatives at s - b: upper bounds
+of the counts of those on the wrong side. The area under a curve is a mean over such points, each
+with its threshold and multiplier.
 """
 
 import math
@@ -25,8 +26,8 @@ class GlobalObjective(Binary):
     """Losses with thresholds and multipliers that are trained along with the model: pass `loss.parameters()` too.
 
     Args:
-        objective: `"average_precision"` (points of equal precision), `"auc"` (points of equal false positive rate) or
-            `"recall_at_precision"`.
+        objective: `"average_precision"` (points of equal precision), `"auc"` (points of equal false
+            positive rate) or `"recall_at_precision"`.
         at: the precision to hold, for recall at precision.
         points: how many points of the curve.
         kind: `"hinge"` or `"logistic"`.
@@ -70,11 +71,19 @@ class GlobalObjective(Binary):
         held = (2 * self.multiplier.detach() - self.multiplier).clamp(min=0).to(scores.dtype)
         margin = scores.unsqueeze(-1) - self.threshold.to(scores.dtype)
         signed = torch.where(target.unsqueeze(-1), margin, -margin)
-        loss = (1 - signed).clamp(min=0) if self.options["kind"] == "hinge" else F.softplus(-signed) / math.log(2)
+        loss = (
+            (1 - signed).clamp(min=0)
+            if self.options["kind"] == "hinge"
+            else F.softplus(-signed) / math.log(2)
+        )
         positive = target if where is None else target & where
         negative = ~target if where is None else ~target & where
-        missed, taken = (torch.where(which.unsqueeze(-1), loss, 0.0).sum(-2) for which in (positive, negative))
-        positives, negatives = (which.sum(-1, keepdim=True).to(scores.dtype) for which in (positive, negative))
+        missed, taken = (
+            torch.where(which.unsqueeze(-1), loss, 0.0).sum(-2) for which in (positive, negative)
+        )
+        positives, negatives = (
+            which.sum(-1, keepdim=True).to(scores.dtype) for which in (positive, negative)
+        )
         if self.options["objective"] == "auc":
             value = ops.divide(missed, positives) + held * (ops.divide(taken, negatives) - level)
         else:

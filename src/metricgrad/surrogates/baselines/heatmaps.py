@@ -37,7 +37,9 @@ class HeatmapMSE(Baseline):
     @staticmethod
     def target_maps(joints: Tensor, size: tuple[int, int], sigma: float) -> Tensor:
         """Gaussians `[..., H, W]` around joints `[..., 2]`, x and y in pixels."""
-        rows, columns = (torch.arange(length, device=joints.device, dtype=joints.dtype) for length in size)
+        rows, columns = (
+            torch.arange(length, device=joints.device, dtype=joints.dtype) for length in size
+        )
         across = (columns - joints[..., 0, None]) ** 2
         down = (rows - joints[..., 1, None]) ** 2
         return torch.exp(-(down.unsqueeze(-1) + across.unsqueeze(-2)) / (2 * sigma**2))
@@ -55,7 +57,9 @@ class HeatmapMSE(Baseline):
     def values(self, scores: Tensor, target: Tensor, where: Tensor | None) -> Tensor:
         """The mean over the joints that count."""
         wanted = self.target_maps(
-            target[..., :2].to(scores.dtype), (scores.shape[-2], scores.shape[-1]), self.options["sigma"]
+            target[..., :2].to(scores.dtype),
+            (scores.shape[-2], scores.shape[-1]),
+            self.options["sigma"],
         )
         errors = ((scores - wanted) ** 2).mean((-1, -2)).flatten(-2)
         return ops.masked_mean(errors, None if where is None else where.flatten(-2))

@@ -1,7 +1,7 @@
 r"""Lovasz's extension of the Jaccard index: tight, convex in the errors, found by one sort.
 
-With errors m in descending order and J_k the Jaccard loss if the k largest errors were mistakes, the extension is
-sum_k m_(k) (J_k - J_(k-1)).
+With errors m in descending order and J_k the Jaccard loss if the k largest errors were mistakes,
+the extension is sum_k m_(k) (J_k - J_(k-1)).
 """
 
 import torch
@@ -37,7 +37,8 @@ def lovasz_extension(errors: Tensor, truth: Tensor, where: Tensor | None) -> Ten
 class Lovasz(Baseline):
     r"""The Lovasz hinge for binary scores, the Lovasz softmax for classes: surrogates of 1 - Jaccard.
 
-    Errors are max(0, 1 - s y) with y of +-1, or |1[y = c] - softmax(s)_c|, averaged over the classes that are present.
+    Errors are max(0, 1 - s y) with y of +-1, or |1[y = c] - softmax(s)_c|, averaged over the
+    classes that are present.
 
     Reference:
         Berman, Triki and Blaschko, The Lovasz-Softmax Loss, 2018, Eqn. 8 to 12.

@@ -14,8 +14,8 @@ class CrossEntropy(Baseline):
     .. math:: -\log p(y_i), \quad p = sigmoid(s) \text{ or } softmax(s)
 
     Args:
-        positive_weight: what a positive counts, for binary scores; the cost-sensitive reduction of F1 tunes it among
-            0.3, 0.9, 2.7, 8.1, 24.3 and 72.9.
+        positive_weight: what a positive counts, for binary scores; the cost-sensitive reduction of
+            F1 tunes it among 0.3, 0.9, 2.7, 8.1, 24.3 and 72.9.
 
     Example:
         >>> import metricgrad as mg
@@ -23,7 +23,8 @@ class CrossEntropy(Baseline):
         tensor(0.6931)
 
     Reference:
-        Learning Surrogate Losses, Sec. 4.3; Parambath et al., 2014, for the cost-sensitive reduction.
+        Learning Surrogate Losses, Sec. 4.3; Parambath et al., 2014, for the cost-sensitive
+        reduction.
     """
 
     def __init__(self, *, positive_weight: float = 1.0) -> None:
@@ -41,7 +42,9 @@ class CrossEntropy(Baseline):
             return -scores.log_softmax(-1).gather(-1, target.unsqueeze(-1)).squeeze(-1)
         weight = scores.new_tensor(self.options.get("positive_weight", 1.0))
         truth = target.to(scores.dtype)
-        return F.binary_cross_entropy_with_logits(scores, truth, pos_weight=weight, reduction="none")
+        return F.binary_cross_entropy_with_logits(
+            scores, truth, pos_weight=weight, reduction="none"
+        )
 
 
 class Focal(CrossEntropy):

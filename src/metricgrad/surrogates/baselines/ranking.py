@@ -1,6 +1,7 @@
 r"""Losses of order: pairs of a positive and a negative, soft ranks, whole lists.
 
-Soft ranks count soft comparisons: rank_i = 1 + sum over the others j of sigmoid(slope * (s_j - s_i)).
+Soft ranks count soft comparisons: rank_i = 1 + sum over the others j of sigmoid(slope * (s_j -
+s_i)).
 """
 
 import math
@@ -48,7 +49,8 @@ class PairwiseRanking(Binary):
     r"""The mean over pairs of a positive and a negative of log(1 + exp(-(s_i - s_j))): a surrogate of 1 - AUC.
 
     Args:
-        kind: `"logistic"`, `"hinge"` (max(0, 1 - c)) or `"squared"` ((1 - c)^2) of the difference c.
+        kind: `"logistic"`, `"hinge"` (max(0, 1 - c)) or `"squared"` ((1 - c)^2) of the difference
+            c.
 
     Example:
         >>> import metricgrad as mg
@@ -56,7 +58,8 @@ class PairwiseRanking(Binary):
         tensor(0.6931)
 
     Reference:
-        Burges et al., Learning to Rank using Gradient Descent, 2005; Learning Surrogate Losses, Sec. 4.3.
+        Burges et al., Learning to Rank using Gradient Descent, 2005; Learning Surrogate Losses,
+        Sec. 4.3.
     """
 
     def __init__(self, *, kind: str = "logistic") -> None:
@@ -76,7 +79,9 @@ class PairwiseRanking(Binary):
             case _:
                 loss = (1 - difference) ** 2
         pairs = _pairs(target & counted, ~target & counted)
-        return ops.divide(torch.where(pairs, loss, 0.0).sum((-1, -2)), pairs.sum((-1, -2)).to(loss.dtype))
+        return ops.divide(
+            torch.where(pairs, loss, 0.0).sum((-1, -2)), pairs.sum((-1, -2)).to(loss.dtype)
+        )
 
 
 class SmoothAP(Binary):
@@ -94,7 +99,8 @@ class SmoothAP(Binary):
         tensor(0.)
 
     Reference:
-        Brown et al., Smooth-AP: Smoothing the Path Towards Large-Scale Image Retrieval, 2020, Eqn. 6.
+        Brown et al., Smooth-AP: Smoothing the Path Towards Large-Scale Image Retrieval, 2020, Eqn.
+        6.
     """
 
     like = "average_precision"
@@ -111,7 +117,9 @@ class SmoothAP(Binary):
     def values(self, scores: Tensor, target: Tensor, where: Tensor | None) -> Tensor:
         """The mean over positives."""
         counted = _counted(target, where)
-        others = ~torch.eye(scores.shape[-1], dtype=torch.bool, device=scores.device) & counted.unsqueeze(-2)
+        others = ~torch.eye(
+            scores.shape[-1], dtype=torch.bool, device=scores.device
+        ) & counted.unsqueeze(-2)
         above = (self.options["slope"] * (scores.unsqueeze(-2) - scores.unsqueeze(-1))).sigmoid()
         above = torch.where(others, above, 0.0)
         positives = 1 + (above * target.to(scores.dtype).unsqueeze(-2)).sum(-1)
@@ -130,7 +138,9 @@ class Graded(Baseline):
     def gains(self, target: Tensor, where: Tensor | None) -> tuple[Tensor, Tensor]:
         """Gains 2^grade - 1, `[..., N]`, and the DCG of the ideal order, `[..., 1]`."""
         gains = (torch.exp2(target) - 1) * _counted(target > 0, where)
-        discount = torch.log2(torch.arange(2, gains.shape[-1] + 2, device=gains.device, dtype=gains.dtype))
+        discount = torch.log2(
+            torch.arange(2, gains.shape[-1] + 2, device=gains.device, dtype=gains.dtype)
+        )
         return gains, (gains.sort(-1, descending=True).values / discount).sum(-1, keepdim=True)
 
 
@@ -141,8 +151,8 @@ class ApproxNDCG(Graded):
         slope: of the sigmoid of soft ranks.
 
     Reference:
-        Qin, Liu and Li, A General Approximation Framework for Direct Optimization of Information Retrieval Measures,
-        2010; Bruch et al., 2019.
+        Qin, Liu and Li, A General Approximation Framework for Direct Optimization of Information
+        Retrieval Measures, 2010; Bruch et al., 2019.
     """
 
     def __init__(self, *, slope: float = 1.0) -> None:
@@ -164,7 +174,8 @@ class LambdaLoss(Graded):
         slope: of the logistic.
 
     Reference:
-        Burges, From RankNet to LambdaRank to LambdaMART, 2010; Wang et al., The LambdaLoss Framework, 2018.
+        Burges, From RankNet to LambdaRank to LambdaMART, 2010; Wang et al., The LambdaLoss
+        Framework, 2018.
     """
 
     def __init__(self, *, slope: float = 1.0) -> None:
@@ -175,13 +186,19 @@ class LambdaLoss(Graded):
         counted = _counted(target > 0, where)
         gains, ideal = self.gains(target, where)
         with torch.no_grad():
-            order = torch.where(counted, scores, -torch.inf).argsort(dim=-1, descending=True, stable=True)
+            order = torch.where(counted, scores, -torch.inf).argsort(
+                dim=-1, descending=True, stable=True
+            )
             rank = order.argsort(-1)
             discount = 1 / torch.log2(rank.to(scores.dtype) + 2)
-            change = (gains.unsqueeze(-1) - gains.unsqueeze(-2)) * (discount.unsqueeze(-1) - discount.unsqueeze(-2))
+            change = (gains.unsqueeze(-1) - gains.unsqueeze(-2)) * (
+                discount.unsqueeze(-1) - discount.unsqueeze(-2)
+            )
             weight = ops.divide(change.abs(), ideal.unsqueeze(-1).expand_as(change))
             higher = (target.unsqueeze(-1) > target.unsqueeze(-2)) & _pairs(counted, counted)
-        loss = F.softplus(-self.options["slope"] * (scores.unsqueeze(-1) - scores.unsqueeze(-2))) / math.log(2)
+        loss = F.softplus(
+            -self.options["slope"] * (scores.unsqueeze(-1) - scores.unsqueeze(-2))
+        ) / math.log(2)
         return torch.where(higher, weight * loss, 0.0).sum((-1, -2))
 
 
@@ -191,7 +208,8 @@ class ListNet(Graded):
     .. math:: -\sum_i softmax(g)_i \log softmax(s)_i
 
     Reference:
-        Cao et al., Learning to Rank: From Pairwise Approach to Listwise Approach, 2007, Eqn. 6 and 7.
+        Cao et al., Learning to Rank: From Pairwise Approach to Listwise Approach, 2007, Eqn. 6 and
+        7.
     """
 
     def values(self, scores: Tensor, target: Tensor, where: Tensor | None) -> Tensor:
@@ -221,5 +239,9 @@ class RankLoss(Baseline):
         """The mean over items."""
         if scores.shape == target.shape:  # two classes: 0 has the score 0
             scores, target = torch.stack([torch.zeros_like(scores), scores], -1), target.long()
-        rank = ops.soft_rank(scores, self.options["slope"]).gather(-1, target.unsqueeze(-1)).squeeze(-1)
+        rank = (
+            ops.soft_rank(scores, self.options["slope"])
+            .gather(-1, target.unsqueeze(-1))
+            .squeeze(-1)
+        )
         return ops.masked_mean((scores.shape[-1] - rank).abs(), where)

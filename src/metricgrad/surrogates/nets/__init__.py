@@ -7,8 +7,8 @@ r"""The networks of learned losses: from the scores and target of sets to one nu
     Heatmaps         poses          embeddings of the predicted map and of a Gaussian around the joint
     Embeddings       classes        distance of the embedded probabilities from the embedded target (LS-ED)
 
-A network sees nothing else. Hidden layers are ELU, whose slope has no jumps: the gradient penalty needs a second
-derivative, and the model that descends the loss a smooth first one.
+A network sees nothing else. Hidden layers are ELU, whose slope has no jumps: the gradient penalty
+needs a second derivative, and the model that descends the loss a smooth first one.
 """
 
 from metricgrad.surrogates.nets.base import LossNet as LossNet

@@ -21,17 +21,20 @@ class Classification(LossNet):
 
     .. math:: \ell = \frac{1}{N} \sum_i f(p_i), \quad p = softmax(s)_y
 
-    f has 4 layers and 33,409 parameters with the default width. Accuracy is decided by the strongest rival of the
-    target's class, which :math:`p` does not show: a target with 0.4 wins over nine classes with 0.07 each, and loses to
-    one with 0.6. With `sees="margin"` f sees :math:`asinh(s_y - \max_{c \ne y} s_c)`, and accuracy is decided at 0.
-    Such a loss can have the metric's order almost exactly, and is then nearly as flat: use it beside the ordinary one.
+    f has 4 layers and 33,409 parameters with the default width. Accuracy is decided by the
+    strongest rival of the target's class, which :math:`p` does not show: a target with 0.4 wins
+    over nine classes with 0.07 each, and loses to one with 0.6. With `sees="margin"` f sees
+    :math:`asinh(s_y - \max_{c \ne y} s_c)`, and accuracy is decided at 0. Such a loss can have the
+    metric's order almost exactly, and is then nearly as flat: use it beside the ordinary one.
 
     Args:
         width: of the three hidden layers.
         layers: of weights, in all.
-        sees: `"probability"` of the target's class, as in the paper, or its `"margin"` over the strongest rival.
-        monotone: whether f can only fall as the probability rises. A correlation over sets does not ask for that item
-            by item, and f may rise a little where few items are, which would push them the wrong way.
+        sees: `"probability"` of the target's class, as in the paper, or its `"margin"` over the
+            strongest rival.
+        monotone: whether f can only fall as the probability rises. A correlation over sets does not
+            ask for that item by item, and f may rise a little where few items are, which would push
+            them the wrong way.
         generator: source of randomness for the weights.
 
     Reference:
@@ -62,7 +65,11 @@ class Classification(LossNet):
                 f"[..., N]; got scores {shape(scores)} and target {shape(target)} for {metric.name}"
             )
         probability = seen(scores, target, self.options["sees"]).unsqueeze(-1)
-        values = falling(self.layers, probability) if self.options["monotone"] else self.layers(probability)
+        values = (
+            falling(self.layers, probability)
+            if self.options["monotone"]
+            else self.layers(probability)
+        )
         values = values.squeeze(-1)
         return values.mean(-1) if where is None else ops.masked_mean(values, where)
 
@@ -72,13 +79,14 @@ class SetNetwork(LossNet):
 
     .. math:: \ell = h\Big(\frac{1}{N} \sum_i g(y_i, s_i, c)\Big), \quad c = \frac{1}{N} \sum_i e(y_i, s_i)
 
-    The context c tells g of the other items, so that it can say where an item stands among them, as ranks do. Scores
-    enter as asinh(s), which is s near 0 and a logarithm far from it.
+    The context c tells g of the other items, so that it can say where an item stands among them, as
+    ranks do. Scores enter as asinh(s), which is s near 0 and a logarithm far from it.
 
     Args:
         width: of all hidden layers.
         context: of c; 0 leaves it out.
-        standardise: whether the scores of a set enter with mean 0 and spread 1, for metrics of their order alone.
+        standardise: whether the scores of a set enter with mean 0 and spread 1, for metrics of
+            their order alone.
         generator: source of randomness for the weights.
 
     Reference:
@@ -125,11 +133,16 @@ class Embeddings(LossNet):
         generator: source of randomness for the weights.
 
     Reference:
-        LS-ED (Patel et al., 2020) as ReLoss describes it in Sec. 2: the distance stands for the metric's value.
+        LS-ED (Patel et al., 2020) as ReLoss describes it in Sec. 2: the distance stands for the
+        metric's value.
     """
 
     def __init__(
-        self, classes: int, width: int = 128, embedding: int = 32, generator: torch.Generator | None = None
+        self,
+        classes: int,
+        width: int = 128,
+        embedding: int = 32,
+        generator: torch.Generator | None = None,
     ) -> None:
         super().__init__(classes=classes, width=width, embedding=embedding)
         whole("classes", classes, 2)
@@ -162,7 +175,8 @@ def seen(scores: Tensor, target: Tensor, sees: Sees) -> Tensor:
 def falling(layers: nn.Sequential, x: Tensor) -> Tensor:
     """Minus a perceptron with the weights' absolute values, which can only rise with x.
 
-    ELU is convex, and a sum of convex functions cannot bend both ways; so half of the units are -ELU(-z), concave.
+    ELU is convex, and a sum of convex functions cannot bend both ways; so half of the units are
+    -ELU(-z), concave.
     """
     linear = [layer for layer in layers if isinstance(layer, nn.Linear)]
     for layer in linear[:-1]:

@@ -51,6 +51,10 @@ class Heatmaps(LossNet):
                 f"nets.Heatmaps(size={size}) takes maps [..., N, K, {size[0]}, {size[1]}] and joints [..., N, K, 2]; "
                 f"got scores {shape(scores)} and target {shape(target)} for {metric.name}"
             )
-        wanted = HeatmapMSE.target_maps(target[..., :2].to(scores.dtype), size, self.options["sigma"])
+        wanted = HeatmapMSE.target_maps(
+            target[..., :2].to(scores.dtype), size, self.options["sigma"]
+        )
         gap = self.embed(scores.flatten(-2)) - self.embed(wanted.flatten(-2))
-        return ops.masked_mean(gap.square().mean(-1).flatten(-2), None if where is None else where.flatten(-2))
+        return ops.masked_mean(
+            gap.square().mean(-1).flatten(-2), None if where is None else where.flatten(-2)
+        )

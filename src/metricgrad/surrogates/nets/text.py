@@ -1,6 +1,7 @@
 r"""Networks of learned losses for text: as for classes, and attention over the places of a sequence.
 
-A metric of text is decided by whole sequences, so every place first learns of the others. What a place shows:
+A metric of text is decided by whole sequences, so every place first learns of the others. What a
+place shows:
 
     Sequence   the probability of the target's token there, softmax(s)_y; of several references, the likeliest token's
     Spans      its probabilities to be the answer's start and its end, and whether it is, and whether it lies between
@@ -37,8 +38,12 @@ class Attention(nn.Module):
     def forward(self, places: Tensor, hidden: Tensor) -> Tensor:
         """`[B, T, width]` from the same; `hidden` `[B, T]` is True where nobody looks."""
         normal = self.first(places)
-        # Weights are asked for because the fused kernels, which give none, have no second derivative.
-        places = places + self.attention(normal, normal, normal, key_padding_mask=hidden, need_weights=True)[0]
+        # Weights are asked for because the fused kernels, which give none, have no second
+        # derivative.
+        places = (
+            places
+            + self.attention(normal, normal, normal, key_padding_mask=hidden, need_weights=True)[0]
+        )
         return places + self.perceptron(self.second(places))
 
 
@@ -54,13 +59,20 @@ class TextNet(LossNet):
     """
 
     def __init__(
-        self, features: int, width: int, heads: int, blocks: int, generator: torch.Generator | None = None
+        self,
+        features: int,
+        width: int,
+        heads: int,
+        blocks: int,
+        generator: torch.Generator | None = None,
     ) -> None:
         super().__init__(width=width, heads=heads, blocks=blocks)
         for name, value in (("width", width), ("heads", heads), ("blocks", blocks)):
             whole(name, value, 1)
         if width % (2 * heads):
-            raise ValueError(f"width must be a multiple of twice the heads; got width={width} and heads={heads}")
+            raise ValueError(
+                f"width must be a multiple of twice the heads; got width={width} and heads={heads}"
+            )
         self.enter = perceptron((features, width, width), generator)
         self.blocks = nn.ModuleList([Attention(width, heads, generator) for _ in range(blocks)])
         self.leave = perceptron((width, width, 1), generator)
@@ -70,7 +82,9 @@ class TextNet(LossNet):
         inner = nn.functional.elu(self.enter(features))
         inner = (inner + positions(*inner.shape[-2:], like=inner)).flatten(0, -3)
         counted = where.flatten(0, -2)
-        hidden = ~counted & counted.any(-1, keepdim=True)  # items without any place count nowhere, but must not be NaN
+        hidden = ~counted & counted.any(
+            -1, keepdim=True
+        )  # items without any place count nowhere, but must not be NaN
         for block in self.blocks:
             inner = block(inner, hidden)
         places = self.leave(inner).squeeze(-1).unflatten(0, features.shape[:-2])
@@ -80,7 +94,8 @@ class TextNet(LossNet):
 class Sequence(TextNet):
     """For sequences of tokens: scores `[..., N, T, V]`, target ids `[..., N, T]`, negative where there is none.
 
-    With R references, target ids `[..., N, R, T]`, a place shows the probability of the likeliest of their tokens.
+    With R references, target ids `[..., N, R, T]`, a place shows the probability of the likeliest
+    of their tokens.
 
     Args:
         width: of a place inside.
@@ -89,11 +104,16 @@ class Sequence(TextNet):
         generator: source of randomness for the weights.
 
     Reference:
-        ReLoss, Appendix A.1; the released code for translation has two blocks, and raw logits for probabilities.
+        ReLoss, Appendix A.1; the released code for translation has two blocks, and raw logits for
+        probabilities.
     """
 
     def __init__(
-        self, width: int = 32, heads: int = 4, blocks: int = 2, generator: torch.Generator | None = None
+        self,
+        width: int = 32,
+        heads: int = 4,
+        blocks: int = 2,
+        generator: torch.Generator | None = None,
     ) -> None:
         super().__init__(1, width, heads, blocks, generator)
 
@@ -112,7 +132,9 @@ class Sequence(TextNet):
         padding = getattr(metric, "padding", None)
         known = known if padding is None else known & (ids != padding)
         counted = known.any(-1) if where is None else known.any(-1) & where
-        return Inputs(real_scores(scores, counted.unsqueeze(-1)), torch.where(known, ids.long(), -1), counted)
+        return Inputs(
+            real_scores(scores, counted.unsqueeze(-1)), torch.where(known, ids.long(), -1), counted
+        )
 
     def forward(self, metric: Metric, inputs: Inputs) -> Tensor:
         """The value of every set."""
@@ -136,7 +158,11 @@ class Spans(TextNet):
     """
 
     def __init__(
-        self, width: int = 32, heads: int = 4, blocks: int = 2, generator: torch.Generator | None = None
+        self,
+        width: int = 32,
+        heads: int = 4,
+        blocks: int = 2,
+        generator: torch.Generator | None = None,
     ) -> None:
         super().__init__(5, width, heads, blocks, generator)
 
@@ -151,7 +177,11 @@ class Spans(TextNet):
         if target.numel() and int(target.max()) >= length:
             raise ValueError(f"target must hold positions below {length}; got {int(target.max())}")
         where = expand_where(where, scores.shape[:-1], scores.dim() - 2)
-        counted = torch.ones(scores.shape[:-1], dtype=torch.bool, device=scores.device) if where is None else where
+        counted = (
+            torch.ones(scores.shape[:-1], dtype=torch.bool, device=scores.device)
+            if where is None
+            else where
+        )
         places = torch.where(target >= 0, target.long(), length)
         answer = torch.zeros(*target.shape[:-1], length + 1, dtype=torch.bool, device=scores.device)
         answer = answer.scatter(-1, places, torch.ones_like(places, dtype=torch.bool))[..., :length]
@@ -164,7 +194,10 @@ class Spans(TextNet):
         hidden = (~where & where.any(-1, keepdim=True)).unsqueeze(-1)
         chances = scores.masked_fill(hidden, torch.finfo(scores.dtype).min / 4).softmax(-2)
         inside = answer.to(scores.dtype)
-        before, after = nn.functional.pad(inside, (1, 0))[..., :-1], nn.functional.pad(inside, (0, 1))[..., 1:]
+        before, after = (
+            nn.functional.pad(inside, (1, 0))[..., :-1],
+            nn.functional.pad(inside, (0, 1))[..., 1:],
+        )
         shown = [*chances.unbind(-1), inside * (1 - before), inside * (1 - after), inside]
         return self.value(torch.stack(shown, -1), where)
 
@@ -172,5 +205,7 @@ class Spans(TextNet):
 def positions(length: int, width: int, like: Tensor) -> Tensor:
     """Sines and cosines of every place, `[T, width]`: any length will do, none has to be learned."""
     places = torch.arange(length, device=like.device, dtype=like.dtype).unsqueeze(-1)
-    waves = torch.exp(-math.log(10_000) * torch.arange(0, width, 2, device=like.device, dtype=like.dtype) / width)
+    waves = torch.exp(
+        -math.log(10_000) * torch.arange(0, width, 2, device=like.device, dtype=like.dtype) / width
+    )
     return torch.stack([(places * waves).sin(), (places * waves).cos()], -1).flatten(-2)
