@@ -13,9 +13,9 @@ from sklearn import metrics as sk
 from torch import Tensor
 
 import metricgrad as mg
-from metricgrad.metrics.blackbox import NotDecidedError
-from metricgrad.metrics.reexpress import BlackBoxMetric, WatchedMetric
-from metricgrad.surrogates import uniloss
+from metricgrad.metrics.watching import metric as own_metric
+from metricgrad.metrics.watching.black_box import NotDecidedError
+from metricgrad.metrics.watching.metric import BlackBoxMetric, WatchedMetric
 
 Function = Callable[..., Any]
 
@@ -536,7 +536,7 @@ def test_which_way_was_taken_is_logged_once(
     fn: Function, kind: type, level: int, message: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     scores, target = normal(20), labels(20)
-    uniloss._warn.cache_clear()  # of other tests
+    own_metric._warn.cache_clear()  # of other tests
     mine = mg.from_function(fn, best=1.0)
     loss = mg.UniLoss(mine)
     found = scores.clone().requires_grad_()

@@ -8,7 +8,7 @@ from sklearn.metrics import f1_score
 from torch import Tensor, nn
 
 import metricgrad as mg
-from metricgrad.training.entrants import BASELINES, contenders, method_names
+from metricgrad.training.candidates import BASELINES, contenders, method_names
 from metricgrad.training.feeding import Items, cut
 from tests.fitting import linear, made, quick, weights
 from tests.trainings import seeded

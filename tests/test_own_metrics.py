@@ -17,8 +17,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import metricgrad as mg
-from metricgrad.metrics.reexpress import WatchedMetric
 from metricgrad.metrics.reexpression import tried_flip_gains
+from metricgrad.metrics.watching.metric import WatchedMetric
 
 CLASSES, LABELS = 3, 4
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import metricgrad as mg
-from metricgrad.metrics.reexpress import WatchedMetric
+from metricgrad.metrics.watching.metric import WatchedMetric
 
 Program = Callable[[Tensor, Tensor], Tensor]
 

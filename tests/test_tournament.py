@@ -8,8 +8,8 @@ from sklearn.metrics import average_precision_score, f1_score
 from torch import Tensor
 
 import metricgrad as mg
-from metricgrad.training import heat, tournament
-from metricgrad.training.entrants import RATES, contenders
+from metricgrad.training import heat, search
+from metricgrad.training.candidates import RATES, contenders
 from metricgrad.training.entry import Settings
 from metricgrad.training.feeding import Items
 from metricgrad.training.ground import Plan, to_ground
@@ -165,7 +165,7 @@ def test_memory_joins_small_batches() -> None:
 
 
 def test_a_budget_too_short_for_challengers_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tournament.Arena, "late", lambda *_: True)
+    monkeypatch.setattr(search.Arena, "late", lambda *_: True)
     found = quick(linear(), made(), folds=1)
     assert found.decision.challenger is None
     assert "no time for a challenger" in found.verdict()
@@ -175,7 +175,7 @@ def test_a_budget_too_short_for_challengers_is_told(monkeypatch: pytest.MonkeyPa
 def test_time_that_runs_out_after_the_first_round_leaves_its_challengers(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(tournament.Arena, "late", lambda arena, share: share > 0.5)
+    monkeypatch.setattr(search.Arena, "late", lambda arena, share: share > 0.5)
     found = quick(linear(), made(), folds=1, epochs=8)
     assert found.decision.challenger is not None
     assert {
@@ -183,17 +183,17 @@ def test_time_that_runs_out_after_the_first_round_leaves_its_challengers(
     } == {4}
 
 
-def arena_of(x: Tensor, y: Tensor) -> tournament.Arena:
+def arena_of(x: Tensor, y: Tensor) -> search.Arena:
     plan = Plan(mg.metric("f1"), tune=True, batch=64, balanced=False, folds=1, share=0.2)
     _, ground = to_ground(Items(x, y), None, plan, 0)
-    return tournament.Arena(linear(), ground, Settings(), 20)
+    return search.Arena(linear(), ground, Settings(), 20)
 
 
 def test_a_budget_counts_the_entrants_of_a_heat() -> None:
     """Sixteen entrants take longer than the four that are timed."""
     x, y = made()
     arena = arena_of(x, y)
-    heats = tournament.schedule(arena, contenders("uniloss", mg.metric("f1")), list(RATES), 20)
+    heats = search.schedule(arena, contenders("uniloss", mg.metric("f1")), list(RATES), 20)
     assert heats[0] == (16, 5)  # four slopes from scratch, with four rates each
     assert sum(length for _, length in heats) < sum(places / 4 * length for places, length in heats)
 
@@ -210,18 +210,18 @@ def test_patience_does_not_decide_the_second_meeting() -> None:
 
 
 def test_ctrl_c_in_the_second_meeting_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    whole, train = tournament.Arena.heat, heat.Heat._train
+    whole, train = search.Arena.heat, heat.Heat._train
 
     def pressed(_: heat.Heat) -> Tensor:
         heat.Heat._train = train
         raise KeyboardInterrupt
 
-    def interrupted(arena: tournament.Arena, name: str, *arguments: Any) -> Any:
+    def interrupted(arena: search.Arena, name: str, *arguments: Any) -> Any:
         if name == "again-0":
             monkeypatch.setattr(heat.Heat, "_train", pressed)
         return whole(arena, name, *arguments)
 
-    monkeypatch.setattr(tournament.Arena, "heat", interrupted)
+    monkeypatch.setattr(search.Arena, "heat", interrupted)
     found = quick(linear(features=2), ring(), epochs=8)
     assert found.stopped
     assert found.decision.winner is found.decision.ordinary

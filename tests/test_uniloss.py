@@ -8,7 +8,7 @@ from torch import Tensor
 
 import metricgrad as mg
 from metricgrad.metrics.reexpression import ComparisonMetric
-from metricgrad.surrogates.anchors import sample_anchors
+from metricgrad.surrogates.interpolation import sample_anchors
 from metricgrad.surrogates.uniloss import inverse_distance
 from tests.cases import Case
 from tests.test_contracts import generator
@@ -368,6 +368,6 @@ def test_blocks_of_pairs_add_up(monkeypatch: pytest.MonkeyPatch) -> None:
         loss.relaxed(scores, target),
         torch.autograd.grad(loss(scores, target), scores),
     )
-    monkeypatch.setattr("metricgrad.surrogates.pair_sum._BLOCK_ENTRIES", 100)
+    monkeypatch.setattr("metricgrad.surrogates.interpolation._BLOCK_ENTRIES", 100)
     torch.testing.assert_close(loss.relaxed(scores, target), whole)
     torch.testing.assert_close(torch.autograd.grad(loss(scores, target), scores)[0], gradient)

@@ -8,7 +8,7 @@ import torch
 
 import metricgrad as mg
 from metricgrad.metrics.reexpression import ComparisonMetric
-from metricgrad.surrogates.anchors import sample_anchors
+from metricgrad.surrogates.interpolation import sample_anchors
 
 
 @pytest.mark.parametrize("name", ["eer", "mrr", "partial_auc"])

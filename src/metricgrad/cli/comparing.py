@@ -31,7 +31,7 @@ from metricgrad.estimators.target import Target, plain
 from metricgrad.metrics import Metric
 from metricgrad.progress import progress as to_progress
 from metricgrad.report import write_comparison
-from metricgrad.training.entrants import ORDINARY, method_names, takes, usual_methods
+from metricgrad.training.candidates import ORDINARY, method_names, takes, usual_methods
 
 _APART = 1000  # seeds of splits, so that the next --seed shares none of them
 _TRIED = 100  # rows that tell whether a loss takes such targets

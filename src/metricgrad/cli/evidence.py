@@ -7,7 +7,7 @@ from torch import Tensor
 from metricgrad.surrogates import Surrogate, UniLoss, rank_correlation
 from metricgrad.surrogates.elements import is_multilabel
 from metricgrad.training import Fit
-from metricgrad.training.entrants import Contender, ordinary
+from metricgrad.training.candidates import Contender, ordinary
 from metricgrad.training.judging import bootstrap
 
 _KEPT = 100_000  # items of each kind

@@ -21,8 +21,8 @@ from metricgrad.cli.parts import parts
 from metricgrad.cli.reading import TARGET
 from metricgrad.estimators import MetricClassifier
 from metricgrad.metrics import Metric
+from metricgrad.metrics.registry import metric_config
 from metricgrad.report import label, write_run
-from metricgrad.surrogates.base import metric_config
 from metricgrad.training import Fit
 
 

@@ -11,8 +11,8 @@ from metricgrad.estimators.networks import perceptron, widths
 from metricgrad.estimators.preparing import Category, Number, Preparation
 from metricgrad.estimators.target import Target
 from metricgrad.metrics import metric as to_metric
+from metricgrad.metrics.registry import metric_config, metric_from_config
 from metricgrad.storage import read_tensors, write_tensors
-from metricgrad.surrogates.base import metric_config, metric_from_config
 from metricgrad.training import Trained
 
 if TYPE_CHECKING:

@@ -15,8 +15,8 @@ from torch import Tensor
 from metricgrad import ops
 from metricgrad.metrics.checks import whole
 from metricgrad.metrics.confusion import ConfusionMetric
+from metricgrad.metrics.counts import Average, Counts, one_hot
 from metricgrad.metrics.decisions import AllRivals, ItemDecisions, Pooling, own_margin
-from metricgrad.metrics.multiclass import Average, Counts, one_hot
 from metricgrad.metrics.reexpression import Reexpression
 
 
@@ -38,6 +38,11 @@ class RecallMetric(JointMetric):
     """A formula that only asks, class by class, how many items are right: one comparison per item decides it."""
 
     k = 1
+
+    @property
+    def has_rivals(self) -> bool:
+        """With all pairs, every other class is a rival of the target."""
+        return self.pairs == "all"
 
     def reexpress_classes(
         self, classes: int, target: Tensor, where: Tensor | None, dtype: torch.dtype
@@ -79,6 +84,7 @@ class Accuracy(RecallMetric):
     """
 
     name = "accuracy"
+    mean_of_items = True
     reference = "sklearn accuracy_score"
 
     k: int = 1
@@ -147,6 +153,7 @@ class ErrorRate(WrongShare):
     """
 
     name = "error_rate"
+    mean_of_items = True
     reference = "sklearn zero_one_loss"
 
 
@@ -164,6 +171,7 @@ class Hamming(WrongShare):
 
     name = "hamming"
     families = ("multi-label",)
+    takes_classes = False
     reference = "sklearn hamming_loss"
 
     average: Average | None = "micro"

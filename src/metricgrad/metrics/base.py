@@ -13,7 +13,7 @@ holds the formula and nothing else.
 """
 
 from abc import ABC, abstractmethod
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -31,6 +31,10 @@ TIE_RULES = {
     "first": "of equal scores the lowest index (class, pixel, token) wins",
     "own": "as the function has it",
 }
+
+
+Layout = Literal["binary", "labels", "grades", "maps", "heatmaps", "tokens", "spans", "any"]
+DecidedBy = Literal["thresholds", "order", "anything"]
 
 
 class Inputs(NamedTuple):
@@ -62,6 +66,16 @@ class Metric(ABC):
         ties: what equal scores do to the value; a key of `TIE_RULES`.
         undefined: which sets have no value of their own, and what they get instead.
         reference: the independent implementation that tests hold it to.
+        decided_by: `"thresholds"` if each item is decided on its own, by a threshold or by its highest
+            class; `"order"` if only the order of the items of a set counts, so that sets are never
+            pooled; `"anything"` if neither is known.
+        takes_classes: whether scores `[..., N, C]` with class indices `[..., N]` are a layout of it.
+        has_threshold: whether it decides binary scores at a threshold that can be tuned.
+        scale_free: whether scores may be multiplied by a positive number without changing the value.
+        has_rivals: whether it compares an item's target with every other class, so that a surrogate
+            may keep the strongest of them.
+        mean_of_items: whether the value is the share of items that are right (or wrong).
+        portable: whether name and options rebuild it; a user's function cannot be written to a file.
     """
 
     name: str
@@ -72,6 +86,61 @@ class Metric(ABC):
     ties: str
     undefined: str
     reference: str
+    decided_by: DecidedBy = "anything"
+    takes_classes: bool = False
+    mean_of_items: bool = False
+
+    @property
+    @abstractmethod
+    def layout(self) -> Layout:
+        """The layout of scores and target of this instance.
+
+        `"binary"` is one score per item; where `takes_classes` holds, the shapes may also say
+        classes. `"any"` is a user's function, whose shapes are its own affair.
+        """
+
+    @property
+    def ordinary(self) -> str | None:
+        """The method that people train on for such scores; None where nothing is customary."""
+        return "cross_entropy"
+
+    @property
+    def has_threshold(self) -> bool:
+        """Whether a threshold can be tuned."""
+        return False
+
+    @property
+    def scale_free(self) -> bool:
+        """Whether scores may be multiplied by a positive number without changing the value."""
+        return False
+
+    @property
+    def has_rivals(self) -> bool:
+        """Whether an item's target is compared with every other class."""
+        return False
+
+    @property
+    def portable(self) -> bool:
+        """Whether name and options rebuild the metric."""
+        return True
+
+    def at_threshold(self, threshold: Tensor | None, scores: Tensor) -> "tuple[Metric, Tensor]":
+        """A metric and scores whose value is this metric's with decisions made at the threshold."""
+        return self, scores if threshold is None else scores - threshold
+
+    def item_scores(self, scores: Tensor, target: Tensor) -> Tensor:
+        """Scores as they leave the model, without the trailing dimension of a model with one output.
+
+        Every layout but labels has fewer dimensions of target than such scores: `[..., N, 1]` and
+        `[..., N]`.
+        """
+        if scores.dim() == target.dim() + 1 and scores.shape[-1] == 1:
+            return scores.squeeze(-1)
+        return scores
+
+    def has_value(self, inputs: Inputs, otherwise: Tensor) -> Tensor:
+        """Sets `[...]` with a value of their own; `otherwise` where the metric cannot tell."""
+        return otherwise
 
     @torch.no_grad()
     def __call__(

@@ -10,15 +10,15 @@ in `agreement.py`. Wherever a formula divides 0 by 0 its value is 0, as in sciki
 
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
 from torch import Tensor
 
 from metricgrad import ops
-from metricgrad.metrics.decisions import LabelDecisions, Pooling, Tournament, best_other_margin
-from metricgrad.metrics.multiclass import (
+from metricgrad.metrics.base import Metric
+from metricgrad.metrics.counts import (
     Average,
     ClassificationMetric,
     Counts,
@@ -26,6 +26,7 @@ from metricgrad.metrics.multiclass import (
     class_counts,
     one_hot,
 )
+from metricgrad.metrics.decisions import LabelDecisions, Pooling, Tournament, best_other_margin
 from metricgrad.metrics.reexpression import Reexpression
 
 PairsOption = Literal["best", "all"]
@@ -46,6 +47,7 @@ class ConfusionMetric(ClassificationMetric):
     """
 
     families = ("binary", "multi-class", "multi-label")
+    decided_by = "thresholds"
     ties = "negative"
     undefined = "0 where the formula divides 0 by 0"
 
@@ -66,6 +68,20 @@ class ConfusionMetric(ClassificationMetric):
             )
         if self.pairs not in ("best", "all"):
             raise ValueError(f"pairs must be 'best' or 'all'; got {self.pairs!r}")
+
+    @property
+    def has_threshold(self) -> bool:
+        """Binary scores and labels are decided at a threshold."""
+        return True
+
+    @property
+    def scale_free(self) -> bool:
+        """Decisions at 0 do not change with the scale of the scores; those at other thresholds do."""
+        return not self.threshold
+
+    def at_threshold(self, threshold: Tensor | None, scores: Tensor) -> tuple[Metric, Tensor]:
+        """The metric with this threshold; scores stay."""
+        return (self if threshold is None else replace(self, threshold=threshold)), scores
 
     @abstractmethod
     def of_counts(self, counts: Counts) -> Tensor:

@@ -17,8 +17,8 @@ import torch
 from torch import Tensor
 
 from metricgrad import ops
-from metricgrad.metrics.multiclass import ClassificationMetric, average_classes, one_hot
-from metricgrad.metrics.pairs import Cycles, Pairs, PlaceRule, padded_places
+from metricgrad.metrics.counts import ClassificationMetric, average_classes, one_hot
+from metricgrad.metrics.order import Cycles, Pairs, PlaceRule, padded_places
 from metricgrad.metrics.walk import Curve, walk_down
 
 
@@ -33,6 +33,7 @@ class CurveMetric(ClassificationMetric):
     """
 
     families = ("binary", "multi-class", "multi-label")
+    decided_by = "order"
     needs_negatives = False
 
     @abstractmethod

@@ -21,7 +21,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from metricgrad.metrics.multiclass import Counts
+from metricgrad.metrics.counts import Counts
 from metricgrad.metrics.reexpression import Reexpression
 
 

@@ -25,7 +25,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from metricgrad.metrics.base import Inputs, Metric
+from metricgrad.metrics.base import Inputs, Layout, Metric
 from metricgrad.metrics.checks import expand_where, real_scores, shape
 
 Call = Callable[[Any, Any], Any]
@@ -95,6 +95,7 @@ class FunctionMetric(Metric):
     """A metric that calls a function for every set; made by `from_function`, which describes the fields."""
 
     families = ("any",)
+    takes_classes = True
     ties = "own"
     undefined = "what the function gives"
     reference = "the function itself"
@@ -106,6 +107,21 @@ class FunctionMetric(Metric):
     worst: float
     set_dims: tuple[int, int] | None
     arrays: bool | None
+
+    @property
+    def layout(self) -> Layout:
+        """Labels where it is said; otherwise anything that the function takes."""
+        return "labels" if self.set_dims == (2, 2) else "any"
+
+    @property
+    def has_threshold(self) -> bool:
+        """A function of binary scores decides at 0; moving the scores moves that."""
+        return self.set_dims in (None, (1, 1))
+
+    @property
+    def portable(self) -> bool:
+        """A function cannot be written to a file."""
+        return False
 
     def check(self, scores: Tensor, target: Tensor, where: Tensor | None) -> Inputs:
         """Finite scores; one flag per item."""

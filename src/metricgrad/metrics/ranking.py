@@ -16,11 +16,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from metricgrad import ops
-from metricgrad.metrics.base import Inputs, same_shape
+from metricgrad.metrics.base import Inputs, Layout, same_shape
 from metricgrad.metrics.checks import expand_where, grades, real_scores, whole
 from metricgrad.metrics.curves import make_pairs
-from metricgrad.metrics.grades import GradedPairs
-from metricgrad.metrics.pairs import Pairs, PlaceRule, padded_places
+from metricgrad.metrics.order import GradedPairs, Pairs, PlaceRule, padded_places
 from metricgrad.metrics.reexpression import ComparisonMetric
 from metricgrad.metrics.walk import Curve, walk_down
 
@@ -30,9 +29,25 @@ class RankingMetric(ComparisonMetric):
     """A metric of scores and grades `[..., N]`."""
 
     families = ("ranking",)
+    decided_by = "order"
     undefined = "0 where nothing is relevant"
 
     k: int | None = None
+
+    @property
+    def layout(self) -> Layout:
+        """Grades, or binary scores where only relevance counts and the field calls them that."""
+        return "binary" if "binary" in self.families else "grades"
+
+    @property
+    def ordinary(self) -> str:
+        """ListNet for graded documents."""
+        return "cross_entropy" if self.layout == "binary" else "list_net"
+
+    @property
+    def scale_free(self) -> bool:
+        """Only the order counts."""
+        return True
 
     def __post_init__(self) -> None:
         if self.k is not None:

@@ -14,13 +14,16 @@ once, in a `Reexpression`; a surrogate asks it for values of many configurations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
-from metricgrad.metrics.base import Metric
+from metricgrad.metrics.base import Inputs, Metric
 from metricgrad.metrics.checks import to_tensor
+
+if TYPE_CHECKING:
+    from metricgrad.metrics.order import Pairs
 
 _FLIPPED_ENTRIES = 1 << 24  # bits held at once while flips are tried one by one
 
@@ -50,6 +53,20 @@ class Reexpression(ABC):
     def best_bits(self, bits: Tensor) -> Tensor:
         """The best configuration, in the shape of the bits: every comparison won."""
         return torch.ones_like(bits)
+
+    def pairwise(self) -> "Pairs | None":
+        """The positives and negatives whose comparisons are all there is to it, for sums over pairs.
+
+        None where the metric needs each comparison on its own.
+        """
+        return None
+
+    def strongest(self, scores: Tensor, number: int) -> "Reexpression":
+        """The same with only the `number` highest-scored rivals of each item; ValueError without any."""
+        raise ValueError(
+            f"rivals={number} needs scores [..., N, C] of many classes; got scores "
+            f"{list(scores.shape)}, which are compared with a threshold"
+        )
 
     def direct(self) -> Tensor | None:
         """What the value owes to the last scores smoothly, not through bits: `[...]`; None where bits decide alone."""
@@ -111,6 +128,15 @@ class ComparisonMetric(Metric):
         self, shape: Sequence[int], target: Tensor, where: Tensor | None, dtype: torch.dtype
     ) -> Reexpression:
         """The re-expression for a checked target; shape and dtype are those of the checked scores."""
+
+    def settled(self, inputs: Inputs) -> "ComparisonMetric":
+        """The metric to use from the first set on; only a user's function has to see one to know."""
+        return self
+
+    def has_value(self, inputs: Inputs, otherwise: Tensor) -> Tensor:
+        """Sets on which the comparisons make a difference."""
+        scores, target, where = inputs
+        return self.reexpress(scores.shape, target, where, scores.dtype).defined() & otherwise
 
     def comparisons(self, scores: Any, target: Any, *, where: Any = None) -> tuple[Tensor, Tensor]:
         """f: the score differences that decide the metric.

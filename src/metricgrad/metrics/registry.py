@@ -4,16 +4,19 @@ import difflib
 from dataclasses import fields, is_dataclass
 from typing import Any
 
+import torch
+
 from metricgrad.metrics.agreement import Accuracy, BalancedAccuracy, ErrorRate, GMean, Hamming, Mcc
 from metricgrad.metrics.base import Metric
 from metricgrad.metrics.confusion import F1, FBeta, Jaccard, Precision, Recall
 from metricgrad.metrics.curves import Auc, AveragePrecision, Eer, PartialAuc, RecallAtPrecision
-from metricgrad.metrics.function import from_function
+from metricgrad.metrics.function import FunctionMetric, from_function
 from metricgrad.metrics.kappa import Kappa
-from metricgrad.metrics.pose import Pck
+from metricgrad.metrics.maps import Dice, MeanIou, Pck
 from metricgrad.metrics.ranking import Map, Mrr, Ndcg, PrecisionAtK, RecallAtK
-from metricgrad.metrics.segmentation import Dice, MeanIou
+from metricgrad.metrics.reexpression import ComparisonMetric
 from metricgrad.metrics.text import Bleu, EditDistance, ExactMatch, RougeL, SpanF1, WordErrorRate
+from metricgrad.metrics.watching.metric import on_sight
 
 _CLASSES: tuple[type[Metric], ...] = (
     *(
@@ -92,3 +95,48 @@ def metric_options(cls: type[Metric]) -> dict[str, Any]:
     if not is_dataclass(cls):
         return {}
     return {option.name: option.default for option in fields(cls) if option.init}
+
+
+def with_options(metric: Metric, **options: Any) -> Metric:
+    """The same metric with other options; those that it does not have are left out."""
+    known = metric_options(type(metric))
+    changed = {option: value for option, value in options.items() if option in known}
+    return type(metric)(**{option: getattr(metric, option) for option in known} | changed)
+
+
+def comparison_metric(
+    spec: Any, *, generator: torch.Generator | None = None, **options: Any
+) -> ComparisonMetric:
+    """A metric that comparisons decide, from what `metric` takes, with options where it has them.
+
+    A user's function is watched when it first runs, or else taken as a black box.
+    """
+    chosen = metric(spec)
+    if isinstance(chosen, ComparisonMetric):
+        chosen = chosen if isinstance(chosen, FunctionMetric) else with_options(chosen, **options)
+    elif isinstance(chosen, FunctionMetric):
+        chosen = on_sight(chosen, generator=generator)
+    if not isinstance(chosen, ComparisonMetric):
+        raise TypeError(
+            f"UniLoss needs a metric that comparisons of scores decide; {chosen.name} is not one. "
+            "Metrics of text and other black boxes need a learned surrogate"
+        )
+    return chosen
+
+
+def metric_config(metric: Metric) -> dict[str, Any]:
+    """Name and options of a metric, ready for JSON; of one that is or has a function only the name."""
+    if not metric.portable:
+        return {"function": metric.name}
+    options = {option: getattr(metric, option) for option in metric_options(type(metric))}
+    return {"name": metric.name, "options": options}
+
+
+def metric_from_config(config: dict[str, Any]) -> Metric:
+    """The metric that `metric_config` described; ValueError for a function, which no file can hold."""
+    if "function" in config:
+        raise ValueError(
+            f"the file's metric is, or has, a function of yours, {config['function']}, which no file "
+            "can hold; pass it again: load(path, metric=...)"
+        )
+    return metric(config["name"], **config["options"])

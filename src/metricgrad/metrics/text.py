@@ -14,8 +14,13 @@ from torch import Tensor
 
 from metricgrad import ops
 from metricgrad.metrics.checks import whole
-from metricgrad.metrics.decoding import TextMetric
-from metricgrad.metrics.tokens import common_subsequence, edit_distances, lengths, ngram_matches
+from metricgrad.metrics.tokens import (
+    TextMetric,
+    common_subsequence,
+    edit_distances,
+    lengths,
+    ngram_matches,
+)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,10 +15,10 @@ from torch import Tensor
 from metricgrad import ops
 from metricgrad.metrics.checks import shape, to_tensor, whole
 from metricgrad.metrics.confusion import ConfusionMetric
+from metricgrad.metrics.counts import Counts
 from metricgrad.metrics.curves import CurveMetric
 from metricgrad.metrics.function import FunctionMetric
-from metricgrad.metrics.multiclass import Counts
-from metricgrad.metrics.pairs import padded_places
+from metricgrad.metrics.order import padded_places
 from metricgrad.metrics.ranking import RankingMetric
 from metricgrad.metrics.registry import metric as to_metric
 from metricgrad.metrics.walk import Curve, walk_down

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from metricgrad.metrics.registry import metric_from_config
 from metricgrad.report import plots
-from metricgrad.surrogates.base import metric_from_config
 from metricgrad.training.judging import at_threshold
 
 _SCALE = 0.62  # of a picture's own pixels

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from metricgrad import ops
 from metricgrad.metrics import Metric
 from metricgrad.metrics import metric as to_metric
-from metricgrad.surrogates.base import Surrogate, as_loss, has_value
+from metricgrad.surrogates.base import Surrogate, as_loss
 from metricgrad.surrogates.score_sets import Pool, ScoreSets, together
 
 if TYPE_CHECKING:
@@ -177,7 +177,7 @@ def _values(metric: Metric, sets: ScoreSets) -> Tensor:
     values = metric(sets.scores, sets.target, where=sets.where).double().cpu()
     inputs = metric.check(sets.scores, sets.target, sets.where)
     return torch.where(
-        has_value(metric, inputs, torch.ones_like(values, dtype=torch.bool)).cpu(),
+        metric.has_value(inputs, torch.ones_like(values, dtype=torch.bool)).cpu(),
         values,
         torch.nan,
     )

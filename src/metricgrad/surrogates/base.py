@@ -16,11 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from metricgrad.metrics import Metric, metric_options
-from metricgrad.metrics import metric as to_metric
-from metricgrad.metrics.base import Inputs
-from metricgrad.metrics.function import FunctionMetric
-from metricgrad.metrics.reexpression import ComparisonMetric
+from metricgrad.metrics import Metric
 from metricgrad.storage import write_tensors
 from metricgrad.surrogates.elements import is_multilabel
 
@@ -133,47 +129,11 @@ class LearnedSurrogate(Surrogate):
         """How far the surrogate is from its metric on these sets: 0-dim, with a gradient for its parameters alone."""
 
 
-def metric_config(metric: Metric) -> dict[str, Any]:
-    """Name and options of a metric, ready for JSON; of one that is or has a function only the name."""
-    options = {option: getattr(metric, option) for option in metric_options(type(metric))}
-    if isinstance(metric, FunctionMetric) or any(callable(value) for value in options.values()):
-        return {"function": metric.name}
-    return {"name": metric.name, "options": options}
-
-
-def metric_from_config(config: dict[str, Any]) -> Metric:
-    """The metric that `metric_config` described; ValueError for a function, which no file can hold."""
-    if "function" in config:
-        raise ValueError(
-            f"the file's metric is, or has, a function of yours, {config['function']}, which no file can hold; "
-            "pass it again: load(path, metric=...)"
-        )
-    return to_metric(config["name"], **config["options"])
-
-
 def as_loss(metric: Metric, values: Tensor) -> Tensor:
     """Values of a metric as losses: best - value (1 - F1), the value where lower is better, -value if unbounded."""
     if not metric.higher_is_better:
         return values
     return metric.best - values if math.isfinite(metric.best) else -values
-
-
-def has_value(metric: Metric, inputs: Inputs, otherwise: Tensor) -> Tensor:
-    """Sets `[...]` on which a metric has a value of its own, and not one for want of positives, say.
-
-    Args:
-        metric: the metric.
-        inputs: checked by it.
-        otherwise: the answer for functions and metrics of text, which are defined wherever there is
-            anything.
-
-    Returns:
-        `[...]`.
-    """
-    if not isinstance(metric, ComparisonMetric) or isinstance(metric, FunctionMetric):
-        return otherwise
-    plan = metric.reexpress(inputs.scores.shape, inputs.target, inputs.where, inputs.scores.dtype)
-    return plan.defined() & otherwise
 
 
 def full_precision(device: str) -> AbstractContextManager[Any]:

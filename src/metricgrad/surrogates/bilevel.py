@@ -25,13 +25,11 @@ from metricgrad.metrics import Metric
 from metricgrad.metrics import metric as to_metric
 from metricgrad.metrics.base import Inputs
 from metricgrad.metrics.checks import whole
+from metricgrad.metrics.registry import metric_config, metric_from_config
 from metricgrad.surrogates.base import (
     LearnedSurrogate,
     as_loss,
     full_precision,
-    has_value,
-    metric_config,
-    metric_from_config,
 )
 from metricgrad.surrogates.elements import Elements, to_elements
 from metricgrad.surrogates.sources import Kind, Source
@@ -102,7 +100,7 @@ class BilevelLoss(LearnedSurrogate):
         """The network's estimate for every set, and whether the metric has a value there."""
         inputs = self.check(scores, target, where)
         elements = self.elements(inputs)
-        return self.estimate(elements), has_value(self.metric, inputs, elements.defined())
+        return self.estimate(elements), self.metric.has_value(inputs, elements.defined())
 
     def elements(self, inputs: Inputs) -> Elements:
         """What g sees of checked inputs."""

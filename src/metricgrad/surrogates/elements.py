@@ -17,7 +17,7 @@ from metricgrad import ops
 from metricgrad.metrics import Metric
 from metricgrad.metrics.base import Inputs
 from metricgrad.metrics.checks import shape
-from metricgrad.metrics.multiclass import one_hot
+from metricgrad.metrics.counts import one_hot
 
 
 class Elements(NamedTuple):

@@ -20,7 +20,8 @@ from torch import Tensor
 from metricgrad.metrics import Metric, decode_spans
 from metricgrad.metrics import metric as to_metric
 from metricgrad.metrics.checks import shape
-from metricgrad.surrogates.base import Surrogate, metric_config, metric_from_config
+from metricgrad.metrics.registry import metric_config, metric_from_config
+from metricgrad.surrogates.base import Surrogate
 from metricgrad.surrogates.baselines import CrossEntropy, HeatmapMSE
 from metricgrad.surrogates.elements import is_multilabel
 

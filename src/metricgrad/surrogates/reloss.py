@@ -22,14 +22,12 @@ from metricgrad import ops
 from metricgrad.metrics import Metric, decode_spans
 from metricgrad.metrics import metric as to_metric
 from metricgrad.metrics.base import Inputs
+from metricgrad.metrics.registry import metric_config, metric_from_config
 from metricgrad.surrogates import nets
 from metricgrad.surrogates.base import (
     LearnedSurrogate,
     as_loss,
     full_precision,
-    has_value,
-    metric_config,
-    metric_from_config,
 )
 from metricgrad.surrogates.correlation import (
     Rank,
@@ -169,7 +167,7 @@ class ReLoss(LearnedSurrogate):
             if inputs.where is None
             else inputs.where
         )
-        return values, has_value(self.metric, inputs, counted.flatten(values.dim()).any(-1))
+        return values, self.metric.has_value(inputs, counted.flatten(values.dim()).any(-1))
 
     def _watch(self, defined: Tensor) -> None:
         """Warns, once, of a loss that has learned nothing yet."""

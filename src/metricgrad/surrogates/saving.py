@@ -9,11 +9,10 @@ from metricgrad.storage import read_tensors
 from metricgrad.surrogates import baselines
 from metricgrad.surrogates.base import Surrogate
 from metricgrad.surrogates.bilevel import BilevelLoss
-from metricgrad.surrogates.blend import WithOrdinary
-from metricgrad.surrogates.memory import WithMemory
 from metricgrad.surrogates.ordinary import Ordinary
 from metricgrad.surrogates.reloss import ReLoss
 from metricgrad.surrogates.uniloss import UniLoss
+from metricgrad.surrogates.wrappers import WithMemory, WithOrdinary
 
 _BASELINES = [each for each in vars(baselines).values() if isinstance(each, type)]
 _CLASSES = {cls.__name__: cls for cls in (UniLoss, BilevelLoss, Ordinary, *_BASELINES)}

@@ -13,40 +13,32 @@ g~(h~(f(s))).
 What the loss returns is the set's true value of the metric, as a loss, with the gradient of e~.
 """
 
-import functools
-import logging
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
-from metricgrad.metrics import ComparisonMetric, metric_options
-from metricgrad.metrics import metric as to_metric
-from metricgrad.metrics.agreement import RecallMetric
 from metricgrad.metrics.base import Inputs
 from metricgrad.metrics.checks import whole
-from metricgrad.metrics.decisions import AllRivals
-from metricgrad.metrics.function import FunctionMetric
-from metricgrad.metrics.pairs import Pairs
-from metricgrad.metrics.reexpress import black_box, watched
 from metricgrad.metrics.reexpression import Reexpression
-from metricgrad.metrics.watch import WatchError
-from metricgrad.surrogates.anchors import Near, Sampler, sample_anchors
+from metricgrad.metrics.registry import comparison_metric, metric_config, metric_from_config
 from metricgrad.surrogates.base import (
     Surrogate,
     as_loss,
     full_precision,
-    metric_config,
-    metric_from_config,
 )
-from metricgrad.surrogates.pair_sum import Interpolated, pair_sum
-from metricgrad.surrogates.relaxations import RelaxationName
-from metricgrad.surrogates.relaxations import relaxation as to_relaxation
+from metricgrad.surrogates.interpolation import (
+    Interpolated,
+    Near,
+    RelaxationName,
+    Sampler,
+    pair_sum,
+    sample_anchors,
+)
+from metricgrad.surrogates.interpolation import relaxation as to_relaxation
 
 Interpolation = Literal["multilinear", "idw"]
 Gradient = Literal["exact", "released"]
-_LOG = logging.getLogger("metricgrad")
-_warn = functools.cache(_LOG.warning)  # once, however many losses of a function a tournament makes
 
 
 class UniLoss(Surrogate):
@@ -114,13 +106,8 @@ class UniLoss(Surrogate):
         generator: torch.Generator | None = None,
     ) -> None:
         super().__init__()
-        metric = to_metric(metric)
-        unseen = isinstance(metric, FunctionMetric) and not isinstance(metric, ComparisonMetric)
-        self._unseen = (
-            metric if unseen else None
-        )  # a user's function, which may turn out to be a black box
-        self.metric = (
-            watched(metric, generator=generator) if unseen else _comparison_metric(metric, pairs)
+        self.metric = comparison_metric(
+            metric, generator=generator, **({} if pairs is None else {"pairs": pairs})
         )
         self.relaxation = to_relaxation(relaxation, slope)
         if interpolation == "idw" and not self.relaxation.bounded:
@@ -134,7 +121,7 @@ class UniLoss(Surrogate):
             raise ValueError(f"portion must be above 0 and at most 1; got {portion}")
         if rivals is not None:
             whole("rivals", rivals, 1)
-            if not isinstance(self.metric, RecallMetric) or self.metric.pairs != "all":
+            if not self.metric.has_rivals:
                 raise ValueError(
                     "rivals chooses among the comparisons of a target with every other class, which accuracy, "
                     f"error_rate, balanced_accuracy and gmean make with pairs='all'; got rivals={rivals} with "
@@ -176,12 +163,9 @@ class UniLoss(Surrogate):
         Returns:
             The loss.
         """
-        chosen = to_metric(metric)
-        chosen = chosen if isinstance(chosen, FunctionMetric) else _comparison_metric(chosen, "all")
+        chosen = comparison_metric(metric, generator=generator, pairs="all")
         if chosen.name == "average_precision":
-            chosen = _with_options(
-                _comparison_metric(chosen, "all"), interpolated=True, cycles="zero"
-            )
+            chosen = comparison_metric(chosen, interpolated=True, cycles="zero")
         return cls(
             chosen,
             interpolation="idw",
@@ -189,7 +173,7 @@ class UniLoss(Surrogate):
             near="wrong",
             gradient=gradient,
             rivals=rivals,
-            squash="pose" not in chosen.families,
+            squash=chosen.layout != "heatmaps",
             generator=generator,
         )
 
@@ -224,50 +208,19 @@ class UniLoss(Surrogate):
         return self.metric.check(scores, target.detach(), where)
 
     def _plan(self, inputs: Inputs) -> Reexpression:
-        if self._unseen is not None:
-            self._look(self._unseen, inputs)
+        self.metric = self.metric.settled(inputs)
         plan = self.metric.reexpress(
             inputs.scores.shape, inputs.target, inputs.where, inputs.scores.dtype
         )
-        if self.rivals is None:
-            return plan
-        if not isinstance(plan, AllRivals):
-            raise ValueError(
-                f"rivals={self.rivals} needs scores [..., N, C] of many classes; got scores "
-                f"{list(inputs.scores.shape)}, which {self.metric.name} compares with a threshold"
-            )
-        return plan.strongest(inputs.scores, self.rivals)
-
-    def _look(self, function: FunctionMetric, inputs: Inputs) -> None:
-        """Tries to watch a user's function, and takes it as a black box if that cannot be done."""
-        try:
-            self.metric.comparisons(inputs.scores.detach(), inputs.target, where=inputs.where)
-        except Exception as error:
-            function(
-                inputs.scores.detach(), inputs.target, where=inputs.where
-            )  # if this fails too, it is no metric
-            reason = (
-                error.what
-                if isinstance(error, WatchError)
-                else f"fails when it is watched ({error})"
-            )
-            _warn(f"{function.name} is taken as a black box, as it {reason}")
-            self.metric = black_box(function, generator=self.generator)
-        else:
-            _LOG.info("%s is re-expressed by watching it", function.name)
-        self._unseen = None
+        return plan if self.rivals is None else plan.strongest(inputs.scores, self.rivals)
 
     def _interpolate(self, plan: Reexpression, scores: Tensor) -> Interpolated:
         """e~ = g~(h~(f(s))), Eqn. 5."""
         scores = scores.sigmoid() if self.squash else scores
-        plain = self.portion == 1 and not self.samples
-        if (
-            self.interpolation == "multilinear"
-            and plain
-            and isinstance(plan, Pairs)
-            and plan.rule.cycles == "count"
-        ):
-            return pair_sum(plan, scores, self.relaxation)
+        every = self.interpolation == "multilinear" and self.portion == 1 and not self.samples
+        pairs = plan.pairwise() if every else None
+        if pairs is not None:
+            return pair_sum(pairs, scores, self.relaxation)
         comparisons, live = plan.comparisons(scores)  # c = f(s)
         untied = not ((comparisons == 0) & live).any()
         live = live if self.portion == 1 else live & self._drawn(live)
@@ -393,24 +346,6 @@ def inverse_distance(
     if gradient == "exact":
         return numerator / weights
     return numerator * weights / weights.detach() ** 2
-
-
-def _comparison_metric(spec: Any, pairs: Literal["best", "all"] | None) -> ComparisonMetric:
-    chosen = to_metric(spec)
-    if not isinstance(chosen, ComparisonMetric):
-        raise TypeError(
-            f"UniLoss needs a metric that comparisons of scores decide; {chosen.name} is not one. "
-            "Metrics of text and other black boxes need a learned surrogate"
-        )
-    if pairs is None or "pairs" not in metric_options(type(chosen)):
-        return chosen
-    return _with_options(chosen, pairs=pairs)
-
-
-def _with_options(metric: ComparisonMetric, **options: Any) -> ComparisonMetric:
-    return type(metric)(
-        **{option: getattr(metric, option) for option in metric_options(type(metric))} | options
-    )
 
 
 def _one_of(option: str, value: str, allowed: tuple[str, ...]) -> None:

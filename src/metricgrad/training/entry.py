@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import Tensor
 
-from metricgrad.training.entrants import Contender
+from metricgrad.training.candidates import Contender
 
 Place = tuple[Contender, float]
 

@@ -19,8 +19,8 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset, Tenso
 
 from metricgrad.metrics import Metric, metric_options
 from metricgrad.metrics.checks import shape
+from metricgrad.metrics.counts import ClassificationMetric
 from metricgrad.metrics.function import FunctionMetric
-from metricgrad.metrics.multiclass import ClassificationMetric
 from metricgrad.surrogates.elements import is_multilabel
 from metricgrad.training.batches import Batches, has_classes, is_whole
 

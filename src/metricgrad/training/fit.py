@@ -20,13 +20,20 @@ from torch import Tensor, nn
 from metricgrad.metrics import Metric
 from metricgrad.metrics import metric as to_metric
 from metricgrad.metrics.checks import shape, whole
+from metricgrad.metrics.registry import metric_config
 from metricgrad.progress import progress as to_progress
 from metricgrad.surrogates import Surrogate
-from metricgrad.surrogates.base import metric_config
-from metricgrad.surrogates.memory import WithMemory
 from metricgrad.surrogates.score_sets import ScoreSets
+from metricgrad.surrogates.wrappers import WithMemory
 from metricgrad.training.algorithm import modes_kept
-from metricgrad.training.entrants import RATES, Contender, challengers, contenders, ordinary, takes
+from metricgrad.training.candidates import (
+    RATES,
+    Contender,
+    challengers,
+    contenders,
+    ordinary,
+    takes,
+)
 from metricgrad.training.entry import Entry, Settings
 from metricgrad.training.feeding import (
     Drawing,
@@ -40,7 +47,7 @@ from metricgrad.training.feeding import (
 )
 from metricgrad.training.ground import Ground, Plan, View, everything, to_ground
 from metricgrad.training.judging import Seen, binary_scores
-from metricgrad.training.tournament import Arena, Decision, bracket, decide, remembered, schedule
+from metricgrad.training.search import Arena, Decision, bracket, decide, remembered, schedule
 from metricgrad.training.trained import Fit, Trained
 
 _SETS, _SET = 512, 128  # score sets that are kept, and their items

@@ -19,8 +19,8 @@ from torch import Tensor, nn
 
 from metricgrad.surrogates import with_memory
 from metricgrad.training.algorithm import modes_kept
+from metricgrad.training.candidates import ordinary
 from metricgrad.training.checkpoint import read_checkpoint, write_checkpoint
-from metricgrad.training.entrants import ordinary
 from metricgrad.training.entry import Entry, Place, Settings
 from metricgrad.training.feeding import Batch, Loader
 from metricgrad.training.flat import Stack

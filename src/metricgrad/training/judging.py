@@ -19,9 +19,9 @@ from torch import Tensor
 
 from metricgrad.metrics import Metric, best_threshold
 from metricgrad.metrics.confusion import ConfusionMetric
+from metricgrad.metrics.counts import ClassificationMetric
 from metricgrad.metrics.curves import CurveMetric
 from metricgrad.metrics.function import FunctionMetric
-from metricgrad.metrics.multiclass import ClassificationMetric
 from metricgrad.metrics.ranking import RankingMetric
 from metricgrad.metrics.threshold import bagged_threshold
 

@@ -10,11 +10,11 @@ from metricgrad.metrics import Metric
 from metricgrad.surrogates.elements import is_multilabel
 from metricgrad.surrogates.score_sets import ScoreSets
 from metricgrad.training.algorithm import modes_kept
-from metricgrad.training.entrants import ORDINARY
+from metricgrad.training.candidates import ORDINARY
 from metricgrad.training.entry import Entry
 from metricgrad.training.feeding import features, tensor
 from metricgrad.training.judging import Seen, at_threshold, binary_scores
-from metricgrad.training.tournament import Decision
+from metricgrad.training.search import Decision
 
 _CHUNK = 16384
 

@@ -14,7 +14,7 @@ from torch import Tensor
 from metricgrad import ops
 from metricgrad.metrics import metric as to_metric
 from metricgrad.metrics.confusion import ConfusionMetric, FBeta
-from metricgrad.metrics.multiclass import Counts
+from metricgrad.metrics.counts import Counts
 from metricgrad.surrogates.baselines.base import Baseline
 
 

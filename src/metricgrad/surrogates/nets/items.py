@@ -9,7 +9,7 @@ from metricgrad import ops
 from metricgrad.metrics import Metric
 from metricgrad.metrics.base import Inputs
 from metricgrad.metrics.checks import shape, whole
-from metricgrad.metrics.multiclass import one_hot
+from metricgrad.metrics.counts import one_hot
 from metricgrad.surrogates.elements import to_elements
 from metricgrad.surrogates.nets.base import LossNet, perceptron
 

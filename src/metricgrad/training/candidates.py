@@ -17,8 +17,8 @@ from torch import Tensor
 
 from metricgrad.metrics import Metric
 from metricgrad.metrics.confusion import ConfusionMetric
+from metricgrad.metrics.counts import ClassificationMetric
 from metricgrad.metrics.curves import CurveMetric
-from metricgrad.metrics.multiclass import ClassificationMetric
 from metricgrad.metrics.ranking import RankingMetric
 from metricgrad.surrogates import BilevelLoss, ReLoss, Surrogate, UniLoss, baselines
 from metricgrad.surrogates.baselines import Baseline

@@ -14,7 +14,20 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from metricgrad.metrics.operations import (
+from metricgrad.metrics.watching.interception import (
+    Constant,
+    Decision,
+    Given,
+    Step,
+    Watch,
+    WatchError,
+    decision,
+    origin,
+    positional,
+    refusal,
+    tensors_in,
+)
+from metricgrad.metrics.watching.operations import (
     CHOOSES,
     COMPARE,
     DISCRETE,
@@ -27,19 +40,6 @@ from metricgrad.metrics.operations import (
     is_mask,
     out_of_place,
     picks,
-)
-from metricgrad.metrics.watch import (
-    Constant,
-    Decision,
-    Given,
-    Step,
-    Watch,
-    WatchError,
-    decision,
-    origin,
-    positional,
-    refusal,
-    tensors_in,
 )
 
 _MAX_STEPS = 16  # classes that rounding may tell apart; beyond that an entry is compared with its two nearest steps

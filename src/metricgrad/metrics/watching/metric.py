@@ -8,6 +8,8 @@ whether `torch.vmap` can run it) is found out once. A function that cannot be wa
 (`blackbox.py`).
 """
 
+import functools
+import logging
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields
@@ -16,11 +18,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from metricgrad.metrics.blackbox import Classes, Columns, Seen
+from metricgrad.metrics.base import Inputs
 from metricgrad.metrics.checks import whole
-from metricgrad.metrics.decided import DecidedMetric, DecidedSet
 from metricgrad.metrics.function import FunctionMetric, from_function
-from metricgrad.metrics.replay import Habits, Recording
+from metricgrad.metrics.reexpression import ComparisonMetric
+from metricgrad.metrics.watching.black_box import Classes, Columns, Seen
+from metricgrad.metrics.watching.interception import WatchError
+from metricgrad.metrics.watching.recording import Habits, Recording
+from metricgrad.metrics.watching.sets import DecidedMetric, DecidedSet
+
+_LOG = logging.getLogger("metricgrad")
+_warn = functools.cache(_LOG.warning)  # once, however many losses of a function a search makes
 
 
 def reexpress(
@@ -104,6 +112,15 @@ def watched(
     return WatchedMetric(**{**_options(metric), "arrays": False}, flips=flips, generator=generator)
 
 
+def on_sight(
+    metric: FunctionMetric, *, generator: torch.Generator | None = None
+) -> "WatchedMetric":
+    """The metric of a function that may turn out, when it first runs, to be a black box."""
+    made = watched(metric, generator=generator)
+    made.unseen.append(metric)
+    return made
+
+
 def black_box(
     metric: FunctionMetric,
     *,
@@ -127,6 +144,29 @@ class WatchedMetric(DecidedMetric):
     """A function in plain torch."""
 
     habits: Habits = field(default_factory=Habits, init=False, repr=False, compare=False)
+    unseen: list[FunctionMetric] = field(
+        default_factory=list, init=False, repr=False, compare=False
+    )
+
+    def settled(self, inputs: Inputs) -> ComparisonMetric:
+        """Itself if the function can be watched on these inputs, else the function as a black box."""
+        if not self.unseen:
+            return self
+        (function,) = self.unseen
+        scores = inputs.scores.detach()
+        try:
+            self.comparisons(scores, inputs.target, where=inputs.where)
+        except Exception as error:
+            function(
+                scores, inputs.target, where=inputs.where
+            )  # if this fails too, it is no metric
+            watching = isinstance(error, WatchError)
+            reason = error.what if watching else f"fails when it is watched ({error})"
+            _warn(f"{function.name} is taken as a black box, as it {reason}")
+            return black_box(function, generator=self.generator)
+        _LOG.info("%s is re-expressed by watching it", function.name)
+        self.unseen.clear()
+        return self
 
     def look(self, scores: Tensor, target: Tensor) -> DecidedSet:
         """The function, watched on one set."""

@@ -29,9 +29,9 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 _NOT_THE_USERS = tuple(
-    f"{folder}{os.sep}" for folder in (Path(torch.__file__).parent, Path(__file__).parents[1])
+    f"{folder}{os.sep}" for folder in (Path(torch.__file__).parent, Path(__file__).parents[2])
 )
-_CALLER = str(Path(__file__).with_name("replay.py"))
+_CALLER = str(Path(__file__).with_name("recording.py"))
 
 
 class WatchError(RuntimeError):

@@ -24,9 +24,9 @@ from torch import Tensor
 
 from metricgrad import ops
 from metricgrad.metrics.checks import shape
-from metricgrad.metrics.choices import Choice
-from metricgrad.metrics.decided import DecidedSet
-from metricgrad.metrics.watch import Decision, Origin, decision
+from metricgrad.metrics.watching.choices import Choice
+from metricgrad.metrics.watching.interception import Decision, Origin, decision
+from metricgrad.metrics.watching.sets import DecidedSet
 
 _REMEMBERED = 1 << 14
 _TRIALS, _SETS = 4, 8  # how often a function is tried out on a set, and on how many sets

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from metricgrad import ops
-from metricgrad.metrics.base import Inputs
+from metricgrad.metrics.base import Inputs, Layout
 from metricgrad.metrics.checks import class_indices, expand_where, real_scores, zero_one
 from metricgrad.metrics.reexpression import ComparisonMetric
 
@@ -48,8 +48,25 @@ class ClassificationMetric(ComparisonMetric):
             scores.
     """
 
+    takes_classes = True
+
     average: Average | None = None
     multilabel: bool = False
+
+    @property
+    def layout(self) -> Layout:
+        """Labels where it is said, otherwise binary scores or, by the shapes, classes."""
+        return "labels" if self.multilabel else "binary"
+
+    @property
+    def scale_free(self) -> bool:
+        """Order and highest classes do not change with the scale of the scores."""
+        return True
+
+    def item_scores(self, scores: Tensor, target: Tensor) -> Tensor:
+        """Binary scores without their trailing dimension; those of a two-class model as s1 - s0."""
+        two = scores.dim() == target.dim() + 1 and scores.shape[-1] == 2 and self.average is None
+        return scores[..., 1] - scores[..., 0] if two else super().item_scores(scores, target)
 
     def __post_init__(self) -> None:
         if self.average is not None and self.average not in get_args(Average):

@@ -10,10 +10,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from metricgrad.metrics.choices import Choice
-from metricgrad.metrics.operations import CASTS, GATHERS, VIEWS, bind, replace
-from metricgrad.metrics.record import Kind, Read, StepRecorder
-from metricgrad.metrics.watch import Given, origin, tensors_in
+from metricgrad.metrics.watching.choices import Choice
+from metricgrad.metrics.watching.interception import Given, origin, tensors_in
+from metricgrad.metrics.watching.operations import CASTS, GATHERS, VIEWS, bind, replace
+from metricgrad.metrics.watching.recorder import Kind, Read, StepRecorder
 
 _MAX_FETCHES = 64
 

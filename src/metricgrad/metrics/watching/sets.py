@@ -20,7 +20,7 @@ from metricgrad.metrics.base import Inputs
 from metricgrad.metrics.checks import to_tensor
 from metricgrad.metrics.function import FunctionMetric
 from metricgrad.metrics.reexpression import ComparisonMetric, Reexpression
-from metricgrad.metrics.watch import Decision, Origin
+from metricgrad.metrics.watching.interception import Decision, Origin
 
 _ENTRIES = 1 << 22  # of the tensors of a function that flips of bits may take in a step
 _SHOWN_BITS = 64
@@ -107,6 +107,10 @@ class DecidedMetric(FunctionMetric, ComparisonMetric):
     flips: int
     generator: torch.Generator | None
     last: "list[Found]" = field(default_factory=list, init=False, repr=False, compare=False)
+
+    def has_value(self, inputs: Inputs, otherwise: Tensor) -> Tensor:
+        """A function is taken to be defined wherever there is anything: to ask it costs a run."""
+        return otherwise
 
     def check(self, scores: Tensor, target: Tensor, where: Tensor | None) -> Inputs:
         """Finite scores, as floats; one flag per item."""

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from metricgrad import ops
-from metricgrad.metrics.watch import Decision, Origin, decision
+from metricgrad.metrics.watching.interception import Decision, Origin, decision
 
 Kind = Literal["winner", "members", "two", "order"]
 

@@ -23,7 +23,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from metricgrad.training.entrants import Contender
+from metricgrad.training.candidates import Contender
 from metricgrad.training.entry import Entry, Place, Settings
 from metricgrad.training.ground import Ground
 from metricgrad.training.heat import Heat, Tell

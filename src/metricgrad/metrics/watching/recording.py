@@ -14,12 +14,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from metricgrad.metrics.choices import Choice
-from metricgrad.metrics.choices import Kind as ChoiceKind
-from metricgrad.metrics.decided import DecidedSet
-from metricgrad.metrics.indices import Recorder
-from metricgrad.metrics.record import Kind
-from metricgrad.metrics.watch import Decision, Given, Replayer, WatchError
+from metricgrad.metrics.watching.choices import Choice
+from metricgrad.metrics.watching.choices import Kind as ChoiceKind
+from metricgrad.metrics.watching.indices import Recorder
+from metricgrad.metrics.watching.interception import Decision, Given, Replayer, WatchError
+from metricgrad.metrics.watching.recorder import Kind
+from metricgrad.metrics.watching.sets import DecidedSet
 
 _TRIALS = 8
 _ENTRIES = 1 << 23  # of the tensors that are replayed at once

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from metricgrad.metrics.watch import refusal, tensors_in
+from metricgrad.metrics.watching.interception import refusal, tensors_in
 
 COMPARE = {
     "gt": ">", "greater": ">", "lt": "<", "less": "<", "ge": ">=", "greater_equal": ">=",
