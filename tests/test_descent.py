@@ -5,7 +5,7 @@ import torch
 from torch import Tensor, nn
 
 from metricgrad.training.batches import Batches, has_classes
-from metricgrad.training.flat import Flat, Stack
+from metricgrad.training.stack import Flat, Stack
 from tests.trainings import X, Y, network, seeded
 
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 import metricgrad as mg
 from metricgrad.training import TrainingError
-from metricgrad.training.algorithm import Plan
+from metricgrad.training.algorithm import Alternation
 from metricgrad.training.batches import Batches
 from metricgrad.training.guard import Guard
 from tests.trainings import (
@@ -68,7 +68,7 @@ def test_what_cannot_begin_is_refused(make: Callable[[], Any], message: str) -> 
 
 def plainly(run: mg.JointTraining, drawn: list[Tensor]) -> None:
     """Algorithm 1 as the paper writes it, one batch after another, on a copy of a run's model and loss."""
-    model, loss, plan = run.model, run.loss, run.plan
+    model, loss, plan = run.model, run.loss, run.algorithm.settings
     adams = [
         torch.optim.Adam(model.parameters(), plan.model_rate),
         torch.optim.Adam(loss.parameters(), plan.loss_rate),
@@ -99,11 +99,13 @@ def test_the_fast_algorithm_is_the_plain_one(
         joint(model, fresh(metric).to(dtype), data=(X.to(dtype), y), clip=clip) for model in models
     ]
     drawn: list[Tensor] = []
-    draw = runs[0]._draw
-    monkeypatch.setattr(runs[0], "_draw", lambda number: drawn.append(draw(number)) or drawn[-1])
+    draw = runs[0].algorithm.draw
+    monkeypatch.setattr(
+        runs[0].algorithm, "draw", lambda number: drawn.append(draw(number)) or drawn[-1]
+    )
     found = runs[0].advance(8, progress=False)
     with torch.random.fork_rng(devices=[]):
-        torch.set_rng_state(runs[1]._dropout)
+        torch.set_rng_state(runs[1].algorithm.dropout)
         plainly(runs[1], drawn)
     assert [len(index) for index in drawn] == [13] * 8
     assert found.iteration == 8
@@ -302,9 +304,9 @@ def test_a_misfit_far_off_is_borne_for_a_while() -> None:
 
 
 def test_rates_fall_along_a_cosine() -> None:
-    shares = [Plan(decay=10).share(iteration) for iteration in (0, 5, 10, 20)]
+    shares = [Alternation(decay=10).share(iteration) for iteration in (0, 5, 10, 20)]
     assert shares == pytest.approx([1.0, 0.5, 0.0, 0.0])
-    assert Plan().share(10**6) == 1.0
+    assert Alternation().share(10**6) == 1.0
     run = joint(decay=3)
     run.advance(3, progress=False)
     before = run.model.get_parameter("0.weight").clone()
@@ -333,7 +335,7 @@ def test_the_papers_settings() -> None:
     run = mg.JointTraining.as_published(
         network(), fresh(), X, Y, universal={"steps": 7}, model_steps=2
     )
-    plan = Plan(
+    plan = Alternation(
         model_steps=2,
         loss_steps=10,
         model_rate=1e-5,
@@ -342,8 +344,8 @@ def test_the_papers_settings() -> None:
         batch=100,
         decay=None,
     )
-    assert run.plan == plan
-    assert run._teaching == {"size": 100, "source": "paper", "steps": 7}
+    assert run.algorithm.settings == plan
+    assert run.algorithm.universal == {"size": 100, "source": "paper", "steps": 7}
 
 
 @pytest.mark.parametrize("task", TASKS)
@@ -377,7 +379,7 @@ def test_an_interrupted_training_is_at_its_last_good_state() -> None:
         run.advance(200, progress=False)
     assert run.iteration == 100
     assert all(each.requires_grad and each.grad is None for each in run.model.parameters())
-    assert same(run.state(), run._good)
+    assert same(run.state(), run.algorithm.last_good)
 
 
 def test_parameters_of_two_dtypes_are_refused() -> None:

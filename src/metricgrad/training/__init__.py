@@ -3,10 +3,10 @@
 from metricgrad.training.batches import Batches as Batches
 from metricgrad.training.collecting import collect_scores as collect_scores
 from metricgrad.training.fit import fit as fit
-from metricgrad.training.flat import Stack as Stack
 from metricgrad.training.guard import TrainingError as TrainingError
 from metricgrad.training.joint import JointTraining as JointTraining
 from metricgrad.training.joint import Round as Round
-from metricgrad.training.stacked import StackedTraining as StackedTraining
+from metricgrad.training.joint import StackedTraining as StackedTraining
+from metricgrad.training.stack import Stack as Stack
 from metricgrad.training.trained import Fit as Fit
 from metricgrad.training.trained import Trained as Trained

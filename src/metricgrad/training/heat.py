@@ -23,9 +23,9 @@ from metricgrad.training.candidates import ordinary
 from metricgrad.training.checkpoint import read_checkpoint, write_checkpoint
 from metricgrad.training.entry import Entry, Place, Settings
 from metricgrad.training.feeding import Batch, Loader
-from metricgrad.training.flat import Stack
 from metricgrad.training.ground import Ground
 from metricgrad.training.judging import binary_scores
+from metricgrad.training.stack import Stack
 
 Tell = Callable[..., None]
 _CHUNK = 16384

@@ -1,11 +1,15 @@
-"""A model and its learned loss, trained in turns by Algorithm 1 (`algorithm.py`), with checkpoints.
+"""A model and its learned loss, trained in turns by Algorithm 1 (`algorithm.py`).
 
-SL-U   start="universal", refine=False    the loss is learned once from made-up sets, then left as it is
-SL-S   start="scratch"                    it is learned along with the model alone
-SL-R   start="universal"                  both; the paper's recommendation, and the default
+SL-U   start="universal", refine=False    the loss is learned once from made-up sets, then frozen
+SL-S   start="scratch"                    the loss is learned along with the model alone
+SL-R   start="universal"                  both: the paper's recommendation, and the default
+
+`JointTraining` is one run, with checkpoints. `StackedTraining` is a grid of runs (seeds, metrics,
+learning rates) in one batched model; it gives what runs of their own would give, but for rounding
+and the random numbers they draw.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -14,22 +18,21 @@ import torch
 from torch import Tensor, nn
 
 from metricgrad.surrogates.bilevel import BilevelLoss
-from metricgrad.surrogates.elements import Elements
-from metricgrad.training.algorithm import Algorithm1, Plan, State, modes_kept
+from metricgrad.training.algorithm import Algorithm1, Alternation, Means
 from metricgrad.training.checkpoint import read_checkpoint, write_checkpoint
-from metricgrad.training.flat import Flat
+from metricgrad.training.sides import ManyLosses, ManyModels, OneLoss, OneModel, State
 
-Start = Literal["universal", "scratch"]
+LossStart = Literal["universal", "scratch"]
 
 
 class Round(NamedTuple):
-    """Where a training stands; means over the iterations that `advance` made.
+    """Where a joint training stands; means over the iterations that `advance` made.
 
     Attributes:
-        iteration: how many were made in all.
-        loss: the surrogate's value on the model's batches.
-        misfit: the surrogate's distance from the metric; NaN if it is not refined.
-        truth: the metric, as a loss, on the surrogate's batches; NaN if it is not refined.
+        iteration: Iterations made in all.
+        loss: The surrogate's value on the model's batches.
+        misfit: The surrogate's distance from the metric; NaN if it is not refined.
+        truth: The metric, as a loss, on the surrogate's batches; NaN if it is not refined.
     """
 
     iteration: int
@@ -38,37 +41,37 @@ class Round(NamedTuple):
     truth: float
 
 
-class JointTraining(Algorithm1):
+class JointTraining:
     """A model and a `BilevelLoss`, trained in turns.
 
     Args:
-        model: from a batch of x to scores.
-        loss: what it descends; its metric may have a threshold of its own (the paper's gamma).
-        x: `[items, ...]`, the training data's features.
-        y: `[items, ...]`, their targets.
-        start: `"universal"` first teaches a loss that has not learned yet from made-up sets,
+        model: Maps a batch of x to scores.
+        loss: What the model descends; its metric may have a threshold of its own (the paper's
+            gamma).
+        x: `[items, ...]`, features of the training data.
+        y: `[items, ...]`, targets of the training data.
+        start: `"universal"` first teaches a loss that has not learned yet from made-up sets;
             `"scratch"` does not.
-        refine: whether the loss goes on learning along with the model.
+        refine: Whether the loss goes on learning along with the model.
         model_steps: K_alpha, steps of the model in each iteration.
         loss_steps: K_beta, steps of the loss in each iteration.
-        model_rate: the model's learning rate, for Adam.
-        loss_rate: the loss's learning rate, for Adam.
-        decay: the iteration at which both rates reach 0, along half a cosine wave; None keeps them.
-        clip: the longest gradient of either, by its norm; None leaves them as they are.
-        batch: items of a batch.
-        stratified: whether batches keep the shares of the classes; None does where the target has a
-            class per item.
-        universal: options of `learn_universal` for the universal start.
-        generator: source of randomness for batches, made-up sets and dropout.
-
-    Attributes:
-        iteration: how many were made.
+        model_rate: Adam's learning rate for the model.
+        loss_rate: Adam's learning rate for the loss.
+        decay: The iteration at which both rates reach 0, along half a cosine wave; None keeps them
+            constant.
+        clip: The largest norm of either gradient; None does not clip.
+        batch: Items per batch.
+        stratified: Whether batches keep the shares of the classes; None does so where the target
+            has one class per item.
+        universal: Options of `learn_universal` for the universal start.
+        generator: Source of randomness for batches, made-up sets and dropout.
 
     Example:
         >>> import metricgrad as mg
         >>> x = torch.randn(500, 4, generator=torch.Generator().manual_seed(0))
         >>> model = torch.nn.Sequential(torch.nn.Linear(4, 1), torch.nn.Flatten(0))
-        >>> run = mg.JointTraining(model, mg.BilevelLoss("f1"), x, x[:, 0] > 1, universal={"steps": 300, "pool": 2048})
+        >>> universal = {"steps": 300, "pool": 2048}
+        >>> run = mg.JointTraining(model, mg.BilevelLoss("f1"), x, x[:, 0] > 1, universal=universal)
         >>> run.advance(20).iteration
         20
 
@@ -83,7 +86,7 @@ class JointTraining(Algorithm1):
         x: Tensor,
         y: Tensor,
         *,
-        start: Start = "universal",
+        start: LossStart = "universal",
         refine: bool = True,
         model_steps: int = 3,
         loss_steps: int = 10,
@@ -96,7 +99,7 @@ class JointTraining(Algorithm1):
         universal: Mapping[str, Any] | None = None,
         generator: torch.Generator | None = None,
     ) -> None:
-        plan = Plan(
+        settings = Alternation(
             refine=refine,
             model_steps=model_steps,
             loss_steps=loss_steps,
@@ -107,160 +110,179 @@ class JointTraining(Algorithm1):
             batch=batch,
             stratified=stratified,
         )
-        check(loss, x, y, start, refine)
-        super().__init__(loss.metric.name, y, plan, generator)
-        self.model, self.loss, self.x, self.y = model, loss, x, y
-        self._teaching = {"size": batch, **(universal or {})} if start == "universal" else None
-        self._model_side = Flat(model.parameters(), model_rate, clip)
-        self._loss_side = Flat(loss.parameters(), loss_rate, clip)
-        self._good = self.state()
+        _check(loss, x, y, start, refine)
+        self.model = model
+        self.loss = loss
+        self.x = x
+        self.y = y
+        models = OneModel(model, model_rate, clip)
+        losses = OneLoss(loss, loss_rate, clip)
+        teaching = (universal or {}) if start == "universal" else None
+        self.algorithm = Algorithm1(models, losses, x, y, settings, teaching, generator)
 
     @classmethod
     def as_published(
         cls, model: nn.Module, loss: BilevelLoss, x: Tensor, y: Tensor, **options: Any
     ) -> "JointTraining":
-        """The paper's settings (Sec. 4.1): Adam at 1e-5 and gradients of norm 1e-5 for both, its generator for SL-R.
+        """The paper's settings (Sec. 4.1): rates and gradient norms of 1e-5, its generator for SL-R.
+
+        The paper made 300,000 iterations of it.
 
         Args:
-            model: the paper's has hidden layers of 100, 30 and 10, with batch normalisation and
-                dropout 0.2 in each.
-            loss: what it descends.
-            x: `[items, ...]`, the training data's features.
-            y: `[items, ...]`, their targets.
-            **options: anything to be otherwise.
-
-        Returns:
-            A training of which the paper made 300,000 iterations.
+            model: The paper's has hidden layers of 100, 30 and 10 units, each with batch
+                normalisation and dropout 0.2.
+            loss: What the model descends.
+            x: `[items, ...]`, features of the training data.
+            y: `[items, ...]`, targets of the training data.
+            **options: Arguments of `JointTraining` that should differ from the paper's.
         """
         published = {"model_rate": 1e-5, "loss_rate": 1e-5, "clip": 1e-5}
         universal = {"source": "paper", **(options.pop("universal", None) or {})}
         return cls(model, loss, x, y, **{**published, **options}, universal=universal)
 
+    @property
+    def iteration(self) -> int:
+        """Iterations made so far."""
+        return self.algorithm.iteration
+
     def advance(self, iterations: int, *, progress: bool = True) -> Round:
         """Makes so many iterations of Algorithm 1.
 
+        A training that cannot go on raises a TrainingError that says why in one sentence, with
+        model and loss as they were when it still went well.
+
         Args:
-            iterations: how many.
-            progress: shows a bar, on a terminal.
+            iterations: How many to make.
+            progress: Whether to show a progress bar, on a terminal.
 
         Returns:
-            Means over these iterations. A training that cannot go on raises a TrainingError in one
-            sentence, with model and loss as they were when it still went well.
+            Means over these iterations.
         """
-        means = self._advance(iterations, progress)
-        return Round(self.iteration, *(part.item() for part in means))
+        means = self.algorithm.advance(iterations, progress)
+        return Round(self.iteration, *(each.item() for each in means))
 
     def teach(self) -> None:
-        """Teaches a loss that has not learned yet from made-up sets, where that is asked for; `advance` does it too."""
-        self._begin()
-
-    def _begin(self) -> None:
-        if self._teaching is not None and not self.loss.universal:
-            self.loss.learn_universal(
-                **{"generator": self._generator, "classes": self._classes(), **self._teaching}
-            )
-            self._good = self.state()
-
-    @torch.no_grad()
-    def _classes(self) -> int | None:
-        """How many classes or labels the model's scores have; None for one score per item."""
-        with modes_kept(self.model):
-            inputs = self.loss.check(self.model.eval()(self.x[:2]), self.y[:2], None)
-        return inputs.scores.shape[-1] if self.loss.elements(inputs).many else None
-
-    def _sides(self) -> tuple[Flat, Flat]:
-        return self._model_side, self._loss_side
-
-    def _draw(self, number: int) -> Tensor:
-        return self._batches.draw(number, self._generator)
-
-    def _value(self, batch: Tensor) -> Tensor:
-        self.model.train()
-        inputs = self.loss.check(self.model(self.x[batch]), self.y[batch], None)
-        return self.loss.estimate(self.loss.elements(inputs))
-
-    @torch.no_grad()
-    def _look(self, index: Tensor) -> tuple[Elements, Tensor]:
-        self.model.eval()
-        scores = self.model(self.x[index.flatten()])
-        inputs = self.loss.check(
-            scores.reshape(*index.shape, *scores.shape[1:]), self.y[index], None
-        )
-        truth = self.loss.truth(inputs)
-        self.loss.standardise(truth)
-        return self.loss.elements(inputs), truth
-
-    def _misfit(self, elements: Elements, truth: Tensor) -> Tensor:
-        return self.loss.distances(elements, truth)
-
-    def _network(self) -> nn.Module:
-        return self.model
+        """Teaches a loss that has not learned yet, where that is asked for; `advance` does it too."""
+        self.algorithm.teach()
 
     def state(self) -> State:
         """Everything that the next iteration depends on, as tensors of its own."""
-        parts: dict[str, Mapping[str, Tensor]] = {
-            "model": self.model.state_dict(),
-            "loss": self.loss.state_dict(),
-            "model_adam": self._model_side.state(),
-            "loss_adam": self._loss_side.state(),
-            "own": {**self._own_state(), "universal": torch.tensor(self.loss.universal)},
-        }
-        return {
-            f"{part}.{name}": value.clone()
-            for part, values in parts.items()
-            for name, value in values.items()
-        }
+        return self.algorithm.state()
 
     def restore(self, state: State) -> None:
         """Goes back, or on, to a state."""
-
-        def part(which: str) -> State:
-            return {
-                name.removeprefix(which): value
-                for name, value in state.items()
-                if name.startswith(which)
-            }
-
-        self.model.load_state_dict(part("model."))
-        self.loss.load_state_dict(part("loss."))
-        self._model_side.restore(part("model_adam."))
-        self._loss_side.restore(part("loss_adam."))
-        self._restore_own(part("own."))
-        self.loss.universal = bool(state["own.universal"])
-        self._good = state
+        self.algorithm.restore(state)
 
     def save(self, path: str | Path) -> None:
         """Writes a checkpoint, one safetensors file, from which `resume` goes on exactly.
 
         Args:
-            path: where to; an existing file is replaced only once the new one is complete.
+            path: Where to; an existing file is replaced only once the new one is complete.
         """
-        write_checkpoint(path, self.state(), self._settings())
+        write_checkpoint(path, self.state(), self._known())
 
     def resume(self, path: str | Path) -> None:
         """Goes on from a checkpoint of a training with the same settings, model, metric and data.
 
         Args:
-            path: what `save` wrote.
+            path: What `save` wrote.
         """
-        self.restore(read_checkpoint(path, self.state(), self._settings()))
+        self.restore(read_checkpoint(path, self.state(), self._known()))
 
-    def _settings(self) -> dict[str, Any]:
+    def _known(self) -> dict[str, Any]:
         """What a checkpoint must agree in, ready for JSON."""
         loss = {name: value for name, value in self.loss.config().items() if name != "universal"}
-        return {
-            **asdict(self.plan),
-            "universal": self._teaching is not None,
-            "items": len(self.y),
-            "loss": loss,
-        }
+        taught = self.algorithm.universal is not None
+        settings = asdict(self.algorithm.settings)
+        return {**settings, "universal": taught, "items": len(self.y), "loss": loss}
 
 
-def check(loss: BilevelLoss, x: Tensor, y: Tensor, start: Start, refine: bool) -> None:
+class StackedTraining:
+    """Algorithm 1 for R models and their losses at once, on sets of binary scores.
+
+    Args:
+        models: R models of one architecture.
+        losses: R losses, one for each, of the same widths and distance; their metrics may differ.
+        x: `[items, ...]`, features of the training data, shared by all runs.
+        y: `[items]`, targets of the training data, shared by all runs.
+        model_rates: Adam's learning rates for the models, one each, instead of `model_rate`.
+        loss_rates: Adam's learning rates for the losses, one each, instead of `loss_rate`.
+        start: `"universal"` first teaches losses that have not learned yet, one by one; `"scratch"`
+            does not.
+        universal: Options of `learn_universal` for the universal start.
+        generator: Source of randomness for batches, made-up sets and dropout.
+        **settings: The other options of `JointTraining`.
+
+    Example:
+        >>> import metricgrad as mg
+        >>> x = torch.randn(500, 4, generator=torch.Generator().manual_seed(0))
+        >>> models = [torch.nn.Sequential(torch.nn.Linear(4, 1), torch.nn.Flatten(0)) for _ in range(3)]
+        >>> losses = [mg.BilevelLoss(name) for name in ("f1", "auc", "mcc")]
+        >>> run = mg.StackedTraining(models, losses, x, x[:, 0] > 1, start="scratch")
+        >>> run.advance(20).misfit.shape
+        torch.Size([3])
+
+    Reference:
+        Learning Surrogate Losses, Algorithm 1.
+    """
+
+    def __init__(
+        self,
+        models: Sequence[nn.Module],
+        losses: Sequence[BilevelLoss],
+        x: Tensor,
+        y: Tensor,
+        *,
+        model_rates: Sequence[float] | None = None,
+        loss_rates: Sequence[float] | None = None,
+        start: LossStart = "universal",
+        universal: Mapping[str, Any] | None = None,
+        generator: torch.Generator | None = None,
+        **settings: Any,
+    ) -> None:
+        chosen = Alternation(**settings)
+        _check_stack(models, losses, model_rates, loss_rates)
+        for loss in losses:
+            _check(loss, x, y, start, chosen.refine)
+        self.models = list(models)
+        self.losses = list(losses)
+        many_models = ManyModels(self.models, _each(model_rates, chosen.model_rate), chosen.clip)
+        many_losses = ManyLosses(self.losses, _each(loss_rates, chosen.loss_rate), chosen.clip)
+        teaching = (universal or {}) if start == "universal" else None
+        self.algorithm = Algorithm1(many_models, many_losses, x, y, chosen, teaching, generator)
+
+    @property
+    def iteration(self) -> int:
+        """Iterations made so far."""
+        return self.algorithm.iteration
+
+    def advance(self, iterations: int, *, progress: bool = True) -> Means:
+        """Makes so many iterations of Algorithm 1.
+
+        Args:
+            iterations: How many to make.
+            progress: Whether to show a progress bar, on a terminal.
+
+        Returns:
+            Means over these iterations, `[R]` each.
+        """
+        return self.algorithm.advance(iterations, progress)
+
+    def state(self) -> State:
+        """Everything that the next iteration depends on, as tensors of its own."""
+        return self.algorithm.state()
+
+    def restore(self, state: State) -> None:
+        """Goes back to a state."""
+        self.algorithm.restore(state)
+
+
+def _check(loss: BilevelLoss, x: Tensor, y: Tensor, start: LossStart, refine: bool) -> None:
     """Raises where a training cannot begin."""
     if not isinstance(loss, BilevelLoss):
         raise TypeError(
-            f"loss must be a BilevelLoss, which learns along with the model; got {type(loss).__name__}"
+            "loss must be a BilevelLoss, which learns along with the model; got "
+            f"{type(loss).__name__}"
         )
     if len(x) != len(y):
         raise ValueError(f"x and y must have the same number of items; got {len(x)} and {len(y)}")
@@ -274,3 +296,35 @@ def check(loss: BilevelLoss, x: Tensor, y: Tensor, start: Start, refine: bool) -
         raise ValueError(
             "this loss has learned from made-up sets already; pass a fresh one to start from scratch"
         )
+
+
+def _check_stack(
+    models: Sequence[nn.Module],
+    losses: Sequence[BilevelLoss],
+    model_rates: Sequence[float] | None,
+    loss_rates: Sequence[float] | None,
+) -> None:
+    """Raises where runs cannot be stacked."""
+    rates = {"model_rates": model_rates, "loss_rates": loss_rates}
+    for name, given in {"losses": losses, **rates}.items():
+        if given is not None and len(given) != len(models):
+            raise ValueError(
+                f"{name} must be one for each model; got {len(given)} for {len(models)} models"
+            )
+    for name, given in rates.items():
+        if given is not None and not all(rate > 0 for rate in given):
+            raise ValueError(f"{name} must be above 0; got {list(given)}")
+    kinds = {(loss.hidden, loss.distance) for loss in losses}
+    if len(kinds) != 1 or any(loss.metric.layout == "labels" for loss in losses):
+        raise ValueError(
+            "stacked losses must be of binary metrics, with the same hidden widths and distance"
+        )
+    if len({repr(model) for model in models}) != 1:
+        raise ValueError(
+            "stacked models must be of one architecture, activations and dropout included"
+        )
+
+
+def _each(rates: Sequence[float] | None, rate: float) -> float | Tensor:
+    """One rate for all runs, or `[R, 1]`."""
+    return rate if rates is None else torch.tensor(rates, dtype=torch.float32).unsqueeze(-1)
