@@ -1,48 +1,34 @@
 """Train on the metric you report.
 
-metricgrad turns evaluation metrics that have no useful gradient into losses for PyTorch: metrics,
-each equal to a named reference, for many sets at once; and surrogates, losses that take a metric's
-place in training.
+metricgrad turns evaluation metrics that have no useful gradient into losses for PyTorch. The public
+names are listed in `api.py`. They are imported on first use, so that `metricgrad --help` need not
+wait for torch, nor a training loop for scikit-learn.
 """
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from metricgrad import ops as ops
-from metricgrad.metrics import Metric as Metric
-from metricgrad.metrics import best_threshold as best_threshold
-from metricgrad.metrics import decode_spans as decode_spans
-from metricgrad.metrics import from_function as from_function
-from metricgrad.metrics import metric as metric
-from metricgrad.metrics import metric_names as metric_names
-from metricgrad.metrics import reexpress as reexpress
-from metricgrad.surrogates import BilevelLoss as BilevelLoss
-from metricgrad.surrogates import ReLoss as ReLoss
-from metricgrad.surrogates import Surrogate as Surrogate
-from metricgrad.surrogates import UniLoss as UniLoss
-from metricgrad.surrogates import baselines as baselines
-from metricgrad.surrogates import load_surrogate as load_surrogate
-from metricgrad.surrogates import nets as nets
-from metricgrad.surrogates import rank_correlation as rank_correlation
-from metricgrad.surrogates import sample_anchors as sample_anchors
-from metricgrad.surrogates import with_memory as with_memory
-from metricgrad.surrogates import with_ordinary as with_ordinary
-from metricgrad.training import Fit as Fit
-from metricgrad.training import JointTraining as JointTraining
-from metricgrad.training import StackedTraining as StackedTraining
-from metricgrad.training import collect_scores as collect_scores
-from metricgrad.training import fit as fit
-
-__version__ = "0.1.0"
-
 if TYPE_CHECKING:
+    from metricgrad.api import *  # noqa: F403
     from metricgrad.estimators import MetricClassifier as MetricClassifier
     from metricgrad.estimators import MetricRanker as MetricRanker
 
+__version__ = "0.1.0"
+_ESTIMATORS = ("MetricClassifier", "MetricRanker")
+
+
+def __dir__() -> list[str]:
+    """The public names, and nothing else."""
+    listed = [name for name in vars(import_module("metricgrad.api")) if not name.startswith("_")]
+    return sorted([*listed, *_ESTIMATORS])
+
 
 def __getattr__(name: str) -> Any:
-    """The estimators, on first use: scikit-learn takes a second to import, and pandas with it."""
-    if name not in ("MetricClassifier", "MetricRanker"):
+    """A public name, on first use."""
+    if name.startswith("_"):
         raise AttributeError(f"metricgrad has no {name!r}")
-    from metricgrad import estimators
-
-    return getattr(estimators, name)
+    home = import_module("metricgrad.estimators" if name in _ESTIMATORS else "metricgrad.api")
+    if name not in vars(home):
+        raise AttributeError(f"metricgrad has no {name!r}; dir(metricgrad) lists what it has")
+    globals()[name] = vars(home)[name]
+    return vars(home)[name]

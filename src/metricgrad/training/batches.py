@@ -1,8 +1,9 @@
 """Batches of training data, drawn at random with replacement, as Algorithm 1 draws them (lines 5 and 10).
 
-Stratified batches hold every class in its share of the data, and at least once: with one positive
-in a hundred, a batch of 100 has one, where plain drawing leaves a third of the batches without a
-value of most metrics.
+Stratified batches hold every class in its share of the data, and at least once. With one positive in
+a hundred, each batch of 100 then has one; plain drawing leaves a third of the batches without any,
+so that most metrics have no value there. scikit-learn's splitters cut data into parts and do not
+draw with replacement, so the shares are computed here.
 """
 
 import torch
@@ -15,10 +16,10 @@ class Batches:
     """Draws the indices of batches.
 
     Args:
-        target: `[items, ...]`, of the training data.
-        size: items of a batch.
-        stratified: keeps the shares of the classes; needs one class index (or 0 and 1) per item.
-        balanced: with `stratified`, gives all classes the same share instead.
+        target: `[items, ...]`, targets of the training data.
+        size: Items per batch.
+        stratified: Whether batches keep the shares of the classes; needs one class per item.
+        balanced: Whether stratified batches give all classes the same share instead.
 
     Example:
         >>> batches = Batches(torch.arange(1000) % 50 == 0, size=100, stratified=True)
@@ -31,7 +32,8 @@ class Batches:
         whole("batch", size, 1)
         if not len(target):
             raise ValueError("there is no training data: x and y are empty")
-        self.size, self._items = size, len(target)
+        self.size = size
+        self._items = len(target)
         self._classes = _shares(target, size, balanced) if stratified else None
 
     def draw(self, number: int, generator: torch.Generator | None) -> Tensor:
@@ -48,7 +50,7 @@ class Batches:
 
 
 def has_classes(target: Tensor, size: int) -> bool:
-    """Whether a target has one class per item, each of which a batch of this size can hold twice on average."""
+    """Whether items have one class each, and a batch of this size can hold two of every class."""
     return is_whole(target) and 2 * len(target.unique()) <= size
 
 

@@ -1,7 +1,7 @@
 """The scores of a model as it is now: what a loss is learned from, or checked on.
 
-A loss that is to rank models as the metric does has to see models: bad ones, middling ones, good
-ones. The checkpoints of one ordinary training are all three (ReLoss, Sec. 4.3, the generator G_M).
+A loss that is to rank models as the metric does has to see bad, middling and good models. The
+checkpoints of one ordinary training are all three (ReLoss, Sec. 4.3, the generator G_M).
 """
 
 from collections.abc import Callable, Iterable
@@ -29,12 +29,12 @@ def collect_scores(
     list of it.
 
     Args:
-        model: run as it is in `eval()` mode, without gradients; its modes are put back.
-        loader: of batches `(x, y)`, such as a `DataLoader`.
-        size: items of a set, N; a rest that fills no set is left out. None takes the model's
-            outputs as sets with a leading dimension already, such as the documents of queries.
-        limit: the most sets to collect; None runs through the whole loader.
-        forward: from model and batch to scores and target, for batches of another kind.
+        model: Runs in `eval()` mode without gradients; its modes are restored afterwards.
+        loader: Batches `(x, y)`, such as a `DataLoader`.
+        size: Items per set, N; items left over at the end are dropped. None takes the model's
+            outputs as sets that already have a leading dimension, such as documents of queries.
+        limit: The largest number of sets to collect; None runs through the whole loader.
+        forward: Maps model and batch to scores and target, for batches of another form.
 
     Returns:
         The sets, on the CPU: scores `[S, N, ...]` and target `[S, N, ...]`.
@@ -50,16 +50,16 @@ def collect_scores(
         if value is not None:
             whole(name, value, 1)
     wanted = None if limit is None else limit * (size or 1)
-    scores, targets, count = [], [], 0
+    scores: list[Tensor] = []
+    targets: list[Tensor] = []
+    count = 0
     with torch.no_grad(), modes_kept(model):
         model.eval()
         for batch in loader:
             found, target = (forward or _plain)(model, batch)
             if found.dim() > 1 and found.shape[-1] == 1:
-                found, target = (
-                    found.squeeze(-1),
-                    target.squeeze(-1) if target.shape == found.shape else target,
-                )
+                target = target.squeeze(-1) if target.shape == found.shape else target
+                found = found.squeeze(-1)
             scores.append(found.float().cpu())
             targets.append(target.cpu())
             count += len(found)
@@ -69,11 +69,11 @@ def collect_scores(
         raise ValueError(
             f"the loader gave {count} items, which make no set of {size or 1}; pass a smaller size"
         )
-    if len({part.shape[1:] for part in scores}) > 1:
+    other = next((each for each in scores if each.shape[1:] != scores[0].shape[1:]), None)
+    if other is not None:
         raise ValueError(
             f"batches have scores of different shapes, such as {list(scores[0].shape)} and "
-            f"{next(list(part.shape) for part in scores if part.shape[1:] != scores[0].shape[1:])}; pad them to one "
-            "length, or collect each kind on its own"
+            f"{list(other.shape)}; pad them to one length, or collect each kind on its own"
         )
     sets = ScoreSets(torch.cat(scores)[:wanted], torch.cat(targets)[:wanted])
     if size is None:
@@ -88,8 +88,8 @@ def _plain(model: nn.Module, batch: Any) -> tuple[Tensor, Tensor]:
     """Scores and target of a batch (x, y), on the model's device."""
     if not (isinstance(batch, tuple | list) and len(batch) == 2):
         raise TypeError(
-            f"the loader must give batches (x, y); got {type(batch).__name__}. For other batches pass "
-            "forward=lambda model, batch: (scores, target)"
+            f"the loader must give batches (x, y); got {type(batch).__name__}. For other batches "
+            "pass forward=lambda model, batch: (scores, target)"
         )
     x, y = batch
     own = next(model.parameters(), None)

@@ -21,36 +21,35 @@ _PATIENCE = 50
 
 
 class TrainingError(RuntimeError):
-    """A training that cannot go on; model and loss are as they were when it still went well."""
+    """Raised when a training cannot go on; model and loss are back at their last good state."""
 
 
 class Guard:
-    """Watches a training, of one run or many at once; raises a TrainingError where it cannot go on.
-
-    Args:
-        name: of the metric.
-        items: of a batch, for the messages.
-    """
+    """Watches one run or many at once; `name` is the metric's, `items` the size of a batch."""
 
     def __init__(self, name: str, items: int) -> None:
-        self._name, self._items = name, items
-        self._low = self._high = torch.zeros(())
-        self._rounds = self._sets = self._far = 0
+        self._name = name
+        self._items = items
+        self._low = torch.zeros(())
+        self._high = torch.zeros(())
+        self._rounds = 0
+        self._sets = 0
+        self._far = 0
         self._warned = False
 
     def check_loss(self, loss: Tensor) -> None:
-        """Of the surrogate's values on the model's batches."""
+        """Raises unless the surrogate's values on the model's batches are finite."""
         if not math.isfinite(loss.sum().item()):
             raise TrainingError("the surrogate's value of the model's scores is not finite")
 
     def check_parameters(self, *vectors: Tensor) -> None:
-        """Of the model's parameters and the surrogate's, after their last steps."""
+        """Raises unless the parameters of model and surrogate are finite after their last steps."""
         for vector in vectors:
             if not math.isfinite(vector.detach().sum().item()) and not vector.isfinite().all():
                 raise TrainingError("a parameter of the model or of the surrogate is not finite")
 
     def check_misfit(self, misfit: Tensor) -> None:
-        """Of the surrogate's distances from the metric."""
+        """Raises if the surrogate's distance from the metric is not finite, or stays far too large."""
         highest = misfit.mean(0).max().item()
         if not math.isfinite(highest):
             raise TrainingError("the surrogate's misfit is not finite")
@@ -61,7 +60,7 @@ class Guard:
             )
 
     def check_truth(self, truth: Tensor) -> None:
-        """Of the metric's values as losses, `[K, ...]`."""
+        """Raises if the metric, as a loss `[K, ...]`, is NaN on all batches; warns if on some."""
         if self._rounds < _WATCHED:
             self._watch(truth)
         if math.isfinite(truth.sum().item()):
@@ -94,14 +93,14 @@ class Guard:
             )
 
     def state(self) -> Tensor:
-        """What it has seen, as numbers."""
+        """Everything it has counted so far, as one tensor."""
         counts = torch.tensor(
             [self._rounds, self._sets, self._far, self._warned], dtype=torch.float64
         )
         return torch.cat([counts, self._low.flatten().double(), self._high.flatten().double()])
 
     def restore(self, state: Tensor) -> None:
-        """Goes back to an earlier moment."""
+        """Goes back to an earlier state."""
         self._rounds, self._sets, self._far = (int(count) for count in state[:3])
         self._warned = bool(state[3])
         self._low, self._high = state[4:].float().reshape(2, -1).squeeze(-1)

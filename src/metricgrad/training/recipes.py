@@ -1,10 +1,10 @@
-"""How the losses that ship were learned: from made-up sets, and from models of data that comes with scikit-learn.
+"""How the losses that ship were learned: from made-up sets, and from models of scikit-learn's digits.
 
-A loss for everyone has to know sets of every size and balance, and of models at every stage. Half
-of the sets of a step are made up (`surrogates/sources.py`, several sizes and numbers of classes);
-the other half are outputs of small networks for scikit-learn's digits (all ten classes, or one
-digit against the rest), taken along their training on cross-entropy: G_R and G_M of ReLoss, Sec.
-4.3. What is held out are the outputs of networks of other seeds.
+A loss for everyone has to know sets of every size and balance, from models at every stage. Half of
+the sets of a step are made up, in several sizes and numbers of classes. The other half are outputs
+of small networks for scikit-learn's digits (all ten classes, or one digit against the rest), taken
+at several moments of their training on cross-entropy. These are the generators G_R and G_M of
+ReLoss, Sec. 4.3. The outputs of networks with other seeds are held out.
 """
 
 import time
@@ -30,19 +30,10 @@ from metricgrad.training.collecting import collect_scores
 
 SHIPPED = ("accuracy", "f1", "auc", "average_precision", "mcc")
 _SIZES = (64, 256)
-_MOMENTS = (
-    0,
-    3,
-    6,
-    10,
-    20,
-    40,
-    80,
-    160,
-    320,
-)  # steps of a network's training at which its scores are taken
-_SET = 128
-_SETS = 64  # in a step
+# The steps of a network's training at which its scores are taken.
+_MOMENTS = (0, 3, 6, 10, 20, 40, 80, 160, 320)
+_SET = 128  # items per set
+_SETS = 64  # sets per step
 _OF_CLASSES = ("accuracy", "error_rate")
 
 
@@ -50,8 +41,8 @@ class Taught(NamedTuple):
     """A loss and its card.
 
     Attributes:
-        loss: learned and frozen.
-        card: what it was learned from, how, and how well it ranks; ready for JSON.
+        loss: The learned loss, frozen.
+        card: What it was learned from, how, and how well it ranks; ready for JSON.
     """
 
     loss: ReLoss
@@ -61,16 +52,9 @@ class Taught(NamedTuple):
 def as_shipped(name: str, seed: int = 0) -> dict[str, Any]:
     """The options of `ReLoss` with which the loss that ships for a metric was learned.
 
-    Accuracy's has the penalty of ReLoss, Eqn. 8, on every gradient: without it the loss is nearly
-    as flat as accuracy where items are far from right, and trains worse. A loss of sets needs no
-    penalty to be smooth.
-
-    Args:
-        name: of the metric.
-        seed: of the network's weights.
-
-    Returns:
-        Arguments for `teach`.
+    The loss for accuracy has the penalty of ReLoss, Eqn. 8, on every gradient. Without it, the loss
+    is nearly as flat as accuracy itself where items are far from right, and trains worse. A loss of
+    whole sets needs no penalty to be smooth. `seed` is that of the network's weights.
     """
     if name not in _OF_CLASSES:
         return {"penalty": 0.0}
@@ -91,22 +75,23 @@ def teach(
     """A loss for a metric, learned from what those that ship were learned from.
 
     Args:
-        name: of a metric, for binary scores or classes.
-        steps: of learning; None makes 300 for accuracy, whose loss sees one number of an item, and
-            2,000 for others.
-        seed: of everything random.
-        scores: score sets of the user's own models, in place of those of the digits; a fifth of
-            them is held out.
-        classes: numbers of classes of made-up sets, for accuracy.
-        progress: shows bars, on a terminal.
-        **options: of `ReLoss`; those of the losses that ship are `as_shipped(name)`.
+        name: Name of a metric of binary scores, or `accuracy` or `error_rate`.
+        steps: Steps of learning; None makes 300 for accuracy, whose loss sees one number per item,
+            and 2,000 for the others.
+        seed: Seed for weights, sets and draws.
+        scores: Score sets of your own models, in place of those of the digits; a fifth of them is
+            held out.
+        classes: Numbers of classes of the made-up sets, for accuracy.
+        progress: Whether to show progress bars, on a terminal.
+        **options: Options of `ReLoss`; `as_shipped(name)` gives those of the losses that ship.
 
     Returns:
-        The loss, and what a reader wants to know of it.
+        The loss and its card.
     """
-    metric, start = to_metric(name), time.perf_counter()
+    metric = to_metric(name)
+    start = time.perf_counter()
     many = name in _OF_CLASSES
-    if not many and "binary" not in metric.families:
+    if not many and metric.layout != "binary":
         raise ValueError(
             f"losses are taught for metrics of binary scores and for accuracy; got {name!r}"
         )
@@ -122,11 +107,9 @@ def teach(
         )
         held = [*held, *made]
     else:
-        learned_from, stored, held = (
-            f"{sum(len(sets.target) for sets in scores)} score sets of the user's",
-            scores,
-            None,
-        )
+        learned_from = f"{sum(len(sets.target) for sets in scores)} score sets of the user's"
+        stored = scores
+        held = None
     loss = ReLoss(metric, generator=generator, **{"penalty": 0.0, **options})
     found = loss.learn(
         [*stored, *made],
@@ -141,14 +124,7 @@ def teach(
 
 
 def read_scores(path: str | Path) -> ScoreSets:
-    """Score sets from a .npz file with the arrays `scores` and `target`, each with a leading dimension of sets.
-
-    Args:
-        path: the file.
-
-    Returns:
-        The sets.
-    """
+    """Score sets from a .npz file with the arrays `scores` `[S, N, ...]` and `target` `[S, N, ...]`."""
     if not zipfile.is_zipfile(path):
         raise ValueError(f"{path} is {'not a .npz file' if Path(path).exists() else 'not there'}")
     with np.load(path) as file:
@@ -173,15 +149,15 @@ def made_up(classes: Sequence[int] | None) -> list[Source]:
 
 
 def digit_scores(many: bool, seeds: Iterable[int], *, progress: bool = True) -> list[ScoreSets]:
-    """Scores of small networks for digits, along their training on cross-entropy.
+    """Scores of small networks for scikit-learn's digits, along their training on cross-entropy.
 
     Args:
-        many: all ten classes; otherwise each digit against the rest.
-        seeds: of the networks, one training each.
-        progress: shows a bar, on a terminal.
+        many: Whether to tell all ten classes apart; otherwise each digit from the rest.
+        seeds: Seeds of the networks; each is trained once.
+        progress: Whether to show a progress bar, on a terminal.
 
     Returns:
-        For every seed and moment, sets of 128 items.
+        Sets of 128 items for every seed and moment.
     """
     images, digits = (torch.as_tensor(np.asarray(part)) for part in load_digits(return_X_y=True))
     images = (images / 16).float()
@@ -202,13 +178,15 @@ def digit_scores(many: bool, seeds: Iterable[int], *, progress: bool = True) -> 
 
 def _along_training(x: Tensor, y: Tensor, seed: int) -> list[ScoreSets]:
     """The scores of one network at several moments of its training, on all items, cut into sets."""
-    generator, found = torch.Generator().manual_seed(seed), []
+    generator = torch.Generator().manual_seed(seed)
+    found = []
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model = nn.Sequential(
             nn.Linear(x.shape[1], 32), nn.ReLU(), nn.Linear(32, 10 if y.dtype == torch.int64 else 1)
         )
-    optimizer, ordinary = torch.optim.Adam(model.parameters(), 3e-3), CrossEntropy()
+    optimizer = torch.optim.Adam(model.parameters(), 3e-3)
+    ordinary = CrossEntropy()
     for step in range(max(_MOMENTS) + 1):
         if step in _MOMENTS:
             order = torch.randperm(len(y), generator=generator)

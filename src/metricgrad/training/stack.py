@@ -1,7 +1,7 @@
-"""All parameters of a module as one vector: one step of Adam, one norm, whatever the number of layers.
+"""All parameters of a module as one vector: one step of Adam and one norm, however many layers.
 
-With networks as small as those of Learning Surrogate Losses a step is all overhead, and most of
-that is paid for each parameter. While they are joined, parameters are views of one vector and their
+With networks as small as those of Learning Surrogate Losses a step is all overhead, and most of it
+is paid once for each parameter. While they are joined, parameters are views of one vector and their
 gradients views of another; the numbers stay the same.
 """
 
@@ -18,23 +18,27 @@ class Descent(ABC):
     """Adam on one vector, or on R of them at once.
 
     Args:
-        vector: `[P]` or `[R, P]`, what is moved.
-        rate: the learning rate; `[R, 1]` for one each.
-        clip: the longest gradient, by its norm; None leaves it as it is.
+        vector: `[P]` or `[R, P]`, the parameters.
+        rate: The learning rate, or `[R, 1]` for one each.
+        clip: The largest norm of a gradient; None does not clip.
 
     Attributes:
-        slope: the gradient, in the vector's shape.
-        decay: the share of the vector that a step takes away, in units of the learning rate, as
-            AdamW does.
+        gradient: The gradient, in the vector's shape.
+        decay: Weight decay as AdamW has it: the share of the vector that a step takes away, in units
+            of the learning rate.
     """
 
     decay = 0.0
     _moving: float | Tensor = 1.0  # `[P]`, 0 for parameters that stay as they are
 
     def __init__(self, vector: Tensor, rate: float | Tensor, clip: float | None) -> None:
-        self.vector, self.rate, self._clip = vector, rate, clip
-        self.slope = torch.zeros_like(vector)
-        self._mean, self._square, self._step = torch.zeros_like(vector), torch.zeros_like(vector), 0
+        self.vector = vector
+        self.rate = rate
+        self.gradient = torch.zeros_like(vector)
+        self._clip = clip
+        self._mean = torch.zeros_like(vector)
+        self._square = torch.zeros_like(vector)
+        self._step = 0
 
     @abstractmethod
     def join(self) -> None:
@@ -42,34 +46,34 @@ class Descent(ABC):
 
     @abstractmethod
     def part(self) -> None:
-        """Gives them back after the last."""
+        """Gives the parameters back to their modules after the last step."""
 
     @abstractmethod
     def freeze(self, frozen: bool) -> None:
-        """Whether the parameters stay as they are for now: then no gradient is computed for them."""
+        """Switches the computation of gradients for the parameters off, or on again."""
 
     def descend(self, value: Tensor, share: float = 1.0) -> None:
-        """One step down the gradient of a 0-dim value, or of R values at once, each its own vector's.
+        """One step down the gradient of a 0-dim value, or of R values, each for its own vector.
 
-        Args:
-            value: 0-dim, or `[R]`.
-            share: of the learning rate.
+        The learning rate is multiplied by `share`.
         """
-        self.slope.zero_()
+        self.gradient.zero_()
         value.sum().backward()
         if self._clip is not None:
-            norm = torch.linalg.vector_norm(self.slope, dim=-1, keepdim=True)
-            self.slope.mul_((self._clip / (norm + 1e-6)).clamp_(max=1.0))  # as clip_grad_norm_ does
+            norm = torch.linalg.vector_norm(self.gradient, dim=-1, keepdim=True)
+            self.gradient.mul_(
+                (self._clip / (norm + 1e-6)).clamp_(max=1.0)
+            )  # as clip_grad_norm_ does
         self._adam(share)
 
     @torch.no_grad()
     def _adam(
         self, share: float, beta1: float = 0.9, beta2: float = 0.999, eps: float = 1e-8
     ) -> None:
-        """What `torch.optim.Adam` does, without its overhead, which is a good part of a step here."""
+        """A step of `torch.optim.Adam` without its overhead, which is a good part of a step here."""
         self._step += 1
-        self._mean.lerp_(self.slope, 1 - beta1)
-        self._square.mul_(beta2).addcmul_(self.slope, self.slope, value=1 - beta2)
+        self._mean.lerp_(self.gradient, 1 - beta1)
+        self._square.mul_(beta2).addcmul_(self.gradient, self.gradient, value=1 - beta2)
         spread = self._square.sqrt().div_((1 - beta2**self._step) ** 0.5).add_(eps)
         if self.decay:
             self.vector.mul_(1 - share * self.decay * self.rate * self._moving)
@@ -80,11 +84,11 @@ class Descent(ABC):
         self.vector.addcdiv_(self._mean, spread, value=-share / (1 - beta1**self._step))
 
     def state(self) -> dict[str, Tensor]:
-        """Adam's memory."""
+        """The moments of Adam."""
         return {"mean": self._mean, "square": self._square, "step": torch.tensor(self._step)}
 
     def restore(self, state: dict[str, Tensor]) -> None:
-        """Takes the memory of an earlier moment."""
+        """Goes back to the state of an earlier moment."""
         self._mean.copy_(state["mean"])
         self._square.copy_(state["square"])
         self._step = int(state["step"])
@@ -93,10 +97,7 @@ class Descent(ABC):
 class Flat(Descent):
     """A module's parameters as one vector.
 
-    Args:
-        parameters: what to join; those that need no gradient are left alone.
-        rate: the learning rate.
-        clip: the longest gradient, by its norm; None leaves it as it is.
+    Parameters that need no gradient are left alone.
     """
 
     def __init__(self, parameters: Iterable[nn.Parameter], rate: float, clip: float | None) -> None:
@@ -115,19 +116,20 @@ class Flat(Descent):
     def join(self) -> None:
         """Makes the parameters, as they are now, views of the vector."""
         sizes = [each.numel() for each in self._parameters]
-        for each, values, slopes in zip(
-            self._parameters, self.vector.split(sizes), self.slope.split(sizes), strict=True
-        ):
+        parts = zip(self.vector.split(sizes), self.gradient.split(sizes), strict=True)
+        for each, (values, gradients) in zip(self._parameters, parts, strict=True):
             values.copy_(each.detach().flatten())
-            each.data, each.grad = values.view_as(each), slopes.view_as(each)
+            each.data = values.view_as(each)
+            each.grad = gradients.view_as(each)
 
     def part(self) -> None:
         """Gives the parameters tensors of their own again."""
         for each in self._parameters:
-            each.data, each.grad = each.data.clone(), None
+            each.data = each.data.clone()
+            each.grad = None
 
     def freeze(self, frozen: bool) -> None:
-        """Whether the parameters stay as they are for now: then no gradient is computed for them."""
+        """Switches the computation of gradients for the parameters off, or on again."""
         for each in self._parameters:
             each.requires_grad_(not frozen)
 
@@ -136,14 +138,14 @@ class Stack(Descent):
     """The parameters and buffers of R modules of one architecture, stacked.
 
     Args:
-        modules: the R modules.
-        rate: the learning rate; `[R, 1]` for one each.
-        clip: the longest gradient of each, by its norm; None leaves them as they are.
-        together: runs all modules in one batched pass; False runs one after the other, for modules
-            that cannot.
+        modules: The R modules.
+        rate: The learning rate, or `[R, 1]` for one each.
+        clip: The largest norm of each gradient; None does not clip.
+        together: Whether all modules run in one batched pass (`torch.vmap`); some cannot, and run one
+            after the other.
 
     Attributes:
-        buffers: by name, `[R, ...]`.
+        buffers: The modules' buffers by name, `[R, ...]`.
     """
 
     def __init__(
@@ -153,7 +155,8 @@ class Stack(Descent):
         clip: float | None,
         together: bool = True,
     ) -> None:
-        self._modules, self.together = modules, together
+        self._modules = modules
+        self.together = together
         self._shapes = {name: each.shape for name, each in modules[0].named_parameters()}
         self._frozen = _frozen(modules[0])
         self.buffers: dict[str, Tensor] = {}
@@ -161,14 +164,15 @@ class Stack(Descent):
             shapes = {name: each.shape for name, each in module.named_parameters()}
             if shapes != self._shapes or _frozen(module) != self._frozen:
                 raise ValueError(
-                    f"stacked modules must be alike; number {number} has other parameters than the first"
+                    f"stacked modules must be alike; number {number} has other parameters than the "
+                    "first"
                 )
         size = sum(shape.numel() for shape in self._shapes.values())
         example = next(modules[0].parameters())
         super().__init__(
             example.new_zeros(len(modules), size).detach().requires_grad_(), rate, clip
         )
-        self.vector.grad = self.slope
+        self.vector.grad = self.gradient
         if self._frozen:
             moving = [
                 example.new_full((each.numel(),), float(each.requires_grad))
@@ -187,7 +191,7 @@ class Stack(Descent):
 
     @torch.no_grad()
     def part(self) -> None:
-        """Gives them back to the modules."""
+        """Gives parameters and buffers back to the modules."""
         stacked = self.parameters()
         for number, module in enumerate(self._modules):
             for name, each in module.named_parameters():
@@ -214,7 +218,8 @@ class Stack(Descent):
             return functional_call(self._modules[0], (parameters, buffers), (part,))
 
         if not self.together:
-            stacked, buffers = self.parameters(), self.buffers
+            stacked = self.parameters()
+            buffers = self.buffers
             rows = range(len(self._modules))
             return torch.stack(
                 [one(_row(stacked, row), _row(buffers, row), x[row]) for row in rows]
@@ -222,11 +227,11 @@ class Stack(Descent):
         return vmap(one, randomness="different")(self.parameters(), self.buffers, x)
 
     def freeze(self, frozen: bool) -> None:
-        """Whether the parameters stay as they are for now: then no gradient is computed for them."""
+        """Switches the computation of gradients for the parameters off, or on again."""
         self.vector.requires_grad_(not frozen)
 
     def state(self) -> dict[str, Tensor]:
-        """Adam's memory, the parameters and the buffers."""
+        """The moments of Adam, the parameters and the buffers."""
         held = {
             "vector": self.vector.detach(),
             **{f"buffer.{name}": value for name, value in self.buffers.items()},
@@ -235,7 +240,7 @@ class Stack(Descent):
 
     @torch.no_grad()
     def restore(self, state: dict[str, Tensor]) -> None:
-        """Takes all that of an earlier moment."""
+        """Goes back to the state of an earlier moment."""
         super().restore(state)
         self.vector.copy_(state["vector"])
         for name, value in self.buffers.items():
