@@ -13,7 +13,7 @@ from mkdocs.structure.files import Files
 from mkdocs.structure.pages import Page
 
 FORMULA = re.compile(r'<(span|div) class="arithmatex">\\[(\[](.*?)\\[)\]]</\1>', re.DOTALL)
-WORD = re.compile(r"\\text\{[^{}]*\}|\\?[a-zA-Z]{2,}")
+WORD = re.compile(r"\\text\{[^{}]*\}|\\[a-zA-Z]+|[a-zA-Z]{3,}")
 
 
 def on_page_content(content: str, page: Page, config: MkDocsConfig, files: Files) -> str:
@@ -30,5 +30,5 @@ def _mathml(found: re.Match[str]) -> str:
 
 
 def _upright(found: re.Match[str]) -> str:
-    """A word such as softmax is a name, not a product of seven letters; commands stay."""
+    """A word such as softmax is a name, not a product of letters as ij is; commands stay."""
     return found[0] if found[0].startswith("\\") else rf"\text{{{found[0]}}}"
