@@ -3,10 +3,10 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
-EXTRAS := app,text,lightning,hf,sorting-network,dev
+EXTRAS := app,text,lightning,hf,sorting-network,docs,dev
 JOBS ?= 2
 
-.PHONY: demo test setup lint check speed clean
+.PHONY: demo test setup lint docs check speed clean
 
 demo: $(STAMP)  ## trains for F1 on bundled data, compares losses, writes reports to runs/
 	OMP_NUM_THREADS=1 $(BIN)/metricgrad train --hidden none --epochs 12 --out runs/demo
@@ -30,7 +30,11 @@ lint: $(STAMP)  ## ruff and basedpyright
 	$(BIN)/ruff format --check .
 	$(BIN)/basedpyright
 
-check: lint test  ## what CI runs
+docs: $(STAMP)  ## the site, in build/site; a broken link fails
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+	@echo "$(CURDIR)/build/site/index.html"
+
+check: lint docs test  ## what CI runs
 
 speed: $(STAMP)  ## the speed benchmark: ratios within one run, one thread
 	$(BIN)/python -m benchmarks.speed
