@@ -27,6 +27,8 @@ def __getattr__(name: str) -> Any:
     """A public name, on first use."""
     if name.startswith("_"):
         raise AttributeError(f"metricgrad has no {name!r}")
+    if name == "ops":  # the other packages import it while the list itself is being imported
+        return import_module("metricgrad.ops")
     home = import_module("metricgrad.estimators" if name in _ESTIMATORS else "metricgrad.api")
     if name not in vars(home):
         raise AttributeError(f"metricgrad has no {name!r}; dir(metricgrad) lists what it has")
