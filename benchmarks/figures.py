@@ -79,7 +79,7 @@ def fidelity(
 def convergence(
     cells: dict[tuple[str, str], Any], rows: dict[str, dict[str, Any]], paper: Any, path: Path
 ) -> None:
-    """The surrogate, its misfit and the true test loss during training; one panel per metric and row.
+    """The surrogate, its misfit and the true test loss in training; a panel per metric and row.
 
     Args:
         cells: mean and spread by row and column.
