@@ -1,4 +1,4 @@
-"""Pictures of the report, one function each, drawn from the same cells as the tables."""
+"""Draws the pictures of the benchmark page from the same values as its tables."""
 
 from pathlib import Path
 from typing import Any
@@ -20,11 +20,11 @@ _KINDS = {
     "cross": ("cross-entropy", "#222222"),
     "paper": ("ReLoss", "#2a6f97"),
     "alternate": ("ReLoss, alternate", "#00b4d8"),
-    "steps": ("ReLoss, 10 to 1,000 steps", "#90c2de"),
+    "steps": ("ReLoss, 10 to 1,000 learning steps", "#90c2de"),
     "free": ("no penalty", "#f4a261"),
     "reloss": ("no penalty, monotone", "#e76f51"),
     "approximation": ("approximation", "#9b5de5"),
-    "margin": ("ReLoss of margins", "#bc4749"),
+    "margin": ("ReLoss on margins", "#bc4749"),
     "ls_ed": ("LS-ED", "#8d6e63"),
     "rank_loss": ("RankLoss", "#e9c46a"),
     "uniloss": ("UniLoss", "#6a994e"),
@@ -66,10 +66,10 @@ def fidelity(
             label="UniLoss, supplement, Table 1",
         )
         axis.set_xticks(places, [distance.replace("_", "/") for distance in _DISTANCES])
-        axis.set_xlabel("bits flipped, share of all")
+        axis.set_xlabel("share of bits flipped")
     axes[0].set_yscale("symlog", linthresh=0.1)
     axes[0].set_ylim(0, None)
-    axes[0].set_title("error of the interpolated metric, points of 100", fontsize=11)
+    axes[0].set_title("error of the interpolated metric, percentage points", fontsize=11)
     axes[1].set_title("rank correlation with the true metric", fontsize=11)
     handles, labels = axes[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=3, frameon=False, fontsize=9)
@@ -79,7 +79,7 @@ def fidelity(
 def convergence(
     cells: dict[tuple[str, str], Any], rows: dict[str, dict[str, Any]], paper: Any, path: Path
 ) -> None:
-    """The surrogate's value, its misfit and the true test loss along the way, a panel for each metric and row.
+    """The surrogate, its misfit and the true test loss in training; a panel per metric and row.
 
     Args:
         cells: mean and spread by row and column.
@@ -95,7 +95,7 @@ def convergence(
     kinds = {
         "loss": ("surrogate", "#c2185b"),
         "misfit": ("misfit", "#888888"),
-        "test": ("true, test data", "#1b9aaa"),
+        "test": ("true loss on test data", "#1b9aaa"),
     }
     for line, (row, settings) in zip(axes, rows.items(), strict=True):
         for axis, name in zip(line, names, strict=True):
@@ -142,10 +142,8 @@ def synthetic(
             if not found:
                 continue
             _band(axis, moments, found, **style)
-    axes[0].set(title="Spearman with the metric on held-out inputs", xlabel="steps of learning")
-    axes[1].set(
-        title="metric of inputs moved down each loss (lower is better)", xlabel="steps of descent"
-    )
+    axes[0].set(title="Spearman with the metric on held-out inputs", xlabel="learning steps")
+    axes[1].set(title="metric of inputs that minimise each loss (lower is better)", xlabel="steps")
     handles, labels = axes[1].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=5, frameon=False, fontsize=9)
     _save(figure, path)
@@ -154,7 +152,7 @@ def synthetic(
 def reloss_mnist(
     cells: dict[tuple[str, str], Any], rows: dict[str, dict[str, Any]], paper: Any, path: Path
 ) -> None:
-    """Accuracy against the loss's rank correlation (ReLoss, Figure 3a), and against the size of its network (3b).
+    """Accuracy by rank correlation (ReLoss, Figure 3a) and by the size of the loss (Figure 3b).
 
     Args:
         cells: mean and spread by row and column.
@@ -181,8 +179,8 @@ def reloss_mnist(
     ]
     for axis, chosen, title in (
         (axes[0, 0], alone, "trained on the loss alone"),
-        (axes[0, 1], near, "the same, those close to cross-entropy"),
-        (axes[1, 0], beside, "trained on it and cross-entropy"),
+        (axes[0, 1], near, "the same, only losses close to cross-entropy"),
+        (axes[1, 0], beside, "trained on the loss and cross-entropy"),
     ):
         for row in chosen:
             ranked, found = cells[row, "spearman"], cells[row, "accuracy"]
@@ -215,7 +213,7 @@ def reloss_mnist(
     usual = cells["cross_entropy", "accuracy"].mean
     axes[1, 1].axhline(usual, color=_KINDS["cross"][1], linestyle=":")
     axes[1, 1].set(
-        title="ReLoss alone, by size",
+        title="ReLoss alone, by size of its network",
         xscale="log",
         xlabel="parameters of the loss",
         ylabel="test accuracy, %",
@@ -233,7 +231,7 @@ def reloss_mnist(
 
 
 def gains(lines: list[tuple[str, Any, Any]], path: Path) -> None:
-    """Cross-entropy and training on the metric, a line for each task: where it pays, and where it does not.
+    """Cross-entropy and training on the metric, one line for each task.
 
     Args:
         lines: label of the task, test values of cross-entropy and of UniLoss, over seeds.
@@ -253,7 +251,7 @@ def gains(lines: list[tuple[str, Any, Any]], path: Path) -> None:
     axis.set_yticks(range(len(lines)), [label for label, _, _ in lines])
     axis.plot([], [], "o", color="#777777", label="trained on cross-entropy, threshold tuned")
     axis.plot([], [], "o", color="#2a6f97", label="trained on the metric, mg.UniLoss")
-    axis.set_xlabel("the metric on test data (spread over seeds)")
+    axis.set_xlabel("metric on test data (bars: standard deviation over seeds)")
     axis.grid(axis="x", color="#eeeeee")
     axis.set_axisbelow(True)
     axis.margins(x=0.16)

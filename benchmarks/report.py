@@ -1,7 +1,8 @@
-"""From reports of runs to `benchmarks/README.md`: ours beside the paper's, mean and spread, difference, deviations.
+"""Builds `benchmarks/README.md` from the reports of all runs.
 
-Nothing in the page is written by hand: text comes from the tables' TOML, numbers from the runs'
-JSON.
+Each table shows our mean and spread, the paper's value and the difference, and how the setup
+deviates from the paper. Nothing on the page is written by hand: text comes from the tables' TOML,
+numbers come from the runs' JSON.
 """
 
 import json
@@ -14,33 +15,30 @@ from benchmarks.table import RESULTS, Run, Table, table, table_names
 PAGE = Path(__file__).parent / "README.md"
 INTRODUCTION = """# Benchmarks
 
-Numbers that metricgrad claims, each with the command that makes it. Nothing here is installed with the
-library. `python -m benchmarks list` shows the tables, `run NAME --data DIR` runs one,
-`report` builds this page from the tables in `tables/` and the runs in `results/`; each run is a JSON with its
-configuration, seed, versions, commit, hardware, threads, time and curve.
+This page has all numbers that metricgrad claims, each with the command that produces it. Nothing
+here is installed with the library. `python -m benchmarks list` shows the tables, `run NAME --data
+DIR` runs one, and `report` builds this page from the tables in `tables/` and the runs in
+`results/`. Each run is a JSON file with its configuration, seed, versions, commit, hardware,
+threads, time and curve.
 
-Values are means over seeds, ± their standard deviation; bold is the best of a column. Model, moment, threshold,
-learning rate and slope are chosen on validation data; what is not, a table says.
+Values are means over seeds ± their standard deviation, and the best value of a column is bold.
+Model, stopping point, threshold, learning rate and slope are chosen on validation data; each table
+says what was chosen differently. Claims that a table has to support are listed below it, with the
+word "holds" or "does not hold".
 """
 
 SPEED = """
 ## Speed
 
-`{command} --out benchmarks/results/speed.json` (or `make speed`): ratios of ours to a yardstick, both timed in turn
-within one run, best of several rounds, one thread. The command exits with 1 if a claim does not hold. Memory is what a
-call adds to a fresh process at its peak; "ties" are scores rounded to quarters.
+`{command} --out benchmarks/results/speed.json` (or `make speed`) compares our code with a
+yardstick. Both are timed in turn within one run, best of several rounds, on one thread. The command
+exits with 1 if a claim does not hold. Memory is what a call adds to a fresh process at its peak;
+"ties" are scores rounded to quarters.
 """
 
 
 def write(page: Path = PAGE) -> Path:
-    """Builds the page.
-
-    Args:
-        page: where to.
-
-    Returns:
-        The same path.
-    """
+    """Builds the page and returns its path."""
     sections = [INTRODUCTION]
     for name in sorted(table_names(), key=lambda name: table(name).content.get("order", 99)):
         sections += [section(table(name), scale) for scale in table(name).content["scale"]]
@@ -65,7 +63,7 @@ def draw() -> None:
 
 
 def _gains() -> list[tuple[str, Cell, Cell]]:
-    """Cross-entropy and UniLoss on every task of the tables that compare them on metrics of tables."""
+    """Cross-entropy and UniLoss on every task of the two tables on tabular data."""
     found = []
     for content in map(table, ("tabular", "own_metrics")):
         cells = collect(content, [run for run in content.runs("small") if finished(run)])
@@ -154,9 +152,8 @@ def speed(path: Path) -> str:
         factor = 1000 if row["unit"] == "ms" else 1
         values = [f"{row[key] * factor:.1f} {row['unit']}" for key in ("ours", "yardstick")]
         holds = "" if row["holds"] else " (does not hold)"
-        lines.append(
-            f"| {row['claim']} | {' | '.join(values)} | {row['ratio']:.2f} | {row['limit']}{holds} |"
-        )
+        shown = [row["claim"], *values, f"{row['ratio']:.2f}", row["limit"] + holds]
+        lines.append(f"| {' | '.join(shown)} |")
     return "\n".join(lines) + "\n"
 
 
@@ -169,7 +166,7 @@ def _footing(content: Table, runs: list[Run], scale: str) -> str:
         if scale == "small"
         else f"`python -m benchmarks run {content.name} --scale paper`"
     ]
-    words.append(f"{len(seeds)} seeds, {_duration(seconds)} of one core in all")
+    words.append(f"{len(seeds)} seeds, {_duration(seconds)} on one core in total")
     words += [f"{missing} runs still missing"] if missing else []
     return ", ".join(words) + f"; runs in [results/{content.name}](results/{content.name})."
 
@@ -201,8 +198,7 @@ def _best(content: Table, cells: Cells, column: str) -> Cell | None:
 
 
 def _duration(seconds: float) -> str:
-    return (
-        f"{seconds / 3600:.1f} hours"
-        if seconds > 3600
-        else f"{max(1, round(seconds / 60))} minutes"
-    )
+    if seconds > 3600:
+        return f"{seconds / 3600:.1f} hours"
+    minutes = max(1, round(seconds / 60))
+    return "1 minute" if minutes == 1 else f"{minutes} minutes"
