@@ -32,6 +32,7 @@ import metricgrad as mg
 from benchmarks.alternation import PlainAlternation, paper_network
 from benchmarks.resnet import ResNet
 from benchmarks.speed_doors import fitting, reading
+from benchmarks.speed_imports import imports
 from benchmarks.timing import Row, best_of, faster, peak_memory, within
 from metricgrad.training.recipes import as_shipped, teach
 
@@ -238,7 +239,8 @@ def learning() -> Iterator[Row]:
 
 
 GROUPS = (
-    many_sets, one_large_set, losses_of_order, own_functions, alternations, training_steps, learning, fitting, reading
+    many_sets, one_large_set, losses_of_order, own_functions, alternations, training_steps, learning, fitting, reading,
+    imports,
 )  # fmt: skip
 
 

@@ -1,0 +1,36 @@
+"""Speed of the first second: how long `import metricgrad` and `metricgrad --help` keep a user waiting.
+
+Each command runs in a process of its own. Public names are imported on first use, so the first row
+asks for a loss as well: that is what a training script does.
+"""
+
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+
+from benchmarks.timing import Row, within
+
+ROUNDS = 7
+
+
+def imports() -> Iterator[Row]:
+    """Imports against that of torch, and the command's help against that of its own libraries."""
+    yield within(
+        "import metricgrad and its losses, against import torch",
+        _python("-c", "import metricgrad as mg; mg.UniLoss; mg.fit"),
+        _python("-c", "import torch"),
+        1.15,
+        ROUNDS,
+    )
+    yield within(
+        "metricgrad --help, against import typer, rich",
+        _python("-m", "metricgrad", "--help"),
+        _python("-c", "import typer, rich"),
+        1.5,
+        ROUNDS,
+    )
+
+
+def _python(*arguments: str) -> Callable[[], object]:
+    command = [sys.executable, *arguments]
+    return lambda: subprocess.run(command, check=True, capture_output=True)
