@@ -1,4 +1,4 @@
-"""The project around the code: the direction of imports, the command, examples, documentation, the environment."""
+"""The project around the code: imports, words, the command, examples, documents, environment."""
 
 import ast
 import doctest
@@ -16,17 +16,10 @@ import metricgrad as mg
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "metricgrad"
 LAYERS = [
-    "ops",
-    "progress",
-    "storage",
-    "metrics",
-    "surrogates",
-    "training",
-    "estimators",
-    "report",
-    "cli",
-    "__main__",
+    *("ops", "progress", "storage", "metrics", "surrogates", "training", "estimators"),
+    *("studies", "report", "cli", "__main__"),
 ]
+MODULES = sorted(SOURCE.rglob("*.py"))
 
 
 def run(*command: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -62,27 +55,102 @@ def imported_layers(path: Path) -> set[str]:
     return found & set(LAYERS)
 
 
-@pytest.mark.parametrize(
-    "path", sorted(SOURCE.rglob("*.py")), ids=lambda path: str(path.relative_to(SOURCE))
-)
+def relative(path: Path) -> str:
+    return str(path.relative_to(SOURCE))
+
+
+@pytest.mark.parametrize("path", MODULES, ids=relative)
 def test_imports_point_one_way(path: Path) -> None:
     layer = path.relative_to(SOURCE).parts[0].removesuffix(".py")
-    if layer != "__init__":
+    if layer not in ("__init__", "api"):
         allowed = LAYERS[: LAYERS.index(layer) + 1]
-        assert imported_layers(path) <= set(allowed), (
-            f"{path.name} imports from a layer above its own"
-        )
+        assert imported_layers(path) <= set(allowed), f"{path.name} imports from a layer above it"
+
+
+def test_nothing_above_the_metrics_asks_for_their_class_or_family() -> None:
+    """What kind of metric it is, the metric states; only the list of metrics shows its families."""
+    asking = []
+    for path in MODULES:
+        if path.is_relative_to(SOURCE / "metrics"):
+            continue
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Call) and ast.unparse(node.func) == "isinstance":
+                named = re.findall(r"\w*Metric\b", ast.unparse(node.args[1]))
+                asking += [f"{relative(path)}:{node.lineno} isinstance {name}" for name in named]
+            shown = path.is_relative_to(SOURCE / "cli")
+            if isinstance(node, ast.Attribute) and node.attr == "families" and not shown:
+                asking.append(f"{relative(path)}:{node.lineno} .families")
+    assert not asking
+
+
+def test_no_file_is_longer_than_350_lines() -> None:
+    long = [relative(path) for path in MODULES if len(path.read_text().splitlines()) > 350]
+    assert not long
+
+
+def test_the_words_of_the_search_are_the_fields_own() -> None:
+    old = re.compile(r"entrant|contender|tournament|\barena\b|\bheats?\b", re.IGNORECASE)
+    assert not [relative(path) for path in MODULES if old.search(path.read_text())]
+
+
+def test_no_class_name_is_used_for_two_things() -> None:
+    homes: dict[str, list[str]] = {}
+    for path in MODULES:
+        for node in ast.parse(path.read_text()).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                homes.setdefault(node.name, []).append(relative(path))
+    assert not {name: where for name, where in homes.items() if len(where) > 1}
+
+
+OUTSIDE = [
+    path for name in ("benchmarks", "examples", "docs") for path in (ROOT / name).rglob("*.py")
+]
+
+
+@pytest.mark.parametrize("path", sorted(OUTSIDE), ids=lambda path: path.name)
+def test_only_public_names_are_used_outside(path: Path) -> None:
+    """Public is what `metricgrad` or one of its packages exports, not a module inside a package."""
+    inner = []
+    for node in ast.walk(ast.parse(path.read_text())):
+        modules = [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+        modules += [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+        inner += [
+            each for each in modules if each.startswith("metricgrad.") and each.count(".") > 1
+        ]
+    assert not inner
+
+
+def test_dir_lists_the_public_names_and_nothing_else() -> None:
+    listed = re.findall(r" as (\w+)$", (SOURCE / "api.py").read_text(), re.MULTILINE)
+    assert dir(mg) == sorted([*listed, "MetricClassifier", "MetricRanker"])
+    assert all(getattr(mg, name) is not None for name in dir(mg))
+    with pytest.raises(AttributeError, match="metricgrad has no 'nothing'"):
+        _ = mg.nothing  # pyright: ignore[reportAttributeAccessIssue]
+
+
+@pytest.mark.parametrize(
+    ("code", "absent"),
+    [
+        ("import metricgrad", "torch sklearn pandas"),
+        ("import metricgrad as mg; mg.UniLoss('f1'); mg.fit", "torch._dynamo sklearn pandas scipy"),
+        ("import metricgrad.cli", "torch sklearn pandas"),
+    ],
+)
+def test_imports_are_light(code: str, absent: str) -> None:
+    ask = f"{code}\nimport sys; print([each for each in {absent.split()} if each in sys.modules])"
+    result = run("-c", ask)
+    assert result.stdout.strip() == "[]", result.stderr
 
 
 def test_public_names_fit_one_screen() -> None:
-    assert len((SOURCE / "__init__.py").read_text().splitlines()) < 50
+    assert len((SOURCE / "api.py").read_text().splitlines()) < 50
 
 
 @pytest.mark.parametrize(
     "path", [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))], ids=lambda path: path.name
 )
 def test_code_in_documents_runs(path: Path) -> None:
-    """Blocks with prompts are doctests; the others of a document run one after another in one namespace."""
+    """Blocks with prompts are doctests; the others run one after another in one namespace."""
     namespace: dict[str, object] = {}
     for code in re.findall(r"```python\n(.*?)```", path.read_text(), re.DOTALL):
         if ">>>" in code:
