@@ -13,7 +13,8 @@ from metricgrad.metrics.curves import Auc, AveragePrecision, Eer, PartialAuc, Re
 from metricgrad.metrics.function import FunctionMetric, from_function
 from metricgrad.metrics.kappa import Kappa
 from metricgrad.metrics.maps import Dice, MeanIou, Pck
-from metricgrad.metrics.ranking import Map, Mrr, Ndcg, PrecisionAtK, RecallAtK
+from metricgrad.metrics.ndcg import Ndcg
+from metricgrad.metrics.ranking import Map, Mrr, PrecisionAtK, RecallAtK
 from metricgrad.metrics.reexpression import ComparisonMetric
 from metricgrad.metrics.text import Bleu, EditDistance, ExactMatch, RougeL, SpanF1, WordErrorRate
 from metricgrad.metrics.watching.metric import on_sight

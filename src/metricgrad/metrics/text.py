@@ -45,12 +45,6 @@ class ItemMetric(TextMetric):
 class ExactMatch(ItemMetric):
     """Share of the items that equal one of their references.
 
-    Args:
-        decode: see `TextMetric`.
-        detokenize: see `TextMetric`.
-        padding: see `TextMetric`.
-        end: see `TextMetric`.
-
     Example:
         >>> ExactMatch()(torch.tensor([[1, 2, -1], [3, 4, 5]]), torch.tensor([[1, 2, -1], [3, 4, 6]]))
         tensor(0.5000, dtype=torch.float64)
@@ -74,12 +68,6 @@ class SpanF1(ItemMetric):
     Two empty answers agree (1), one empty answer does not (0). For models that score the start and
     the end of an answer, `decode=mg.decode_spans` compares positions instead of tokens.
 
-    Args:
-        decode: see `TextMetric`.
-        detokenize: see `TextMetric`.
-        padding: see `TextMetric`.
-        end: see `TextMetric`.
-
     Example:
         >>> SpanF1()(torch.tensor([[1, 2, -1]]), torch.tensor([[2, 3, 4]]))
         tensor(0.4000, dtype=torch.float64)
@@ -100,12 +88,6 @@ class SpanF1(ItemMetric):
 @dataclass(frozen=True, kw_only=True)
 class RougeL(ItemMetric):
     """Mean over the items of the F1 of the longest common subsequence: 2 |lcs| / (|hypothesis| + |reference|).
-
-    Args:
-        decode: see `TextMetric`.
-        detokenize: see `TextMetric`.
-        padding: see `TextMetric`.
-        end: see `TextMetric`.
 
     Example:
         >>> RougeL()(torch.tensor([[1, 2, 3, 4]]), torch.tensor([[1, 3, 4, 5]]))
@@ -132,10 +114,7 @@ class EditDistance(TextMetric):
     Args:
         normalized: each item's distance over the longer of the two lengths, averaged over the
             items; 0 to 1.
-        decode: see `TextMetric`.
-        detokenize: see `TextMetric`; strings are compared character by character.
-        padding: see `TextMetric`.
-        end: see `TextMetric`.
+        detokenize: As for all metrics of text; strings are compared character by character.
 
     Example:
         >>> EditDistance()(torch.tensor([[1, 2, 3, 4]]), torch.tensor([[1, 3, 4, 5]]))
@@ -176,10 +155,7 @@ class WordErrorRate(TextMetric):
     """Edits from the closest reference over its words, both summed over the set; above 1 if much was inserted.
 
     Args:
-        decode: see `TextMetric`.
-        detokenize: see `TextMetric`; strings are compared word by word.
-        padding: see `TextMetric`.
-        end: see `TextMetric`.
+        detokenize: As for all metrics of text; strings are compared word by word.
 
     Example:
         >>> WordErrorRate()(torch.tensor([[1, 2, 3, 4]]), torch.tensor([[1, 3, 4, 5]]))
@@ -224,10 +200,7 @@ class Bleu(TextMetric):
             matches and totals above unigrams.
         effective_order: only orders that the hypotheses are long enough for, as for single
             sentences.
-        decode: see `TextMetric`.
-        detokenize: see `TextMetric`; strings are compared word by word.
-        padding: see `TextMetric`.
-        end: see `TextMetric`.
+        detokenize: As for all metrics of text; strings are compared word by word.
 
     Example:
         >>> Bleu()(torch.tensor([[1, 2, 3, 4, 5]]), torch.tensor([[1, 2, 3, 4, 6]]))
