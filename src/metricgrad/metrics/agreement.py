@@ -6,7 +6,6 @@ chance. `average` therefore applies only when items have many labels, each of wh
 question again. Cohen's kappa has a module of its own, `kappa.py`.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -15,8 +14,8 @@ from torch import Tensor
 from metricgrad import ops
 from metricgrad.metrics.checks import whole
 from metricgrad.metrics.confusion import ConfusionMetric
-from metricgrad.metrics.counts import Average, Counts, one_hot
-from metricgrad.metrics.decisions import AllRivals, ItemDecisions, Pooling, own_margin
+from metricgrad.metrics.counts import Average, Counts, Pooling, one_hot, share
+from metricgrad.metrics.decisions import AllRivals, ItemDecisions, own_margin
 from metricgrad.metrics.reexpression import Reexpression
 
 
@@ -116,7 +115,7 @@ class Accuracy(RecallMetric):
 
     def class_pooling(self) -> Pooling:
         """Right items / items."""
-        return _share(lambda counts: counts.tp)
+        return share(lambda counts: counts.tp)
 
     def multi_class(self, scores: Tensor, target: Tensor, where: Tensor | None) -> Tensor:
         """Share of the items whose class has fewer than k classes before it."""
@@ -146,7 +145,7 @@ class WrongShare(RecallMetric):
 
     def class_pooling(self) -> Pooling:
         """Wrong items / items."""
-        return _share(lambda counts: counts.fn)
+        return share(lambda counts: counts.fn)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -304,12 +303,3 @@ def _correlation(sums: Tensor) -> Tensor:
     covariance, decided, given = sums.unbind(-1)
     spread = decided.clamp(min=0).sqrt() * given.clamp(min=0).sqrt()
     return ops.divide(covariance, spread).clamp(-1, 1)
-
-
-def _share(chosen: Callable[[Counts], Tensor]) -> Pooling:
-    """Chosen items over all items."""
-
-    def terms(counts: Counts) -> Tensor:
-        return torch.stack([chosen(counts), counts.tp + counts.fn], -1)
-
-    return Pooling(terms, lambda sums: ops.divide(sums[..., 0], sums[..., 1]))

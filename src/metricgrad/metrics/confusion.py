@@ -8,7 +8,7 @@ Wherever a formula divides 0 by 0 its value is 0, as in scikit-learn with `zero_
 """
 
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -18,15 +18,18 @@ from torch import Tensor
 from metricgrad import ops
 from metricgrad.metrics.base import Metric
 from metricgrad.metrics.counts import (
-    Average,
     ClassificationMetric,
     Counts,
+    Pooling,
+    averaged,
     binary_counts,
     class_counts,
+    occurring,
     one_hot,
+    pooled,
 )
-from metricgrad.metrics.decisions import AllClassPairs, LabelDecisions, Pooling, best_other_margin
-from metricgrad.metrics.reexpression import Reexpression
+from metricgrad.metrics.decisions import AllClassPairs, LabelDecisions, best_other_margin
+from metricgrad.metrics.reexpression import Compare, Reexpression, itself
 
 PairsOption = Literal["best", "all"]
 
@@ -151,24 +154,6 @@ class AveragedMetric(ConfusionMetric):
         return averaged(self.of_counts, self.average, occurring)
 
 
-def averaged(
-    formula: Callable[[Counts], Tensor],
-    average: Average | None,
-    takes_part: Callable[[Counts], Tensor],
-) -> Pooling:
-    """The average over classes of a formula of counts; micro adds the counts up first."""
-    if average == "micro":
-        return pooled(formula)
-
-    def terms(counts: Counts) -> Tensor:
-        weight = takes_part(counts).to(counts.tp.dtype)
-        if average == "weighted":
-            weight = weight * (counts.tp + counts.fn)
-        return torch.stack([formula(counts) * weight, weight], -1)
-
-    return Pooling(terms, lambda sums: ops.divide(sums[..., 0], sums[..., 1]))
-
-
 def dice_of(counts: Counts) -> Tensor:
     """2 tp / (2 tp + fn + fp): F1 of decisions, Dice of maps."""
     return ops.divide(2 * counts.tp, 2 * counts.tp + counts.fn + counts.fp)
@@ -179,19 +164,6 @@ def jaccard_of(counts: Counts) -> Tensor:
     return ops.divide(counts.tp, counts.tp + counts.fp + counts.fn)
 
 
-def occurring(counts: Counts) -> Tensor:
-    """Classes that occur in the target or in the predictions."""
-    return counts.tp + counts.fn + counts.fp > 0
-
-
-def pooled(formula: Callable[[Counts], Tensor]) -> Pooling:
-    """A formula of the counts of all classes together."""
-    return Pooling(
-        terms=lambda counts: torch.stack(list(counts), -1),
-        value=lambda sums: formula(Counts(*sums.unbind(-1))),
-    )
-
-
 def label_decisions(
     classes: int,
     target: Tensor,
@@ -199,12 +171,22 @@ def label_decisions(
     pooling: Pooling,
     pairs: PairsOption,
     dtype: torch.dtype,
+    items: Compare = itself,
 ) -> Reexpression:
-    """Bits for each item and class: against the best other class, or against each of them."""
+    """Bits for each item and class: against the best other class, or against each of them.
+
+    `items` turns the metric's scores into those of the items' classes, `[..., N, C]`.
+    """
     truth = one_hot(target, classes)
     live = torch.ones_like(truth) if where is None else where.unsqueeze(-1).expand_as(truth)
-    labels = LabelDecisions(best_other_margin, truth, live, pooling, dtype)
-    return labels if pairs == "best" else AllClassPairs(target, labels)
+    labels = LabelDecisions(
+        compare=lambda scores: best_other_margin(items(scores)),
+        truth=truth,
+        live=live,
+        pooling=pooling,
+        dtype=dtype,
+    )
+    return labels if pairs == "best" else AllClassPairs(target, labels, items)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,11 +9,12 @@ averaged:
     micro      all answers counted together
 
 Classes that appear neither in the target nor in the predictions are left out of a multi-class
-average, as scikit-learn and torchmetrics do; labels of a multi-label target always take part.
+average, as scikit-learn and torchmetrics do; labels of a multi-label target always take part. A
+`Pooling` is such an average, or any other way to make one value of the counts of the classes.
 """
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, get_args
 
@@ -188,3 +189,59 @@ def average_classes(
 def one_hot(target: Tensor, classes: int) -> Tensor:
     """Which class each item is of: bool `[..., N, C]` from class indices `[..., N]`."""
     return target.unsqueeze(-1) == torch.arange(classes, device=target.device)
+
+
+class Pooling(NamedTuple):
+    """How the counts of the classes make one value: value(sum over classes of terms(counts)).
+
+    Attributes:
+        terms: From counts `[..., C]` to what each class adds, `[..., C, K]`.
+        value: From the sums `[..., K]` to the value `[...]`.
+    """
+
+    terms: Callable[[Counts], Tensor]
+    value: Callable[[Tensor], Tensor]
+
+    def __call__(self, counts: Counts) -> Tensor:
+        """The value `[...]` of counts `[..., C]`."""
+        return self.value(self.terms(counts).sum(-2))
+
+
+def averaged(
+    formula: Callable[[Counts], Tensor],
+    average: Average | None,
+    takes_part: Callable[[Counts], Tensor],
+) -> Pooling:
+    """The average over classes of a formula of counts; micro adds the counts up first."""
+    if average == "micro":
+        return pooled(formula)
+
+    def terms(counts: Counts) -> Tensor:
+        weight = takes_part(counts).to(counts.tp.dtype)
+        if average == "weighted":
+            weight = weight * (counts.tp + counts.fn)
+        return torch.stack([formula(counts) * weight, weight], -1)
+
+    return Pooling(terms, lambda sums: ops.divide(sums[..., 0], sums[..., 1]))
+
+
+def pooled(formula: Callable[[Counts], Tensor]) -> Pooling:
+    """A formula of the counts of all classes together."""
+    return Pooling(
+        terms=lambda counts: torch.stack(list(counts), -1),
+        value=lambda sums: formula(Counts(*sums.unbind(-1))),
+    )
+
+
+def share(chosen: Callable[[Counts], Tensor]) -> Pooling:
+    """Chosen items over all items."""
+
+    def terms(counts: Counts) -> Tensor:
+        return torch.stack([chosen(counts), counts.tp + counts.fn], -1)
+
+    return Pooling(terms, lambda sums: ops.divide(sums[..., 0], sums[..., 1]))
+
+
+def occurring(counts: Counts) -> Tensor:
+    """Classes that occur in the target or in the predictions."""
+    return counts.tp + counts.fn + counts.fp > 0

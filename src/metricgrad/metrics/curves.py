@@ -19,6 +19,7 @@ from torch import Tensor
 from metricgrad import ops
 from metricgrad.metrics.counts import ClassificationMetric, average_classes, one_hot
 from metricgrad.metrics.order import Cycles, Pairs, PlaceRule, make_pairs
+from metricgrad.metrics.reexpression import itself
 from metricgrad.metrics.walk import Curve, walk_down
 
 
@@ -80,8 +81,8 @@ class CurveMetric(ClassificationMetric):
         task = self.task(shape, target.shape)
         rule = self.rule()._replace(needs_negatives=True) if self.needs_negatives else self.rule()
         if task == "binary":
-            return make_pairs(lambda scores: scores, target, where, rule, dtype)
-        convert = ops.log_odds if task == "multiclass" else lambda scores: scores
+            return make_pairs(itself, target, where, rule, dtype)
+        convert = ops.log_odds if task == "multiclass" else itself
         positive = target
         if task == "multiclass":
             positive, where = _against_rest(shape[-1], target, where)

@@ -16,34 +16,13 @@ The value is a function of sums over classes of terms that depend on the counts 
 four changes per class, whatever the number of items.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from metricgrad.metrics.counts import Counts
-from metricgrad.metrics.reexpression import Reexpression
-
-
-class Pooling(NamedTuple):
-    """How the counts of the classes make one value: value(sum over classes of terms(counts)).
-
-    Attributes:
-        terms: From counts `[..., C]` to what each class adds, `[..., C, K]`.
-        value: From the sums `[..., K]` to the value `[...]`.
-    """
-
-    terms: Callable[[Counts], Tensor]
-    value: Callable[[Tensor], Tensor]
-
-    def __call__(self, counts: Counts) -> Tensor:
-        """The value `[...]` of counts `[..., C]`."""
-        return self.value(self.terms(counts).sum(-2))
-
-
-Compare = Callable[[Tensor], Tensor]
+from metricgrad.metrics.counts import Counts, Pooling
+from metricgrad.metrics.reexpression import Compare, Reexpression, itself
 
 
 @dataclass(frozen=True)
@@ -243,13 +222,16 @@ class AllClassPairs(Reexpression):
     Attributes:
         target: `[..., N]`, class indices.
         labels: What the classes' decisions are worth.
+        items: From scores to those of the items' classes, `[..., N, C]`.
     """
 
     target: Tensor
     labels: LabelDecisions
+    items: Compare = itself
 
     def comparisons(self, scores: Tensor) -> tuple[Tensor, Tensor]:
-        """Each class against each later one, `[..., N * C * C]`; scores `[..., N, C]`."""
+        """Each class against each later one, `[..., N * C * C]`."""
+        scores = self.items(scores)
         difference = scores.unsqueeze(-1) - scores.unsqueeze(-2)
         turned = torch.where(self._turned(), -difference, difference)
         return turned.flatten(-3), self._live().expand_as(turned).flatten(-3)

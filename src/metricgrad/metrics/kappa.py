@@ -21,8 +21,8 @@ from torch import Tensor
 
 from metricgrad import ops
 from metricgrad.metrics.agreement import JointMetric
-from metricgrad.metrics.counts import Counts, one_hot
-from metricgrad.metrics.decisions import AllClassPairs, LabelDecisions, Pooling, best_other_margin
+from metricgrad.metrics.counts import Counts, Pooling, one_hot
+from metricgrad.metrics.decisions import AllClassPairs, LabelDecisions, best_other_margin
 from metricgrad.metrics.reexpression import Reexpression
 
 

@@ -21,16 +21,9 @@ from metricgrad import ops
 from metricgrad.metrics.base import Inputs, Layout
 from metricgrad.metrics.checks import class_indices, expand_where, real_scores
 from metricgrad.metrics.checks import shape as shown
-from metricgrad.metrics.confusion import (
-    PairsOption,
-    averaged,
-    dice_of,
-    jaccard_of,
-    label_decisions,
-    occurring,
-)
-from metricgrad.metrics.counts import Counts, class_counts
-from metricgrad.metrics.decisions import ItemDecisions, Pooling
+from metricgrad.metrics.confusion import PairsOption, dice_of, jaccard_of, label_decisions
+from metricgrad.metrics.counts import Counts, Pooling, averaged, class_counts, occurring, share
+from metricgrad.metrics.decisions import ItemDecisions
 from metricgrad.metrics.order import padded_places
 from metricgrad.metrics.reexpression import ComparisonMetric, Reexpression
 
@@ -100,34 +93,15 @@ class SegmentationMetric(ComparisonMetric):
         self, shape: Sequence[int], target: Tensor, where: Tensor | None, dtype: torch.dtype
     ) -> Reexpression:
         """A bit for each pixel and class, or for each pixel and pair of classes."""
-        where = None if where is None else where.flatten(-3)
-        pixels = label_decisions(
-            shape[-3], target.flatten(-3), where, self.pooling(), self.pairs, dtype
+        return label_decisions(
+            shape[-3],
+            target.flatten(-3),
+            None if where is None else where.flatten(-3),
+            self.pooling(),
+            self.pairs,
+            dtype,
+            items=lambda maps: maps.movedim(-3, -1).flatten(-4, -2),
         )
-        return PixelDecisions(pixels)
-
-
-@dataclass(frozen=True)
-class PixelDecisions(Reexpression):
-    """Decisions about the pixels of all images, which are multi-class items once unrolled."""
-
-    items: Reexpression
-
-    def comparisons(self, scores: Tensor) -> tuple[Tensor, Tensor]:
-        """Comparisons of scores `[..., N, C, H, W]`."""
-        return self.items.comparisons(scores.movedim(-3, -1).flatten(-4, -2))
-
-    def defined(self) -> Tensor:
-        """Sets whose value depends on the decisions."""
-        return self.items.defined()
-
-    def from_bits(self, bits: Tensor) -> Tensor:
-        """The value of the pixels' bits."""
-        return self.items.from_bits(bits)
-
-    def flip_gains(self, bits: Tensor) -> Tensor:
-        """The gains of the pixels' bits."""
-        return self.items.flip_gains(bits)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -270,7 +244,7 @@ class Pck(ComparisonMetric):
             target=torch.zeros_like(counted, dtype=torch.int64),
             live=counted,
             classes=1,
-            pooling=Pooling(_right_and_all, lambda sums: ops.divide(sums[..., 0], sums[..., 1])),
+            pooling=share(lambda counts: counts.tp),
             dtype=dtype,
             always=near.all(-1),
             never=~near.any(-1),
@@ -288,11 +262,6 @@ def best_pixel_margin(pixels: Tensor, near: Tensor) -> Tensor:
     settled = near.all(-1) | ~near.any(-1)
     margin = torch.where(settled, 0.0, inside) - torch.where(settled, 0.0, outside)
     return torch.where(settled, 2.0 * near.all(-1) - 1, margin)
-
-
-def _right_and_all(counts: Counts) -> Tensor:
-    """Right items and all items of each class, `[..., C, 2]`."""
-    return torch.stack([counts.tp, counts.tp + counts.fn], -1)
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from metricgrad import ops
 from metricgrad.metrics.base import Inputs, Layout, same_shape
 from metricgrad.metrics.checks import expand_where, grades, real_scores, whole
 from metricgrad.metrics.order import Pairs, PlaceRule, make_pairs
-from metricgrad.metrics.reexpression import ComparisonMetric
+from metricgrad.metrics.reexpression import ComparisonMetric, itself
 from metricgrad.metrics.walk import Curve, walk_down
 
 
@@ -73,7 +73,7 @@ class RelevanceMetric(RankingMetric):
         self, shape: Sequence[int], target: Tensor, where: Tensor | None, dtype: torch.dtype
     ) -> Pairs:
         """Relevant against irrelevant documents."""
-        return make_pairs(lambda scores: scores, target > 0, where, self.rule(), dtype)
+        return make_pairs(itself, target > 0, where, self.rule(), dtype)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -280,8 +280,8 @@ class TextMetric(Metric):
             rows = []
             for row in ids.flatten(0, -2).tolist():
                 text = self.detokenize([token for token in row if token != PADDING])
-                words = isinstance(text, str) and not self.splits_characters
-                tokens = text.split() if words else text
+                split = isinstance(text, str) and not self.splits_characters
+                tokens = str(text).split() if split else text
                 known = [numbers.setdefault(token, len(numbers)) for token in tokens]
                 rows.append(torch.tensor(known).to(ids))
             longest = max(map(len, rows), default=0)
