@@ -14,7 +14,7 @@ from torch import Tensor
 
 import metricgrad as mg
 from metricgrad.metrics.watching import metric as own_metric
-from metricgrad.metrics.watching.black_box import NotDecidedError
+from metricgrad.metrics.watching import NotDecidedError
 from metricgrad.metrics.watching.metric import BlackBoxMetric, WatchedMetric
 
 Function = Callable[..., Any]
@@ -260,7 +260,7 @@ def test_several_thresholds_make_grades() -> None:
 
 @pytest.mark.parametrize("thresholds", [(), (float("nan"),), (0.0, float("inf"))], ids=str)
 def test_thresholds_must_be_numbers(thresholds: tuple[float, ...]) -> None:
-    with pytest.raises(ValueError, match="thresholds must be finite numbers, one at least"):
+    with pytest.raises(ValueError, match="thresholds must be finite numbers, at least one"):
         mg.reexpress(numpy_accuracy, watch=False, thresholds=thresholds)
 
 
@@ -306,7 +306,7 @@ def test_explain_says_what_is_compared_from_outside() -> None:
     sides = metric.explain(scores, target).split("\n")
     assert sides[1].split() == ["outside", "scores", "against", "0", "6"]
     assert sides[-2].endswith(
-        f"from 6 comparisons; a black box, called {metric.seen.calls} times so far"
+        f"from 6 comparisons; a black box, called {metric.known.calls} times so far"
     )
     classes = (
         black_box(sk.balanced_accuracy_score)
@@ -332,13 +332,13 @@ def test_it_is_tried_out_what_a_function_looks_at(
     metric = black_box(fn)
     for seed in range(3):
         metric.comparisons(normal(11, seed=seed), labels(11, seed=seed))
-    assert (metric.seen.order, metric.seen.sides, metric.seen.alike) == (order, sides, alike)
+    assert (metric.known.order, metric.known.sides, metric.known.alike) == (order, sides, alike)
 
 
 def test_ties_are_not_taken_for_thresholds() -> None:
     metric = black_box(sk.roc_auc_score)
     metric.comparisons(normal(12).round(), labels(12))
-    assert (metric.seen.order, metric.seen.sides) == (True, False)
+    assert (metric.known.order, metric.known.sides) == (True, False)
 
 
 @pytest.mark.parametrize(
@@ -405,8 +405,8 @@ def test_calls_do_not_grow_with_a_set_of_items_that_are_alike() -> None:
     for size in (30, 300):
         metric = black_box(sklearn_f1, best=1.0)
         gradient(metric, normal(size), labels(size))
-        assert 0 < metric.seen.calls <= 4 + TRYING_OUT  # of each label, on each side
-        assert metric.runs == metric.seen.calls
+        assert 0 < metric.known.calls <= 4 + TRYING_OUT  # of each label, on each side
+        assert metric.runs == metric.known.calls
 
 
 def test_calls_are_bounded_by_flips() -> None:
@@ -418,7 +418,7 @@ def test_calls_are_bounded_by_flips() -> None:
         )
         found = gradient(metric, scores, target)
         assert found.any()
-        calls.append(metric.seen.calls)
+        calls.append(metric.known.calls)
     assert calls[0] <= 7 + TRYING_OUT
     assert int(target.sum()) / 2 < calls[1] <= 2 * int(target.sum()) + TRYING_OUT
 
@@ -436,14 +436,14 @@ def test_configurations_that_are_known_are_not_called_again() -> None:
     scores, target = normal(120), labels(120)
     metric = black_box(numpy_auc, best=1.0)
     first = gradient(metric, scores, target)
-    known = len(metric.seen.values)
+    known = len(metric.known.values)
     assert known > 2 * TRYING_OUT
     for other in (scores, scores, 3 * scores.tanh()):  # the last has the same order
-        before = metric.seen.calls
+        before = metric.known.calls
         found = gradient(metric, other, target)
-        assert metric.seen.calls - before <= TRYING_OUT
+        assert metric.known.calls - before <= TRYING_OUT
         assert torch.equal(found, first) == (other is scores)
-    assert len(metric.seen.values) == known
+    assert len(metric.known.values) == known
 
 
 # What does not work, and how that is said

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import metricgrad as mg
-from metricgrad.metrics.watching.interception import WatchError
+from metricgrad.metrics.watching import WatchError
 from tests.watched import SCORES, TARGET, Function, f1, gradient, line_of
 
 
