@@ -244,7 +244,7 @@ def counts_in_place(scores: Tensor, target: Tensor) -> Tensor:
     [
         (
             never_compares,
-            "never compares scores, so it has a gradient as it is: use it, or minus it, as the loss",
+            "never compares scores, so it has a gradient as it is: use it, or minus it, as the",
         ),
         (is_random, "when it is called and .* when it is watched.* or it is random"),
         (changes_and_looks, "changes a tensor in place that is looked at later; .*torch.where"),

@@ -1,4 +1,4 @@
-"""Watching a metric: which comparisons are found, how often the function runs, the fine print of gradients."""
+"""Watching a metric: which comparisons are found, how often it runs, gradients in detail."""
 
 import itertools
 import re
@@ -247,10 +247,10 @@ def test_flips_are_drawn_by_the_generator_and_right_on_average() -> None:
         plan.comparisons(scores)
         return torch.stack([plan.flip_gains(bits) for _ in range(number)])
 
-    drawn = draws(0, 600)
+    drawn = draws(0, 300)
     assert ((drawn != 0).sum(-1) <= 4).all()  # no more than were asked for
     torch.testing.assert_close(drawn.amax(0), 3 * gains.clamp(min=0))  # each counts for three
-    error = (drawn.mean(0) - gains).abs() / (drawn.std(0) / 600**0.5)
+    error = (drawn.mean(0) - gains).abs() / (drawn.std(0) / 300**0.5)
     assert (error < 4).all()
     torch.testing.assert_close(draws(1, 3), draws(1, 3))
     assert not torch.equal(draws(1, 3), draws(2, 3))
@@ -311,7 +311,7 @@ def test_near_them_both_parts_are_added() -> None:
     )
 
 
-@pytest.mark.parametrize("fn", [f1, auc, precision_of_picked, confident_mistakes])
+@pytest.mark.parametrize("fn", [precision_of_picked, confident_mistakes])
 def test_inverse_distance_weighting_works_too(fn: Function) -> None:
     scores, target = normal(16, seed=5).requires_grad_(), torch.arange(16) % 3 // 2
     better = fn is not confident_mistakes

@@ -163,7 +163,7 @@ class OwnSets(Reexpression):
     def draw(
         self, scores: Tensor, slope: float, number: int, generator: torch.Generator | None
     ) -> Tensor:
-        """Bits `[number, ..., D]` of noisy scores; a set for which others are compared keeps its bits."""
+        """Bits `[number, ..., D]` of noisy scores; a set that compares others keeps its bits."""
         drawn = [self.bits().unsqueeze(0)[:0]]
         current = [each.bits for each in self._sets]
         for noisy in ops.add_gumbel_noise(scores.detach(), slope, number, generator):
