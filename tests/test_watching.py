@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import metricgrad as mg
+from metricgrad.metrics.reexpression import tried_flip_gains
 from tests.watched import (
     CLASS_SCORES,
     CLASS_TARGET,
@@ -44,6 +45,11 @@ from tests.watched import (
             "topk",
             9,
         ),  # their order matters
+        (
+            lambda s, y: (y[s.argsort()[-2:]] * torch.tensor([1.0, 0.6])).sum(),
+            "argsort",
+            9,
+        ),
         (lambda s, y: y[s.argsort()].double().cumsum(0).mean(), "argsort", 9),
         (
             lambda s, y: (y + torch.arange(6) // 2)[s.argsort()].double().cumsum(0).mean(),
@@ -195,6 +201,38 @@ def test_files_that_only_begin_like_torch_are_the_users() -> None:
         compile("def metric(scores, target):\n    return (scores > 0).sum()\n", file, "exec"), space
     )
     assert "line 2 " in mg.reexpress(space["metric"]).explain(SCORES, TARGET)
+
+
+AXIS: dict[str, Any] = {"axis": 0}  # as NumPy calls it
+WAYS_TO_CHOOSE: dict[str, Function] = {
+    "topk(2, largest=False)": lambda s, y: y[s.topk(2, largest=False).indices].sum(),
+    "topk(2, 0, False)": lambda s, y: y[torch.topk(s, 2, 0, False)[1]].sum(),
+    "argmin()": lambda s, y: y[s.argmin()],
+    "min(0)": lambda s, y: y[s.min(0).indices],
+    "max(dim=0)": lambda s, y: y[torch.max(s, dim=0).indices],
+    "sort(0, True)": lambda s, y: y[s.sort(0, True).indices][:2].sum(),
+    "argsort(axis=0)": lambda s, y: (y[torch.argsort(s, **AXIS)] * torch.arange(6)).sum(),
+    "last of argsort": lambda s, y: y[s.argsort()[-2:]].sum(),
+    "rows of argsort": lambda s, y: y.view(2, 3)[s.view(2, 3).argsort(0), torch.arange(3)][0].sum(),
+    "columns of topk": lambda s, y: (s.view(2, 3).topk(2, 1).indices * torch.arange(2)).sum(),
+    "argmax of all": lambda s, y: s.view(2, 3).argmax() * 1.0,
+    "argmax != k": lambda s, y: (s.view(2, 3).argmax(-1, keepdim=True) != 1).sum(),
+    "scores in their order": lambda s, y: ((s[s.argsort()] > 0.1) * torch.arange(6)).sum(),
+}
+
+
+@pytest.mark.parametrize("fn", WAYS_TO_CHOOSE.values(), ids=WAYS_TO_CHOOSE)
+def test_every_way_to_choose_is_replayed_with_other_bits(fn: Function) -> None:
+    target = torch.tensor([3, 1, 4, 15, 9, 2])
+    metric = mg.reexpress(lambda scores, target: fn(scores, target).double())
+    plan = metric.reexpress((6,), target, None, torch.float64)
+    plan.comparisons(SCORES)
+    others = [normal(6, seed=seed) for seed in range(8)]
+    bits = torch.stack([metric.comparisons(other, target)[0] > 0 for other in others])
+    expected = torch.stack([fn(other, target).double() for other in others])
+    assert len(expected.unique()) > 1
+    torch.testing.assert_close(plan.from_bits(bits), expected)
+    torch.testing.assert_close(plan.flip_gains(bits), tried_flip_gains(plan, bits))
 
 
 # How often the function runs, and how

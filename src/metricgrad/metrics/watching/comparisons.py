@@ -130,10 +130,10 @@ class Choice:
         other = torch.where(items == at[rows, 0], values[rows, 1], values[rows, 0])
         return self.scores[rows, items] - other
 
-    def extend_span(self, places: Tensor) -> None:
-        """Notes which positions of the order are used, from places row * n + position."""
-        if places.numel():
-            positions = places % self.scores.shape[-1]
+    def extend_span(self, slots: Tensor) -> None:
+        """Notes which positions of the order are used, from slots row * n + position."""
+        if slots.numel():
+            positions = slots % self.scores.shape[-1]
             first, last = self.span or (self.scores.shape[-1], 0)
             self.span = (min(first, int(positions.min())), max(last, int(positions.max())))
 

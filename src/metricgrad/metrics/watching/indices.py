@@ -1,7 +1,7 @@
 """Following indices: where those of argmax, sort and topk go tells what must be compared.
 
 Such an operation becomes a `Choice` (`comparisons.py`). Its indices are followed through views and
-casts, each with its place in the choice, until the function
+casts, each with its slot in the choice, until the function
 
     compares them with a class        argmax == k is one comparison: x_k against the best other
     gathers labels by them            only items with different labels need comparing
@@ -44,10 +44,10 @@ _MAX_GATHERS = 64  # how often a gather is repeated to learn the labels of all i
 
 
 class Chosen(NamedTuple):
-    """Indices of a choice: its number, and their places in it, row * n + position."""
+    """Indices of a choice: its number, and the slots row * n + position that they come from."""
 
     number: int
-    places: Tensor
+    slots: Tensor
 
 
 class Indices:
@@ -102,14 +102,12 @@ class Indices:
 
         self._tape.note(step)
         result = step(self._tape.outcomes, args, kwargs)
-        index = result
-        if not isinstance(result, Tensor):
-            self._tape.mark(result[0], Dependence.SMOOTH)
-            index = result[1]
+        index = tensors_in(result)[-1]
+        self._tape.mark(result, Dependence.SMOOTH)  # the values, if there are any
         self._tape.mark(index, Dependence.DECIDED)
         start = torch.arange(len(rows), device=rows.device).unsqueeze(-1) * rows.shape[-1]
-        places = start + torch.arange(choice.given.shape[-1], device=rows.device)
-        self._chosen[id(index)] = Chosen(number, shaped(places))
+        slots = start + torch.arange(choice.given.shape[-1], device=rows.device)
+        self._chosen[id(index)] = Chosen(number, shaped(slots))
         return result
 
     def follow(self, operation: Operation) -> Any:
@@ -126,16 +124,16 @@ class Indices:
             found = self._follow_alone(chosen[0], operation)
             if found is not None:
                 return found
-        number, places = chosen[0]
+        number, slots = chosen[0]
         choice = self.choices[number]
         if name in _GATHERING:
             if len(tracked) == 2 and args and number in self._sources.get(id(args[0]), ()):
                 return self._tape.smooth(operation.run(), operation)  # scores in their own order
             if only and choice.ordered:
-                labels = self._labels(choice, places, tracked[0], operation)
+                labels = self._labels(choice, slots, tracked[0], operation)
                 if labels is not None:
                     choice.labels.append(labels)
-                    choice.extend_span(places)
+                    choice.extend_span(slots)
                     return self._tape.run(operation)
         for each, where in chosen:
             self.choices[each].as_numbers = True
@@ -145,7 +143,7 @@ class Indices:
     def _follow_alone(self, chosen: Chosen, operation: Operation) -> Any:
         """Records an operation on indices and constants; None if it uses or gathers by them."""
         name, _, args, _ = operation
-        number, places = chosen
+        number, slots = chosen
         choice = self.choices[number]
         if name in _VIEWING or (name in _CASTING and operation.run().dtype != torch.bool):
             return self._view(chosen, operation)
@@ -156,10 +154,10 @@ class Indices:
             if name == "one_hot":
                 out = operation.run()
                 classes = torch.arange(out.shape[-1], device=out.device)
-                column = Chosen(number, places.unsqueeze(-1))
+                column = Chosen(number, slots.unsqueeze(-1))
                 read = self._equals(column, args[0].unsqueeze(-1), classes)
                 return self._tape.emit(lambda given: read(given).to(out.dtype))
-        whole = places.numel() == choice.scores.numel()
+        whole = slots.numel() == choice.scores.numel()
         if name == "argsort" and choice.ordered and whole and not _bind(operation)["descending"]:
             choice.ranked = True
             self._tape.outcomes.ranks[number] = choice.position
@@ -169,11 +167,11 @@ class Indices:
 
     def _view(self, chosen: Chosen, operation: Operation) -> Any:
         """Records the same indices in another shape or type, or some of them."""
-        number, places = chosen
+        number, slots = chosen
         out = self._tape.run(operation)
         if operation.name not in _CASTING:
-            places = operation.func(places, *operation.args[1:], **operation.kwargs)
-        for tensor, where in zip(tensors_in(out), tensors_in(places), strict=True):
+            slots = operation.func(slots, *operation.args[1:], **operation.kwargs)
+        for tensor, where in zip(tensors_in(out), tensors_in(slots), strict=True):
             self._chosen[id(tensor)] = Chosen(number, where)
         return out
 
@@ -185,7 +183,7 @@ class Indices:
         outcome = indices == wanted
         if size < 2:
             return lambda _: outcome
-        rows = (chosen.places // size).expand(outcome.shape).reshape(-1)
+        rows = (chosen.slots // size).expand(outcome.shape).reshape(-1)
         items = torch.as_tensor(wanted, device=rows.device).expand(outcome.shape).reshape(-1)
         known = (items >= 0) & (items < size) & (items == items.long())
         margins = choice.margins(rows, torch.where(known, items, 0).long())
@@ -196,14 +194,14 @@ class Indices:
         return lambda given: read(given) & known
 
     def _labels(
-        self, choice: Choice, places: Tensor, index: Tensor, operation: Operation
+        self, choice: Choice, slots: Tensor, index: Tensor, operation: Operation
     ) -> Tensor | None:
         """What each item would be gathered as, `[R, n, ...]`; None where that cannot be told.
 
         The gather is repeated with other indices until every item of every row was gathered.
         """
         rows, size = choice.scores.shape
-        position = places % size
+        position = slots % size
         if not position.numel():
             return None
         first = int(position.min())
@@ -211,7 +209,7 @@ class Indices:
         if math.ceil(size / width) > _MAX_GATHERS:
             return None
         labels = None
-        covered = torch.zeros(rows, size, dtype=torch.bool, device=places.device)
+        covered = torch.zeros(rows, size, dtype=torch.bool, device=slots.device)
         for shift in range(0, size, width):
             items = (position - first + shift) % size
             args, kwargs = _replaced((operation.args, operation.kwargs), index, items)
@@ -220,8 +218,8 @@ class Indices:
                 return None
             if labels is None:
                 labels = gathered.new_zeros(rows, size, *gathered.shape[items.dim() :])
-            labels = labels.index_put((places // size, items), gathered)
-            covered[places // size, items] = True
+            labels = labels.index_put((slots // size, items), gathered)
+            covered[slots // size, items] = True
         return labels if covered.all() else None
 
 

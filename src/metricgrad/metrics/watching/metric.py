@@ -106,7 +106,7 @@ def reexpress(
     if flips is not None:
         whole("flips", flips, 1)
     if watch:
-        return _watched(made, flips=flips or 1024, generator=generator)
+        return WatchedMetric(**_options(made, False), flips=flips or 1024, generator=generator)
     return black_box(made, thresholds=thresholds, flips=flips or 256, generator=generator)
 
 
@@ -114,7 +114,7 @@ def on_sight(
     metric: FunctionMetric, *, generator: torch.Generator | None = None
 ) -> "WatchedMetric":
     """The metric of a function that may turn out, when it first runs, to be a black box."""
-    made = _watched(metric, flips=1024, generator=generator)
+    made = WatchedMetric(**_options(metric, False), flips=1024, generator=generator)
     made.unseen.append(metric)
     return made
 
@@ -131,20 +131,14 @@ def black_box(
         raise ValueError(f"thresholds must be finite numbers, at least one; got {thresholds}")
     ascending = tuple(sorted(float(each) for each in thresholds))
     return BlackBoxMetric(
-        **_options(metric), thresholds=ascending, flips=flips, generator=generator
+        **_options(metric, metric.arrays), thresholds=ascending, flips=flips, generator=generator
     )
 
 
-def _watched(
-    metric: FunctionMetric, *, flips: int, generator: torch.Generator | None
-) -> "WatchedMetric":
-    """The metric of a function that is watched; a watched function gets tensors."""
-    return WatchedMetric(**{**_options(metric), "arrays": False}, flips=flips, generator=generator)
-
-
-def _options(metric: FunctionMetric) -> dict[str, Any]:
-    """The fields of a function's metric."""
-    return {option.name: getattr(metric, option.name) for option in fields(FunctionMetric)}
+def _options(metric: FunctionMetric, arrays: bool | None) -> dict[str, Any]:
+    """The fields of a function's metric; `arrays` is what it is called with."""
+    options = {option.name: getattr(metric, option.name) for option in fields(FunctionMetric)}
+    return {**options, "arrays": arrays}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -216,10 +210,12 @@ class OwnMetric(FunctionMetric, ComparisonMetric):
         for at, number in origins:
             line = f"line {at.line}" if at.line else "outside"
             rows.append((line, at.operation, str(number), at.code))
-        first, second, third = (max(len(row[column]) for row in rows) for column in range(3))
+        wide = [max(map(len, column)) for column in zip(*rows, strict=True)]
         lines = [
-            f"{line:<{first}}  {operation:<{second}}  {number:>{third}}  {code}"[:118].rstrip()
-            for line, operation, number, code in rows
+            f"{row[0]:<{wide[0]}}  {row[1]:<{wide[1]}}  {row[2]:>{wide[2]}}  {row[3]}"[
+                :118
+            ].rstrip()
+            for row in rows
         ]
         lines.append(f"{self.name} = {value:.6g} from {len(bits)} comparisons; {self.manner()}")
         if len(bits) <= _SHOWN_BITS:

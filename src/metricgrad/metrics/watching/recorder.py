@@ -92,7 +92,7 @@ class Recorder(TorchFunctionMode):
         if operation.func is not func:
             # The change was made to a new tensor, so the old one must not be used any more.
             changed = operation.args[0]
-            error = refusal("changes a tensor in place that is looked at later", _NEW_TENSORS)
+            error = refusal("changes a tensor in place that is used later", _NEW_TENSORS)
             self._changed[id(changed)] = (changed, error)
         if Dependence.OPAQUE in sources:
             raise refusal(

@@ -55,8 +55,8 @@ class Replayer(TorchFunctionMode):
         name, step = next(self._steps, ("", None))
         if step is None or name != func.__name__:
             raise refusal(
-                "takes another way when bits turn out otherwise: the way depends on how many items "
-                "scores have picked",
+                "takes another path for other bits: its path depends on how many items the scores "
+                "have picked",
                 "keep all items, and use torch.where, a product with the mask, or clamp(min=1) for "
                 "a zero denominator",
             )
@@ -120,7 +120,7 @@ class WatchedSet(ComparedSet):
                 self._deciding.append(choice)
         if not comparisons and self._dependence is Dependence.SMOOTH:
             raise WatchError(
-                "the function never compares scores, so it has a gradient as it is: use it, or "
+                "the function never compares scores, so it has a gradient already: use it, or "
                 "minus it, as the loss"
             )
         self._sizes = [len(each.values) for each in comparisons]
@@ -180,7 +180,7 @@ class WatchedSet(ComparedSet):
             return value if value.is_floating_point() else value.to(self._scores.dtype)
         tensor = isinstance(out, Tensor)
         got = f"shape {list(out.shape)}" if tensor else f"{type(out).__name__} {out!r:.80}"
-        raise WatchError(f"the function must give a tensor with one number for a set; got {got}")
+        raise WatchError(f"the function must return a tensor with one number for a set; got {got}")
 
     def _check(self) -> None:
         """Checks, once for a sequence of operations, that it gives what the function computes."""
@@ -196,8 +196,8 @@ class WatchedSet(ComparedSet):
             if not torch.allclose(found.double(), expected, rtol=1e-5, atol=1e-7, equal_nan=True):
                 raise WatchError(
                     f"the function gives {float(own):.6g} when it is called and {float(found):.6g} "
-                    "when it is watched: it changes a tensor in place and looks at it later, or it "
-                    "is random; make new tensors (torch.where, scatter, stack)"
+                    "when it is watched: it changes a tensor in place and uses it later, or it is "
+                    "random; make new tensors (torch.where, scatter, stack)"
                 )
         self._habits.checked.add(signature)
 
