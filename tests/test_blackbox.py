@@ -14,7 +14,7 @@ from sklearn import metrics as sk
 from torch import Tensor
 
 import metricgrad as mg
-from metricgrad.metrics.watching import NotDecidedError
+from metricgrad.metrics.watching import NotDecidedError, black_boxes
 from metricgrad.metrics.watching import metric as own_metric
 from metricgrad.metrics.watching.metric import BlackBoxMetric, WatchedMetric
 
@@ -439,6 +439,17 @@ def test_configurations_that_are_known_are_not_called_again() -> None:
         assert metric.known.calls - before <= TRYING_OUT
         assert torch.equal(found, first) == (other is scores)
     assert len(metric.known.values) == known
+
+
+def test_the_value_that_was_not_used_for_longest_is_forgotten(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(black_boxes, "_MAX_VALUES", 2)
+    known = black_boxes.Knowledge()
+    for key in (b"a", b"b", b"a", b"c"):
+        known.value(key, lambda: 1.0)
+    assert list(known.values) == [b"a", b"c"]
+    assert known.value(b"a", lambda: 2.0) == 1.0
 
 
 # What does not work, and how that is said

@@ -215,6 +215,7 @@ WAYS_TO_CHOOSE: dict[str, Function] = {
     "last of argsort": lambda s, y: y[s.argsort()[-2:]].sum(),
     "rows of argsort": lambda s, y: y.view(2, 3)[s.view(2, 3).argsort(0), torch.arange(3)][0].sum(),
     "columns of topk": lambda s, y: (s.view(2, 3).topk(2, 1).indices * torch.arange(2)).sum(),
+    "sum of topk": lambda s, y: s.topk(2).indices.sum(),
     "argmax of all": lambda s, y: s.view(2, 3).argmax() * 1.0,
     "argmax != k": lambda s, y: (s.view(2, 3).argmax(-1, keepdim=True) != 1).sum(),
     "scores in their order": lambda s, y: ((s[s.argsort()] > 0.1) * torch.arange(6)).sum(),
@@ -233,6 +234,46 @@ def test_every_way_to_choose_is_replayed_with_other_bits(fn: Function) -> None:
     assert len(expected.unique()) > 1
     torch.testing.assert_close(plan.from_bits(bits), expected)
     torch.testing.assert_close(plan.flip_gains(bits), tried_flip_gains(plan, bits))
+
+
+STEPS: dict[str, Function] = {
+    "round": lambda s: s.round(),
+    "round(decimals=1)": lambda s: 10 * (s / 10).round(decimals=1),
+    "floor": lambda s: s.floor(),
+    "ceil": lambda s: torch.ceil(s),
+    "trunc": lambda s: s.trunc(),
+    "long": lambda s: s.long(),
+    "to(int)": lambda s: s.to(torch.int32),
+    "//": lambda s: s // 1.0,
+    "div(rounding_mode='trunc')": lambda s: torch.div(s, 1.0, rounding_mode="trunc"),
+    "bucketize": lambda s: torch.bucketize(s, torch.tensor([-1.5, 0.0, 1.5]).double()),
+    "searchsorted": lambda s: torch.searchsorted(torch.tensor([-1.5, 0.0, 1.5]).double(), s),
+    "sign": lambda s: s.sign(),
+    "heaviside": lambda s: torch.heaviside(s, torch.tensor(0.5).double()),
+    "<=": lambda s: s <= 0.4,
+    "!=": lambda s: s != 0.4,
+}
+
+
+@pytest.mark.parametrize("fn", STEPS.values(), ids=STEPS)
+def test_every_step_function_is_replayed_with_other_bits(fn: Function) -> None:
+    target = torch.arange(-3, 4)  # the steps that scores may reach
+    metric = mg.reexpress(lambda scores, target: (fn(scores) * (target + 5)).double().sum())
+    plan = metric.reexpress((7,), target, None, torch.float64)
+    first, *others = ((2 * normal(7, seed=seed)).clamp(-2.9, 2.9) for seed in range(6))
+    plan.comparisons(first)
+    bits = torch.stack([metric.comparisons(other, target)[0] > 0 for other in others])
+    expected = torch.stack([metric(other, target) for other in others])
+    torch.testing.assert_close(plan.from_bits(bits), expected)
+
+
+def test_a_value_with_many_steps_is_compared_with_the_nearest_two() -> None:
+    metric = mg.reexpress(lambda scores, target: (20 * scores).round().sum())
+    plan = metric.reexpress(SCORES.shape, TARGET, None, SCORES.dtype)
+    values, _ = plan.comparisons(SCORES)
+    steps = (20 * SCORES).round().unsqueeze(-1) + torch.tensor([-0.5, 0.5])
+    torch.testing.assert_close(values, (20 * SCORES.unsqueeze(-1) - steps).flatten())
+    torch.testing.assert_close(plan.flip_gains(values > 0), torch.ones(12).double())
 
 
 # How often the function runs, and how

@@ -32,7 +32,7 @@ _MAX_VALUES = 1 << 14  # that are remembered
 _TRIED_SETS = 8  # sets on which a function is tried out and checked
 _TRIES = 4  # how often it is tried out on a set: one try may change nothing by chance
 
-Call = Callable[[Tensor], float]  # the function, on scores in the shape of the set's
+ScoreCall = Callable[[Tensor], float]  # the function, on scores in the shape of the set
 
 
 class NotDecidedError(ValueError):
@@ -83,7 +83,7 @@ class ColumnSet(ComparedSet):
         scores: Tensor,
         target: Tensor,
         thresholds: Sequence[float],
-        call: Call,
+        call: ScoreCall,
         known: Knowledge,
     ) -> None:
         self._shape = scores.shape
@@ -250,7 +250,7 @@ class ColumnSet(ComparedSet):
 class ClassSet(ComparedSet):
     """A set whose highest class counts: scores `[N, C]` and class indices `[N]`."""
 
-    def __init__(self, scores: Tensor, target: Tensor, call: Call, known: Knowledge) -> None:
+    def __init__(self, scores: Tensor, target: Tensor, call: ScoreCall, known: Knowledge) -> None:
         self._scores = scores.detach()
         self._call = call
         self._known = known

@@ -123,7 +123,7 @@ class Outcomes:
     attached: bool = False
 
 
-Step = Callable[[Outcomes, tuple[Any, ...], dict[str, Any]], Any]  # and the new arguments
+Step = Callable[[Outcomes, tuple[Any, ...], dict[str, Any]], Any]  # from outcomes and arguments
 Read = Callable[[Outcomes], Tensor]
 
 
