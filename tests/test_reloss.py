@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 import metricgrad as mg
 from metricgrad.metrics.base import Inputs
-from metricgrad.surrogates.correlation import (
+from metricgrad.surrogates.alignment import (
     gradient_norms,
     gradient_penalty,
     soft_spearman,
