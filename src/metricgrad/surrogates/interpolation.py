@@ -250,7 +250,7 @@ def pair_sum(plan: Pairs, scores: Tensor, relaxation: Relaxation) -> Interpolate
 def _slopes(
     high: Tensor, low: Tensor, loss: Tensor, win: Tensor, relaxation: Relaxation
 ) -> tuple[Tensor, Tensor]:
-    """Sums of w h'(s_i - s_j) over the negatives, `[..., P]`, and over the positives, `[..., M]`."""
+    """Sums of w h'(s_i - s_j) over the negatives `[..., P]`, and over the positives `[..., M]`."""
     sums = []
     for comparisons, weight in _blocks(high, low, loss, win):
         slope = relaxation.weighted_slope(comparisons, weight)

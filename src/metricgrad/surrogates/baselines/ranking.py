@@ -185,9 +185,8 @@ class LambdaLoss(Graded):
 
     Example:
         >>> import metricgrad as mg
-        >>> loss = mg.baselines.LambdaLoss(slope=100.0)
-        >>> loss(torch.tensor([2.0, 1.0, 0.0]), torch.tensor([2.0, 1.0, 0.0]))
-        tensor(0.)
+        >>> mg.baselines.LambdaLoss()(torch.tensor([1.0, 1.0]), torch.tensor([1.0, 0.0]))
+        tensor(0.3691)
 
     Reference:
         Burges, From RankNet to LambdaRank to LambdaMART, 2010; Wang et al., The LambdaLoss
