@@ -48,7 +48,7 @@ _USUAL: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 @dataclass(frozen=True, eq=False)
-class Contender:
+class Candidate:
     """A loss with its settings, and how training on it starts; it enters once with every learning rate.
 
     Attributes:
@@ -84,7 +84,7 @@ class Contender:
         return float(self.options.get("slope", 1.0)) if self.method == "uniloss" and plain else 1.0
 
     def kin(self, metric: Metric) -> tuple[Any, ...]:
-        """What contenders must agree in to be trained together: everything but a slope that `scale` stands for."""
+        """What candidates must agree in to be trained together: everything but a slope that `scale` stands for."""
         scaled = self.scale(metric) != 1.0 or self.options.get("slope") == 1.0
         options = {
             name: value for name, value in self.options.items() if name != "slope" or not scaled
@@ -115,9 +115,9 @@ def method_names() -> list[str]:
     return sorted([*_LEARNED, *BASELINES])
 
 
-def contenders(
+def candidates_of(
     method: str | Surrogate, metric: Metric, options: Mapping[str, Any] | None = None
-) -> list[Contender]:
+) -> list[Candidate]:
     """What a method enters with: its settings that are tried.
 
     Args:
@@ -126,40 +126,40 @@ def contenders(
         options: of the loss; a setting that is given is not tried.
 
     Returns:
-        The contenders.
+        The candidates.
     """
     if isinstance(method, Surrogate):
         names = {cls: name for name, cls in {**_LEARNED, **BASELINES}.items()}
         name = names.get(type(method), _snake(type(method).__name__))
         starts: tuple[Start, ...] = ("cold",) if name in (ORDINARY, "bilevel") else ("cold", "warm")
-        return [Contender(name, given=method, start=start) for start in starts]
+        return [Candidate(name, given=method, start=start) for start in starts]
     if method not in method_names():
         raise ValueError(
             f"there is no method {method!r}; there are auto, {', '.join(method_names())}"
         )
     given = dict(options or {})
     if method in (ORDINARY, "bilevel"):
-        return [Contender(method, given)]
+        return [Candidate(method, given)]
     if method == "uniloss":
         slopes: Sequence[float] = (given.pop("slope"),) if "slope" in given else _SLOPES
         return [
-            *(Contender(method, {"slope": slope, **given}) for slope in slopes),
+            *(Candidate(method, {"slope": slope, **given}) for slope in slopes),
             *(
-                Contender(method, {"slope": slope, **given}, "warm")
+                Candidate(method, {"slope": slope, **given}, "warm")
                 for slope in slopes[1::2] or slopes
             ),
         ]
-    return [Contender(method, given, start) for start in ("cold", "warm")]
+    return [Candidate(method, given, start) for start in ("cold", "warm")]
 
 
-def challengers(metric: Metric) -> list[Contender]:
+def challengers(metric: Metric) -> list[Candidate]:
     """Whom cross-entropy meets in `method="auto"`: UniLoss, and what people use for the metric."""
-    found = contenders("uniloss", metric)
+    found = candidates_of("uniloss", metric)
     if isinstance(metric, CurveMetric):
-        found.append(Contender("uniloss", {"relaxation": "squared_hinge"}))
+        found.append(Candidate("uniloss", {"relaxation": "squared_hinge"}))
     usual = _USUAL.get(metric.name)
     if usual is not None and not getattr(metric, "multilabel", False):
-        found.append(Contender(usual[0], usual[1]))
+        found.append(Candidate(usual[0], usual[1]))
     return found
 
 
@@ -183,7 +183,9 @@ def takes(method: str, metric: Metric, scores: Tensor, target: Tensor) -> bool:
     """
     try:
         loss = (
-            ReLoss(metric) if method == "reloss" else contenders(method, metric)[0].loss(metric, 0)
+            ReLoss(metric)
+            if method == "reloss"
+            else candidates_of(method, metric)[0].loss(metric, 0)
         )
         loss.losses(scores.unsqueeze(0), target.unsqueeze(0), None)
     except (TypeError, ValueError):
@@ -191,10 +193,10 @@ def takes(method: str, metric: Metric, scores: Tensor, target: Tensor) -> bool:
     return True
 
 
-def ordinary(metric: Metric, sets: bool = False) -> Contender:
+def ordinary_candidate(metric: Metric, sets: bool = False) -> Candidate:
     """What people train on: cross-entropy; for graded documents, and where items are queries, ListNet, its kin."""
     graded = isinstance(metric, RankingMetric) and "binary" not in metric.families
-    return Contender("list_net" if graded or sets else ORDINARY)
+    return Candidate("list_net" if graded or sets else ORDINARY)
 
 
 def _reloss(metric: Metric, generator: torch.Generator, options: Mapping[str, Any]) -> ReLoss:

@@ -2,7 +2,7 @@
 
 Everything is chosen on validation data: the loss, its settings, the learning rate, the epoch, the
 threshold. With few items of the rarest class one cut misleads, so validation is then by five folds,
-and the winner is trained again on everything. Test data has no place here; judge the result on data
+and the winner is trained again on everything. Test data has no place here; validation the result on data
 that `fit` never saw.
 """
 
@@ -28,14 +28,13 @@ from metricgrad.surrogates.wrappers import WithMemory
 from metricgrad.training.algorithm import modes_kept
 from metricgrad.training.candidates import (
     RATES,
-    Contender,
+    Candidate,
+    candidates_of,
     challengers,
-    contenders,
-    ordinary,
+    ordinary_candidate,
     takes,
 )
-from metricgrad.training.entry import Entry, Settings
-from metricgrad.training.feeding import (
+from metricgrad.training.data import (
     Drawing,
     Fold,
     Items,
@@ -45,10 +44,18 @@ from metricgrad.training.feeding import (
     one_class_each,
     to_feed,
 )
-from metricgrad.training.ground import Ground, Plan, View, everything, to_ground
-from metricgrad.training.judging import Seen, binary_scores
-from metricgrad.training.search import Arena, Decision, bracket, decide, remembered, schedule
+from metricgrad.training.search import (
+    Decision,
+    Search,
+    decide,
+    remembered,
+    schedule,
+    successive_halving,
+)
+from metricgrad.training.split import Split, SplitPlan, ValidationData, everything, split_data
 from metricgrad.training.trained import Fit, Trained
+from metricgrad.training.trials import Trial, TrialSettings
+from metricgrad.training.validation import ValidationItems, binary_scores
 
 _SETS, _SET = 512, 128  # score sets that are kept, and their items
 _SHORTEST = 4  # epochs
@@ -137,45 +144,50 @@ def fit(
         )
     if valid is not None:
         valid = one_class_each(to_feed("valid", valid, batch), chosen)
-    plan = Plan(chosen, tune_threshold, batch, balanced, folds, share)
-    cuts, ground = to_ground(trained, valid, plan, seed)
+    plan = SplitPlan(chosen, tune_threshold, batch, balanced, folds, share)
+    cuts, split = split_data(trained, valid, plan, seed)
     place, known = None if folder is None else Path(folder), {}
     if place is not None:
         place.mkdir(parents=True, exist_ok=True)
         known = _known(plan, method, fingerprint(trained, valid), model)
-    arena = Arena(
-        model, ground, Settings(seed, decay, clip, memory, patience, known), epochs, place, budget
+    search = Search(
+        model,
+        split,
+        TrialSettings(seed, decay, clip, memory, patience, known),
+        epochs,
+        place,
+        budget,
     )
     rates, alone = list(RATES) if rate is None else [rate], method != "auto"
-    usual = ordinary(chosen, ground.judge.sets)
+    usual = ordinary_candidate(chosen, split.validation.sets)
     example = _tried(model, trained, chosen)
-    brackets = {"ordinary": [usual], "challengers": _taking(challengers(chosen), chosen, *example)}
+    sides = {"ordinary": [usual], "challengers": _taking(challengers(chosen), chosen, *example)}
     if alone:
-        brackets = {
-            "ordinary" if method == usual.method else "challengers": contenders(
+        sides = {
+            "ordinary" if method == usual.method else "challengers": candidates_of(
                 method, chosen, options
             )
         }
 
-    def heats(length: int) -> list[tuple[int, int]]:
-        return [heat for each in brackets.values() for heat in schedule(arena, each, rates, length)]
+    def groups(length: int) -> list[tuple[int, int]]:
+        return [group for each in sides.values() for group in schedule(search, each, rates, length)]
 
     if budget is not None:
-        arena.epochs = remembered(
-            place, "epochs", lambda: _affordable(arena, heats, len(rates), budget)
+        search.epochs = remembered(
+            place, "epochs", lambda: _affordable(search, groups, len(rates), budget)
         )
-    total = sum(length for _, length in heats(arena.epochs))
-    with to_progress(f"training for {chosen.name}", total, progress) as arena.tell:
-        left = {name: bracket(arena, name, each, rates) for name, each in brackets.items()}
+    total = sum(length for _, length in groups(search.epochs))
+    with to_progress(f"training for {chosen.name}", total, progress) as search.tell:
+        left = {name: successive_halving(search, name, each, rates) for name, each in sides.items()}
         others = None
         if len(left) == 2 and valid is None:
-            _, others = to_ground(trained, None, replace(plan, folds=len(cuts)), seed + 1)
-        decision = decide(arena, left.get("ordinary", []), left.get("challengers", []), others)
-    finalists = _finalists(arena, decision, trained, cuts, plan)
-    winner, sets = decision.winner, _score_sets(arena.entries, ground.judge.seen, seed)
-    for entry in arena.entries:
-        if entry not in (decision.ordinary, decision.challenger):
-            entry.forget()
+            _, others = split_data(trained, None, replace(plan, folds=len(cuts)), seed + 1)
+        decision = decide(search, left.get("ordinary", []), left.get("challengers", []), others)
+    finalists = _finalists(search, decision, trained, cuts, plan)
+    winner, sets = decision.winner, _score_sets(search.trials, split.validation.items, seed)
+    for trial in search.trials:
+        if trial not in (decision.ordinary, decision.challenger):
+            trial.forget()
     assert winner.value is not None
     return Fit(
         model=model,
@@ -184,12 +196,12 @@ def fit(
         value=winner.value,
         decision=decision,
         finalists=finalists,
-        entries=arena.entries,
-        seen=ground.judge.seen,
+        trials=search.trials,
+        validation=split.validation.items,
         score_sets=sets,
         folds=len(cuts),
         seconds=time.monotonic() - started,
-        stopped=arena.stopped,
+        stopped=search.stopped,
         contested=not alone,
     )
 
@@ -219,8 +231,8 @@ def _check(
         raise ValueError(f"the model has no parameters to train; got {model!r}")
 
 
-def _known(plan: Plan, method: str | Surrogate, data: str, model: nn.Module) -> dict[str, Any]:
-    """What a training that goes on must agree in, besides what its heats know: ready for JSON."""
+def _known(plan: SplitPlan, method: str | Surrogate, data: str, model: nn.Module) -> dict[str, Any]:
+    """What a training that goes on must agree in, besides what its groups know: ready for JSON."""
     loss: Any = method
     if isinstance(method, Surrogate):
         loss = method.description() | {"weights": fingerprint(method.state_dict())}
@@ -254,45 +266,45 @@ def _tried(model: nn.Module, trained: Items | Loader, metric: Metric) -> tuple[T
 
 
 def _taking(
-    found: list[Contender], metric: Metric, scores: Tensor, target: Tensor
-) -> list[Contender]:
-    """The contenders that have a loss of such scores and targets."""
+    found: list[Candidate], metric: Metric, scores: Tensor, target: Tensor
+) -> list[Candidate]:
+    """The candidates that have a loss of such scores and targets."""
     able = {each.method: takes(each.method, metric, scores, target) for each in found}
     return [each for each in found if able[each.method]]
 
 
-def _score_sets(entries: list[Entry], seen: Seen, seed: int) -> list[ScoreSets]:
+def _score_sets(trials: list[Trial], items: ValidationItems, seed: int) -> list[ScoreSets]:
     """A few sets of each entrant's validation scores, drawn at random."""
-    if seen.where is not None:
+    if items.where is not None:
         return []
     generator, found = torch.Generator().manual_seed(seed), []
-    number = max(1, _SETS // len(entries))
-    for entry in entries:
-        if entry.value is not None:
-            fold = int(torch.randint(len(seen.live), (), generator=generator))
-            known = seen.live[fold].nonzero().squeeze(-1)
+    number = max(1, _SETS // len(trials))
+    for trial in trials:
+        if trial.value is not None:
+            fold = int(torch.randint(len(items.live), (), generator=generator))
+            known = items.live[fold].nonzero().squeeze(-1)
             drawn = known[
                 torch.randint(len(known), (number, min(_SET, len(known))), generator=generator)
             ]
-            found.append(ScoreSets(entry.scores[fold][drawn], seen.target[fold][drawn]))
+            found.append(ScoreSets(trial.scores[fold][drawn], items.target[fold][drawn]))
     return found
 
 
 def _finalists(
-    arena: Arena, decision: Decision, trained: Items | Loader, cuts: list[Fold], plan: Plan
+    search: Search, decision: Decision, trained: Items | Loader, cuts: list[Fold], plan: SplitPlan
 ) -> dict[str, Trained]:
     """The models of those who met at the end; the winner's is the user's own."""
     found: dict[str, Trained] = {}
-    for name, entry in (("cross_entropy", decision.ordinary), ("challenger", decision.challenger)):
-        if entry is not None:
-            own = arena.model if entry is decision.winner else copy.deepcopy(arena.model)
-            own.load_state_dict(_state(arena, trained, entry, cuts, plan))
-            found[name] = Trained(model=own.eval(), metric=plan.metric, threshold=entry.threshold)
+    for name, trial in (("cross_entropy", decision.ordinary), ("challenger", decision.challenger)):
+        if trial is not None:
+            own = search.model if trial is decision.winner else copy.deepcopy(search.model)
+            own.load_state_dict(_state(search, trained, trial, cuts, plan))
+            found[name] = Trained(model=own.eval(), metric=plan.metric, threshold=trial.threshold)
     return found
 
 
 def _state(
-    arena: Arena, items: Items | Loader, winner: Entry, cuts: list[Fold], plan: Plan
+    search: Search, items: Items | Loader, winner: Trial, cuts: list[Fold], plan: SplitPlan
 ) -> dict[str, Tensor]:
     """The state of an entrant's model: of several folds, that of a training on all items up to its best epoch.
 
@@ -306,30 +318,30 @@ def _state(
     assert winner.value is not None
     index = torch.arange(len(items)).unsqueeze(0)
     taken = items.take(index)
-    judge = replace(
-        arena.ground.judge,
-        seen=Seen(taken.y, torch.ones_like(index, dtype=torch.bool), taken.where),
+    validation = replace(
+        search.split.validation,
+        items=ValidationItems(taken.y, torch.ones_like(index, dtype=torch.bool), taken.where),
     )
     found: list[tuple[float, dict[str, Tensor]]] = []
     for attempt in range(_ATTEMPTS):
-        seed = arena.settings.seed + attempt
+        seed = search.settings.seed + attempt
         feed = Drawing(items, everything(items), plan.batch, plan.balanced, seed)
         again = replace(
-            arena,
-            ground=Ground(feed, View(items, index), judge),
-            settings=replace(arena.settings, seed=seed),
+            search,
+            split=Split(feed, ValidationData(items, index), validation),
+            settings=replace(search.settings, seed=seed),
         )
-        state, scores = again.prepare([(winner.contender, winner.rate)], winner.epochs).train_only(
+        state, scores = again.prepare([(winner.candidate, winner.rate)], winner.epochs).train_only(
             winner.epoch
         )
-        value = judge.value(scores, winner.threshold) if scores.isfinite().all() else math.nan
-        if not math.isnan(value) and not judge.better(winner.value, value):
+        value = validation.value(scores, winner.threshold) if scores.isfinite().all() else math.nan
+        if not math.isnan(value) and not validation.better(winner.value, value):
             return state
         found.append(
             (
                 -math.inf
                 if math.isnan(value)
-                else value * (1 if judge.metric.higher_is_better else -1),
+                else value * (1 if validation.metric.higher_is_better else -1),
                 state,
             )
         )
@@ -337,14 +349,16 @@ def _state(
 
 
 def _affordable(
-    arena: Arena, heats: Callable[[int], list[tuple[int, int]]], rates: int, budget: float
+    search: Search, groups: Callable[[int], list[tuple[int, int]]], rates: int, budget: float
 ) -> int:
-    """The epochs of a training with which all heats fit into the budget, by the time that one epoch of one takes."""
-    trial = replace(arena, folder=None, entries=[])
+    """The epochs of a training with which all groups fit into the budget, by the time that one epoch of one takes."""
+    timed = replace(search, folder=None, trials=[])
     start = time.monotonic()
-    judge = arena.ground.judge
-    trial.heat("trial", [(ordinary(judge.metric, judge.sets), RATES[0])] * rates, 1)
-    if trial.stopped:
+    validation = search.split.validation
+    timed.run(
+        "trial", [(ordinary_candidate(validation.metric, validation.sets), RATES[0])] * rates, 1
+    )
+    if timed.stopped:
         raise KeyboardInterrupt  # there is nothing to keep yet
     each = 1.3 * (time.monotonic() - start)  # most losses take a little longer than cross-entropy
 
@@ -352,11 +366,11 @@ def _affordable(
         # Heats of more entrants than were tried take longer in proportion; those of one, the second
         # meeting and the training on everything, about half.
         return each * (
-            sum(max(1.0, places / rates) * length for places, length in heats(epochs))
+            sum(max(1.0, planned / rates) * length for planned, length in groups(epochs))
             + 0.5 * _AFTER * epochs
         )
 
     return next(
-        (epochs for epochs in range(arena.epochs, _SHORTEST, -1) if taken(epochs) < budget),
+        (epochs for epochs in range(search.epochs, _SHORTEST, -1) if taken(epochs) < budget),
         _SHORTEST,
     )

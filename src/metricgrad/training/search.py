@@ -1,7 +1,7 @@
 r"""Which loss to train on: successive halving, cross-entropy always among the entrants, decided on validation data.
 
-All contenders train briefly with every learning rate; the best third goes on for twice as long with
-its best two rates, and of those the best two to the end with one. Cross-entropy has a bracket of
+All candidates train briefly with every learning rate; the best third goes on for twice as long with
+its best two rates, and of those the best two to the end with one. Cross-entropy has a side of
 its own, the same in every fit, so that "cross-entropy is as good here" gives exactly the model that
 training on cross-entropy gives.
 
@@ -23,16 +23,16 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from metricgrad.training.candidates import Contender
-from metricgrad.training.entry import Entry, Place, Settings
-from metricgrad.training.ground import Ground
-from metricgrad.training.heat import Heat, Tell
-from metricgrad.training.joint_heat import JointHeat
-from metricgrad.training.judging import ONE_SIGMA
+from metricgrad.training.candidates import Candidate
+from metricgrad.training.joint_trials import JointTrialGroup
+from metricgrad.training.split import Split
+from metricgrad.training.trial_group import Tell, TrialGroup
+from metricgrad.training.trials import PlannedTrial, Trial, TrialSettings
+from metricgrad.training.validation import ONE_SIGMA
 
 _SHARES = (0.25, 0.5, 1.0)  # of the epochs, in each round
 _FEWEST = 4  # epochs
-_TOGETHER = 128  # models of a heat, at most
+_TOGETHER = 128  # models of a group, at most
 # The best of so many challengers could have been lucky, and a gain must exceed this quantile of
 # what luck gives them:
 _TWICE = (2, ONE_SIGMA)  # where it must do so again on other cuts
@@ -40,66 +40,66 @@ _ONCE = (12, 0.95)  # where there are none
 
 
 @dataclass
-class Arena:
-    """Where heats take place: the model, the data, the metric, the settings of all.
+class Search:
+    """Where groups take place: the model, the data, the metric, the settings of all.
 
     Attributes:
         model: where every training starts.
-        ground: data and metric.
-        settings: of all heats.
+        split: data and metric.
+        settings: of all groups.
         epochs: of a whole training.
         folder: of the checkpoints; None keeps none.
         deadline: in seconds from now; None takes the time it takes.
-        tell: is told after every epoch of a heat.
-        entries: everything that was trained.
+        tell: is told after every epoch of a group.
+        trials: everything that was trained.
         started: when, by a clock that only goes forward.
         stopped: whether the user has had enough (Ctrl-C): what there is then decides.
     """
 
     model: nn.Module
-    ground: Ground
-    settings: Settings
+    split: Split
+    settings: TrialSettings
     epochs: int
     folder: Path | None = None
     deadline: float | None = None
     tell: Tell = lambda *_: None
-    entries: list[Entry] = field(default_factory=list)
+    trials: list[Trial] = field(default_factory=list)
     started: float = field(default_factory=time.monotonic)
     stopped: bool = False
 
-    def heat(
-        self, name: str, places: list[Place], epochs: int, only: int | None = None
-    ) -> list[Entry]:
-        """One heat, from its file if it has been run before."""
-        heat = self.prepare(places, epochs)
-        found = heat.run(
+    def run(
+        self, name: str, planned: list[PlannedTrial], epochs: int, only: int | None = None
+    ) -> list[Trial]:
+        """One group, from its file if it has been run before."""
+        group = self.prepare(planned, epochs)
+        found = group.run(
             None if self.folder is None else self.folder / f"{name}.safetensors", self.tell, only
         )
-        self.stopped |= heat.stopped
-        self.entries += found
+        self.stopped |= group.stopped
+        self.trials += found
         return found
 
-    def prepare(self, places: list[Place], epochs: int) -> Heat:
-        """A heat that has not begun."""
-        kind = JointHeat if places[0][0].method == "bilevel" else Heat
-        return kind(self.model, places, self.ground, epochs, self.settings)
+    def prepare(self, planned: list[PlannedTrial], epochs: int) -> TrialGroup:
+        """A group that has not begun."""
+        kind = JointTrialGroup if planned[0][0].method == "bilevel" else TrialGroup
+        return kind(self.model, planned, self.split, epochs, self.settings)
 
     def late(self, share: float) -> bool:
         """Whether a share of the time is over."""
         return self.deadline is not None and time.monotonic() - self.started > share * self.deadline
 
-    def key(self, entry: Entry) -> float:
+    def key(self, trial: Trial) -> float:
         """Higher is better; a training that diverged is worst."""
-        if entry.value is None:
+        if trial.value is None:
             return -math.inf
-        return entry.value if self.ground.judge.metric.higher_is_better else -entry.value
+        return trial.value if self.split.validation.metric.higher_is_better else -trial.value
 
-    def heats(self, places: list[Place]) -> list[list[Place]]:
+    def groups(self, planned: list[PlannedTrial]) -> list[list[PlannedTrial]]:
         """Places that can be trained together, side by side."""
-        judge, kin = self.ground.judge, {}
-        for contender, rate in places:
-            kin.setdefault(contender.kin(judge.metric), []).append((contender, rate))
-        size = max(1, _TOGETHER // len(judge.seen.live))
+        validation, kin = self.split.validation, {}
+        for candidate, rate in planned:
+            kin.setdefault(candidate.kin(validation.metric), []).append((candidate, rate))
+        size = max(1, _TOGETHER // len(validation.items.live))
         return [
             group[start : start + size]
             for group in kin.values()
@@ -107,60 +107,62 @@ class Arena:
         ]
 
 
-def bracket(
-    arena: Arena, name: str, contenders: list[Contender], rates: list[float]
-) -> list[Entry]:
-    """Successive halving among contenders.
+def successive_halving(
+    search: Search, name: str, candidates: list[Candidate], rates: list[float]
+) -> list[Trial]:
+    """Successive halving among candidates.
 
     Args:
-        arena: where.
-        name: of the bracket, for its files.
-        contenders: the losses.
+        search: where.
+        name: of the side, for its files.
+        candidates: the losses.
         rates: the learning rates that each enters with.
 
     Returns:
         All entrants of all rounds, the best first: a short training can be the best on few items.
         Those of the first rounds alone, if time runs out.
     """
-    places = [(contender, rate) for contender in contenders for rate in rates]
-    everyone: list[Entry] = []
+    planned = [(candidate, rate) for candidate in candidates for rate in rates]
+    everyone: list[Trial] = []
     for number, share in enumerate(_SHARES):
         last = number == len(_SHARES) - 1
-        if not last and len(places) <= 2:
+        if not last and len(planned) <= 2:
             continue  # nothing to decide
-        epochs = arena.epochs if last else _short(arena.epochs, share)
-        found: list[Entry] = []
-        for order, group in enumerate(arena.heats(places)):
-            if arena.stopped or (name != "ordinary" and arena.late(0.85 if last else share + 0.1)):
+        epochs = search.epochs if last else _short(search.epochs, share)
+        found: list[Trial] = []
+        for order, group in enumerate(search.groups(planned)):
+            if search.stopped or (
+                name != "ordinary" and search.late(0.85 if last else share + 0.1)
+            ):
                 break
-            found += arena.heat(f"{name}-{number}-{order}", group, epochs)
+            found += search.run(f"{name}-{number}-{order}", group, epochs)
         found = sorted(
-            (entry for entry in found if entry.value is not None), key=arena.key, reverse=True
+            (trial for trial in found if trial.value is not None), key=search.key, reverse=True
         )
         everyone += found
-        if last or arena.stopped or not found:
+        if last or search.stopped or not found:
             break
-        places = _promoted(found, len(contenders), number)
-    return sorted(everyone, key=arena.key, reverse=True)
+        planned = _promoted(found, len(candidates), number)
+    return sorted(everyone, key=search.key, reverse=True)
 
 
-def _promoted(found: list[Entry], contenders: int, round_: int) -> list[Place]:
+def _promoted(found: list[Trial], candidates: int, round_: int) -> list[PlannedTrial]:
     """The entrants of the next round, from those of this one, the best first."""
     several = {
-        entry.contender: [each.rate for each in found if each.contender is entry.contender]
-        for entry in found
+        trial.candidate: [each.rate for each in found if each.candidate is trial.candidate]
+        for trial in found
     }
-    kept, width = _promotion(contenders, round_)
+    kept, width = _promotion(candidates, round_)
     return [
-        (contender, rate)
-        for contender, rates in list(several.items())[:kept]
+        (candidate, rate)
+        for candidate, rates in list(several.items())[:kept]
         for rate in rates[:width]
     ]
 
 
-def _promotion(contenders: int, round_: int) -> tuple[int, int]:
-    """How many contenders go on from a round, and with how many learning rates each."""
-    return (max(2, math.ceil(contenders / 3)), 2) if round_ == 0 else (2, 1)
+def _promotion(candidates: int, round_: int) -> tuple[int, int]:
+    """How many candidates go on from a round, and with how many learning rates each."""
+    return (max(2, math.ceil(candidates / 3)), 2) if round_ == 0 else (2, 1)
 
 
 def _short(epochs: int, share: float) -> int:
@@ -180,22 +182,22 @@ class Decision:
         again: whether both met once more, on other cuts.
     """
 
-    winner: Entry
-    ordinary: Entry | None
-    challenger: Entry | None
+    winner: Trial
+    ordinary: Trial | None
+    challenger: Trial | None
     gain: float = 0.0
     luck: float = 0.0
     again: bool = False
 
 
 def decide(
-    arena: Arena, ordinary: list[Entry], challengers: list[Entry], others: Ground | None
+    search: Search, ordinary: list[Trial], challengers: list[Trial], others: Split | None
 ) -> Decision:
     """Cross-entropy, unless a challenger's gain is more than luck, twice.
 
     Args:
-        arena: where they were trained.
-        ordinary: what is left of cross-entropy's bracket.
+        search: where they were trained.
+        ordinary: what is left of cross-entropy's side.
         challengers: what is left of the others'.
         others: other cuts of the data, for the second meeting; None where there are none.
 
@@ -203,7 +205,7 @@ def decide(
         The decision.
     """
     if not ordinary and not challengers:
-        if arena.stopped:
+        if search.stopped:
             raise KeyboardInterrupt  # there is nothing to keep yet
         raise RuntimeError(
             "every training diverged; pass a lower rate, or look for values that are far too large"
@@ -214,49 +216,49 @@ def decide(
             best, ordinary[0] if ordinary else None, challengers[0] if challengers else None
         )
     usual, best = ordinary[0], challengers[0]
-    gain, luck = _gain(arena, usual, challengers, *(_ONCE if others is None else _TWICE))
+    gain, luck = _gain(search, usual, challengers, *(_ONCE if others is None else _TWICE))
     decision = Decision(best if gain > luck else usual, usual, best, gain, luck)
-    if decision.winner is usual or others is None or arena.stopped:
+    if decision.winner is usual or others is None or search.stopped:
         return decision
-    second, met = replace(arena, ground=others, entries=[]), []
-    for number, entry in enumerate((usual, best)):
-        met += second.heat(
-            f"again-{number}", [(entry.contender, entry.rate)], entry.epochs, entry.epoch
+    second, met = replace(search, split=others, trials=[]), []
+    for number, trial in enumerate((usual, best)):
+        met += second.run(
+            f"again-{number}", [(trial.candidate, trial.rate)], trial.epochs, trial.epoch
         )
         if second.stopped or met[-1].value is None:
-            arena.stopped = second.stopped
+            search.stopped = second.stopped
             return replace(decision, winner=usual)  # not shown twice
     gain, luck = _gain(second, met[0], met[1:], *_TWICE)
     return Decision(best if gain > luck else usual, usual, best, gain, luck, again=True)
 
 
 def _gain(
-    arena: Arena, usual: Entry, challengers: list[Entry], rivals: int, quantile: float
+    search: Search, usual: Trial, challengers: list[Trial], rivals: int, quantile: float
 ) -> tuple[float, float]:
     """The gain of the first challenger, and what luck would give the best of its rivals."""
-    luck = arena.ground.judge.luck(
-        [usual.scores, *(entry.scores for entry in challengers[:rivals])],
-        [usual.threshold, *(entry.threshold for entry in challengers[:rivals])],
-        torch.Generator().manual_seed(arena.settings.seed),
+    luck = search.split.validation.luck(
+        [usual.scores, *(trial.scores for trial in challengers[:rivals])],
+        [usual.threshold, *(trial.threshold for trial in challengers[:rivals])],
+        torch.Generator().manual_seed(search.settings.seed),
         quantile,
     )
-    return arena.key(challengers[0]) - arena.key(usual), luck
+    return search.key(challengers[0]) - search.key(usual), luck
 
 
 def schedule(
-    arena: Arena, contenders: list[Contender], rates: list[float], epochs: int
+    search: Search, candidates: list[Candidate], rates: list[float], epochs: int
 ) -> list[tuple[int, int]]:
-    """Entrants and epochs of every heat of a bracket, at most."""
-    heats, places = [], [(contender, rate) for contender in contenders for rate in rates]
+    """Entrants and epochs of every group of a side, at most."""
+    groups, planned = [], [(candidate, rate) for candidate in candidates for rate in rates]
     for number, share in enumerate(_SHARES):
         last = number == len(_SHARES) - 1
-        if not last and len(places) <= 2:
+        if not last and len(planned) <= 2:
             continue
         length = epochs if last else _short(epochs, share)
-        heats += [(len(group), length) for group in arena.heats(places)]
-        kept, width = _promotion(len(contenders), number)
-        places = [(contender, rate) for contender in contenders[:kept] for rate in rates[:width]]
-    return heats
+        groups += [(len(group), length) for group in search.groups(planned)]
+        kept, width = _promotion(len(candidates), number)
+        planned = [(candidate, rate) for candidate in candidates[:kept] for rate in rates[:width]]
+    return groups
 
 
 def remembered(folder: Path | None, name: str, make: Callable[[], int]) -> int:

@@ -11,10 +11,10 @@ from metricgrad.surrogates.elements import is_multilabel
 from metricgrad.surrogates.score_sets import ScoreSets
 from metricgrad.training.algorithm import modes_kept
 from metricgrad.training.candidates import ORDINARY
-from metricgrad.training.entry import Entry
-from metricgrad.training.feeding import features, tensor
-from metricgrad.training.judging import Seen, at_threshold, binary_scores
+from metricgrad.training.data import features, tensor
 from metricgrad.training.search import Decision
+from metricgrad.training.trials import Trial
+from metricgrad.training.validation import ValidationItems, at_threshold, binary_scores
 
 _CHUNK = 16384
 
@@ -91,8 +91,8 @@ class Fit(Trained):
         decision: who won, against whom, by how much.
         finalists: the models of `cross_entropy` and of the best `challenger`, as far as they took
             part; the model is one of them.
-        entries: everything that was tried.
-        seen: the validation items, of which the entrants' scores are.
+        trials: everything that was tried.
+        validation: the validation items, of which the entrants' scores are.
         score_sets: sets of validation items as the entrants scored them, good and bad, to check
             losses on.
         folds: of validation; 1 is one cut.
@@ -104,8 +104,8 @@ class Fit(Trained):
     value: float
     decision: Decision
     finalists: dict[str, Trained]
-    entries: list[Entry]
-    seen: Seen
+    trials: list[Trial]
+    validation: ValidationItems
     score_sets: list[ScoreSets]
     folds: int
     seconds: float
@@ -115,7 +115,7 @@ class Fit(Trained):
     @property
     def method(self) -> str:
         """The loss that it was trained on, with its settings."""
-        return str(self.decision.winner.contender)
+        return str(self.decision.winner.candidate)
 
     def verdict(self) -> str:
         """Who won and by how much, in a sentence."""
@@ -124,13 +124,13 @@ class Fit(Trained):
         if found.ordinary is None or found.challenger is None:
             told = f"{self.method}: {name} {self.value:.4f} {how}"
             return told + ("; there was no time for a challenger" if self.contested else "")
-        plain = found.ordinary.contender.method
+        plain = found.ordinary.candidate.method
         usual = "cross-entropy" if plain == ORDINARY else plain
         told = f"{name} {found.challenger.value:.4f} against {usual}'s {found.ordinary.value:.4f} {how}"
         told += f"; on other cuts the gain is {found.gain:.4f}" if found.again else ""
         told += f"; {found.luck:.4f} would be luck"
         if found.gain > found.luck and found.winner is found.ordinary:
-            return f"{found.challenger.contender} may be better, which no second meeting on other cuts has shown: {told}"
+            return f"{found.challenger.candidate} may be better, which no second meeting on other cuts has shown: {told}"
         if found.winner is found.challenger:
             return f"{self.method} is better: {told}"
-        return f"{usual} is as good here: the best challenger, {found.challenger.contender}, has {told}"
+        return f"{usual} is as good here: the best challenger, {found.challenger.candidate}, has {told}"

@@ -1,4 +1,4 @@
-"""A heat of models that train along with their losses (`method="bilevel"`): Algorithm 1 in place of plain steps.
+"""A group of trials of models that train along with their losses (`method="bilevel"`): Algorithm 1 in place of plain steps.
 
 The loss learns from made-up sets once; every model then refines a copy of its own.
 """
@@ -9,23 +9,28 @@ import torch
 from torch import Tensor, nn
 
 from metricgrad.surrogates import BilevelLoss
-from metricgrad.training.entry import Place, Settings
-from metricgrad.training.feeding import Drawing, Fold, Loader
-from metricgrad.training.ground import Ground
-from metricgrad.training.heat import Heat
+from metricgrad.training.data import Drawing, Fold, Loader
 from metricgrad.training.joint import JointTraining
+from metricgrad.training.split import Split
+from metricgrad.training.trial_group import TrialGroup
+from metricgrad.training.trials import PlannedTrial, TrialSettings
 
 _MODEL_STEPS = 3
 _UNIVERSAL_STEPS = 2000
 
 
-class JointHeat(Heat):
-    """Entrants that train a `BilevelLoss` along; the arguments are those of `Heat`."""
+class JointTrialGroup(TrialGroup):
+    """Entrants that train a `BilevelLoss` along; the arguments are those of `TrialGroup`."""
 
     def __init__(
-        self, model: nn.Module, places: list[Place], ground: Ground, epochs: int, settings: Settings
+        self,
+        model: nn.Module,
+        planned: list[PlannedTrial],
+        split: Split,
+        epochs: int,
+        settings: TrialSettings,
     ) -> None:
-        feed = ground.feed
+        feed = split.feed
         if isinstance(feed, Loader) or settings.memory:
             raise ValueError(
                 "method='bilevel' draws its own batches: pass train=(x, y) in memory, and memory=0"
@@ -38,13 +43,13 @@ class JointHeat(Heat):
             raise ValueError(
                 "method='bilevel' draws its own batches, in which classes have their shares; pass balanced=False"
             )
-        super().__init__(model, places, ground, epochs, settings)
+        super().__init__(model, planned, split, epochs, settings)
         (loss,) = self._losses
         assert isinstance(loss, BilevelLoss)
         self._iterations = -(-feed.steps // _MODEL_STEPS)
         self._pairs: list[JointTraining] = []
         for row, module in enumerate(self._modules):
-            rate, fold = places[row // len(feed.folds)][1], feed.folds[row % len(feed.folds)]
+            rate, fold = planned[row // len(feed.folds)][1], feed.folds[row % len(feed.folds)]
             self._pairs.append(
                 self._pair(module, loss if not row else copy.deepcopy(loss), feed, fold, rate)
             )

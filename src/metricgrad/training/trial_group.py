@@ -1,9 +1,9 @@
-"""A heat: one loss, several slopes and learning rates, all folds; trained together, looked at after every epoch.
+"""A group of trials: one loss, several slopes and learning rates, all folds; trained together, looked at after every epoch.
 
-The models of a heat are stacked into one (`flat.py`) where they can be, so that five folds and four
+The models of a group are stacked into one (`flat.py`) where they can be, so that five folds and four
 rates cost little more than one. After every epoch the true metric is taken on validation data, at
 its best threshold; each entrant is remembered at the epoch where the mean of the last three was
-best. Whatever the heat depends on is a tensor, so that a file after every epoch is enough to go on
+best. Whatever the group depends on is a tensor, so that a file after every epoch is enough to go on
 exactly.
 """
 
@@ -19,52 +19,54 @@ from torch import Tensor, nn
 
 from metricgrad.surrogates import with_memory
 from metricgrad.training.algorithm import modes_kept
-from metricgrad.training.candidates import ordinary
+from metricgrad.training.candidates import ordinary_candidate
 from metricgrad.training.checkpoint import read_checkpoint, write_checkpoint
-from metricgrad.training.entry import Entry, Place, Settings
-from metricgrad.training.feeding import Batch, Loader
+from metricgrad.training.data import Batch, Loader
 from metricgrad.training.flat import Stack
-from metricgrad.training.ground import Ground
-from metricgrad.training.judging import binary_scores
+from metricgrad.training.split import Split
+from metricgrad.training.trials import PlannedTrial, Trial, TrialSettings
+from metricgrad.training.validation import binary_scores
 
 Tell = Callable[..., None]
 _CHUNK = 16384
 _RECENT = 3  # epochs whose mean decides which is best
 
 
-class Heat:
+class TrialGroup:
     """Entrants of one loss.
 
     Args:
         model: where all of them start; it is not changed.
-        places: the entrants: contenders that are kin, each with a learning rate.
-        ground: data and metric.
+        planned: the entrants: candidates that are kin, each with a learning rate.
+        split: data and metric.
         epochs: of a training.
-        settings: what all heats share.
+        settings: what all groups share.
     """
 
     def __init__(
         self,
         model: nn.Module,
-        places: list[Place],
-        ground: Ground,
+        planned: list[PlannedTrial],
+        split: Split,
         epochs: int,
-        settings: Settings,
+        settings: TrialSettings,
     ) -> None:
-        self.places, self.epochs, self.settings = places, epochs, settings
-        self._feed, self._view, self._judge = ground.feed, ground.view, ground.judge
-        self._folds = len(self._judge.seen.live)
+        self.planned, self.epochs, self.settings = planned, epochs, settings
+        self._feed, self._view, self._validation = split.feed, split.view, split.validation
+        self._folds = len(self._validation.items.live)
         self._module = copy.deepcopy(model)
-        number, first = len(places) * self._folds, places[0][0]
+        number, first = len(planned) * self._folds, planned[0][0]
         each = (
-            torch.tensor([rate for _, rate in places]).repeat_interleave(self._folds).unsqueeze(-1)
+            torch.tensor([rate for _, rate in planned]).repeat_interleave(self._folds).unsqueeze(-1)
         )
-        scales = torch.tensor([contender.scale(self._judge.metric) for contender, _ in places])
+        scales = torch.tensor(
+            [candidate.scale(self._validation.metric) for candidate, _ in planned]
+        )
         self._scales = None if (scales == 1).all() else scales.repeat_interleave(self._folds)
         self._modules = [self._module, *(copy.deepcopy(model) for _ in range(number - 1))]
         self._crew = Stack(self._modules, each, settings.clip, together=number > 1)
         self._crew.decay = settings.decay
-        loss = first.loss(self._judge.metric, settings.seed)
+        loss = first.loss(self._validation.metric, settings.seed)
         self._losses = (
             [with_memory(copy.deepcopy(loss), settings.memory) for _ in self._modules]
             if settings.memory
@@ -72,12 +74,12 @@ class Heat:
         )
         self._warm = epochs // 2 if first.start == "warm" else 0
         self._epoch, self.stopped = 0, False
-        self._curve = torch.full((epochs, len(places), 2), torch.nan, dtype=torch.float64)
+        self._curve = torch.full((epochs, len(planned), 2), torch.nan, dtype=torch.float64)
         self._best: dict[str, Tensor] = {}
 
     def run(
         self, path: Path | None = None, tell: Tell = lambda *_: None, only: int | None = None
-    ) -> list[Entry]:
+    ) -> list[Trial]:
         """Trains to the end, or from where a file says it stopped.
 
         Args:
@@ -108,16 +110,16 @@ class Heat:
             except KeyboardInterrupt:
                 self.stopped = True
             tell(self.epochs - self._epoch, "")
-        return [self._entry(number) for number in range(len(self.places))]
+        return [self._entry(number) for number in range(len(self.planned))]
 
     def _known(self) -> dict[str, Any]:
         """What a checkpoint must agree in."""
         return {
-            "entrants": [[str(contender), rate] for contender, rate in self.places],
+            "entrants": [[str(candidate), rate] for candidate, rate in self.planned],
             "epochs": self.epochs,
-            "metric": self._judge.metric.name,
+            "metric": self._validation.metric.name,
             "batches": self._steps(),
-            "validation": self._judge.seen.live.sum(-1).tolist(),
+            "validation": self._validation.items.live.sum(-1).tolist(),
             **{name: value for name, value in asdict(self.settings).items() if name != "known"},
             **self.settings.known,
         }
@@ -148,8 +150,8 @@ class Heat:
                 raise
             self._crew.together = False
             scores = self._scores()
-        threshold = self._judge.look(scores[0]).threshold
-        entrants = len(self.places)
+        threshold = self._validation.look(scores[0]).threshold
+        entrants = len(self.planned)
         self._best = {
             "value": torch.full((entrants,), torch.nan, dtype=torch.float64),
             "recent": torch.full((entrants,), torch.nan, dtype=torch.float64),
@@ -168,7 +170,9 @@ class Heat:
         torch.manual_seed(self.settings.seed * 7919 + self._epoch)
         warm = self._epoch < self._warm
         usual = (
-            ordinary(self._judge.metric, self._judge.sets).loss(self._judge.metric, 0).per_set
+            ordinary_candidate(self._validation.metric, self._validation.sets)
+            .loss(self._validation.metric, 0)
+            .per_set
             if warm
             else None
         )
@@ -189,7 +193,7 @@ class Heat:
         seed, number = self.settings.seed, len(self._crew.vector)
         if isinstance(self._feed, Loader):
             return self._feed.epoch(self._epoch, seed, number)
-        return self._feed.epoch(self._epoch, len(self.places))
+        return self._feed.epoch(self._epoch, len(self.planned))
 
     def _steps(self) -> int:
         return len(self._feed.batches) if isinstance(self._feed, Loader) else self._feed.steps
@@ -218,21 +222,21 @@ class Heat:
             for batch in self._view.data.epoch(0, 0, number):
                 found.append(self._shaped(self._crew(batch.x), batch.y))
                 targets.append(batch.y[:1])
-            if not torch.equal(torch.cat(targets, 1), self._judge.seen.target):
+            if not torch.equal(torch.cat(targets, 1), self._validation.items.target):
                 raise ValueError(
                     "the validation loader gives other items, or another order, each time; do not shuffle it"
                 )
         else:
             assert self._view.index is not None
             for part in self._view.index.split(_CHUNK, -1):
-                batch = self._view.data.take(part.repeat(len(self.places), 1))
+                batch = self._view.data.take(part.repeat(len(self.planned), 1))
                 found.append(self._shaped(self._crew(batch.x), batch.y))
-        return torch.cat(found, 1).unflatten(0, (len(self.places), self._folds))
+        return torch.cat(found, 1).unflatten(0, (len(self.planned), self._folds))
 
     def _shaped(self, scores: Tensor, target: Tensor) -> Tensor:
         """Binary scores without a dimension of one; those of a two-class model as s1 - s0."""
         return (
-            binary_scores(self._judge.metric, scores)
+            binary_scores(self._validation.metric, scores)
             if scores.dim() == target.dim() + 1
             else scores
         )
@@ -240,15 +244,15 @@ class Heat:
     def _look(self, mean: Tensor) -> None:
         """The metric of every entrant on validation data; remembers those that are better than ever."""
         scores = self._scores()
-        for number in range(len(self.places)):
+        for number in range(len(self.planned)):
             if not scores[number].isfinite().all():
                 continue  # diverged: what it was before still counts
-            value, threshold = self._judge.look(scores[number])
+            value, threshold = self._validation.look(scores[number])
             self._curve[self._epoch - 1, number] = torch.tensor(
                 [mean[number], value], dtype=torch.float64
             )
             best, recent = self._best["recent"][number].item(), self._recent(number)
-            if self._epoch > self._warm and self._judge.better(
+            if self._epoch > self._warm and self._validation.better(
                 recent, None if math.isnan(best) else best
             ):
                 rows = slice(number * self._folds, (number + 1) * self._folds)
@@ -279,14 +283,14 @@ class Heat:
         known = self._best["value"][self._best["value"].isfinite()]
         if not len(known):
             return ""
-        best = known.max() if self._judge.metric.higher_is_better else known.min()
-        return f"{self.places[0][0].method}: {self._judge.metric.name} {best:.4f}"
+        best = known.max() if self._validation.metric.higher_is_better else known.min()
+        return f"{self.planned[0][0].method}: {self._validation.metric.name} {best:.4f}"
 
-    def _entry(self, number: int) -> Entry:
+    def _entry(self, number: int) -> Trial:
         value, rows = self._best["value"][number].item(), number * self._folds
         threshold = self._best["threshold"][number]
-        return Entry(
-            *self.places[number],
+        return Trial(
+            *self.planned[number],
             self.epochs,
             int(self._best["epoch"][number]),
             None if math.isnan(value) else value,

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from metricgrad.metrics import Metric
-from metricgrad.training.feeding import Drawing, Fold, Items, Loader, cut
-from metricgrad.training.judging import Judge, Seen
+from metricgrad.training.data import Drawing, Fold, Items, Loader, cut
+from metricgrad.training.validation import Validation, ValidationItems
 
 _ENOUGH = 1000  # items of the rarest class, above which one cut will do
 _FOLDS = 5
@@ -18,7 +18,7 @@ _LOOKED_AT = 50_000  # validation items, at most
 
 
 @dataclass(frozen=True)
-class View:
+class ValidationData:
     """Validation data: items in memory with an index `[K, V]`, or a loader."""
 
     data: Items | Loader
@@ -26,16 +26,16 @@ class View:
 
 
 @dataclass(frozen=True)
-class Ground:
+class Split:
     """Training data, validation data and the metric on it."""
 
     feed: Drawing | Loader
-    view: View
-    judge: Judge
+    view: ValidationData
+    validation: Validation
 
 
 @dataclass(frozen=True)
-class Plan:
+class SplitPlan:
     """How data are cut and drawn, and what decides.
 
     Attributes:
@@ -55,9 +55,9 @@ class Plan:
     share: float
 
 
-def to_ground(
-    trained: Items | Loader, valid: Items | Loader | None, plan: Plan, seed: int
-) -> tuple[list[Fold], Ground]:
+def split_data(
+    trained: Items | Loader, valid: Items | Loader | None, plan: SplitPlan, seed: int
+) -> tuple[list[Fold], Split]:
     """The cuts between training and validation data, and both.
 
     Args:
@@ -67,7 +67,7 @@ def to_ground(
         seed: of the cuts and the batches.
 
     Returns:
-        The cuts, and the ground.
+        The cuts, and the split.
     """
     if isinstance(trained, Loader) and valid is None:
         raise ValueError("a loader cannot be cut into training and validation; pass valid=")
@@ -82,8 +82,8 @@ def to_ground(
             if isinstance(trained, Loader)
             else Drawing(trained, whole, plan.batch, plan.balanced, seed)
         )
-        view, seen = _viewed(valid, seed)
-        return whole, Ground(feed, view, Judge(plan.metric, seen, plan.tune))
+        view, items = _viewed(valid, seed)
+        return whole, Split(feed, view, Validation(plan.metric, items, plan.tune))
     assert isinstance(trained, Items)
     counts = trained.classes()
     if counts is not None and len(counts) < 2:
@@ -106,9 +106,11 @@ def to_ground(
     )
     live = torch.stack([torch.arange(longest) < len(fold.valid) for fold in cuts])
     taken = trained.take(index)
-    judge = Judge(plan.metric, Seen(taken.y, live, taken.where), plan.tune)
-    return cuts, Ground(
-        Drawing(trained, cuts, plan.batch, plan.balanced, seed), View(trained, index), judge
+    validation = Validation(plan.metric, ValidationItems(taken.y, live, taken.where), plan.tune)
+    return cuts, Split(
+        Drawing(trained, cuts, plan.batch, plan.balanced, seed),
+        ValidationData(trained, index),
+        validation,
     )
 
 
@@ -118,15 +120,17 @@ def everything(trained: Items | Loader) -> list[Fold]:
     return [Fold(items, torch.zeros(0, dtype=torch.int64))]
 
 
-def _viewed(looked: Items | Loader, seed: int) -> tuple[View, Seen]:
+def _viewed(looked: Items | Loader, seed: int) -> tuple[ValidationData, ValidationItems]:
     """Validation data that the user passed; of very many items those that are drawn at random."""
     if isinstance(looked, Items):
         order = torch.randperm(len(looked), generator=torch.Generator().manual_seed(seed))
         index = order[:_LOOKED_AT].sort().values.unsqueeze(0)
         taken = looked.take(index)
-        return View(looked, index), Seen(
+        return ValidationData(looked, index), ValidationItems(
             taken.y, torch.ones_like(index, dtype=torch.bool), taken.where
         )
     with torch.random.fork_rng(devices=[]):
         target = torch.cat([batch.y for batch in looked.epoch(0, 0, 1)], 1)
-    return View(looked), Seen(target, torch.ones(target.shape[:2], dtype=torch.bool))
+    return ValidationData(looked), ValidationItems(
+        target, torch.ones(target.shape[:2], dtype=torch.bool)
+    )

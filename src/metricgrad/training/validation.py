@@ -42,7 +42,7 @@ class Look(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Seen:
+class ValidationItems:
     """Validation items of K folds, padded to the same number.
 
     Attributes:
@@ -57,23 +57,23 @@ class Seen:
 
 
 @dataclass(frozen=True)
-class Judge:
+class Validation:
     """A metric that decides.
 
     Attributes:
         metric: the metric.
-        seen: the validation items.
+        items: the validation items.
         tune: whether a threshold is chosen, where the metric has one.
     """
 
     metric: Metric
-    seen: Seen
+    items: ValidationItems
     tune: bool = True
 
     @property
     def sets(self) -> bool:
         """Whether every item is a set of its own."""
-        return self.seen.where is not None
+        return self.items.where is not None
 
     def better(self, value: float, than: float | None) -> bool:
         """Whether a value is better than another."""
@@ -90,7 +90,7 @@ class Judge:
 
     def _threshold(self, scores: Tensor) -> Tensor:
         """The best threshold; of few items the median of those of bootstrap draws, which is less a matter of luck."""
-        scores, target = (part[self.seen.live] for part in (scores, self.seen.target))
+        scores, target = (part[self.items.live] for part in (scores, self.items.target))
         draws = min(_CUTS[1], _CUT_ELEMENTS // len(scores))
         if draws < _CUTS[0] or not isinstance(self.metric, ConfusionMetric):
             return best_threshold(scores, target, self.metric, candidates=200)
@@ -123,8 +123,8 @@ class Judge:
             The quantile of the highest centred gain over draws of the items.
         """
         whole = torch.stack([self._values(*each) for each in zip(scores, thresholds, strict=True)])
-        items = self.seen.live.shape[1]
-        weights, gains, done = self.seen.live.double(), [], 0
+        items = self.items.live.shape[1]
+        weights, gains, done = self.items.live.double(), [], 0
         size = max(1, min(_DRAWS, _ELEMENTS // max(1, scores[0].numel())))
         while done < _DRAWS:
             drawn = torch.multinomial(weights, items * size, replacement=True, generator=generator)
@@ -140,7 +140,7 @@ class Judge:
 
     def _decides(self, scores: Tensor) -> bool:
         """Whether the metric has a threshold to tune: one of binary scores or labels that is not of order alone."""
-        alike = scores.shape == self.seen.target.shape and not self.sets
+        alike = scores.shape == self.items.target.shape and not self.sets
         if isinstance(self.metric, ConfusionMetric):
             return alike
         return (
@@ -153,7 +153,7 @@ class Judge:
         self, scores: Tensor, threshold: Tensor | None, drawn: Tensor | None = None
     ) -> Tensor:
         """The metric, 0-dim; or `[D]` for items drawn anew, `[D, K, V]`."""
-        target, live, where = self.seen.target, self.seen.live, self.seen.where
+        target, live, where = self.items.target, self.items.live, self.items.where
         if drawn is not None:
             fold = torch.arange(len(live)).unsqueeze(-1)
             scores, target, live = scores[fold, drawn], target[fold, drawn], live[fold, drawn]

@@ -1,4 +1,4 @@
-"""What enters a heat and what comes out of it: a contender with a learning rate, before and after its training."""
+"""What enters a group and what comes out of it: a candidate with a learning rate, before and after its training."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -6,14 +6,14 @@ from typing import Any
 
 from torch import Tensor
 
-from metricgrad.training.candidates import Contender
+from metricgrad.training.candidates import Candidate
 
-Place = tuple[Contender, float]
+PlannedTrial = tuple[Candidate, float]
 
 
 @dataclass(frozen=True)
-class Settings:
-    """What the heats of one fit have in common; `mg.fit` describes them."""
+class TrialSettings:
+    """What the groups of one fit have in common; `mg.fit` describes them."""
 
     seed: int = 0
     decay: float = 0.0
@@ -26,11 +26,11 @@ class Settings:
 
 
 @dataclass(eq=False)
-class Entry:
-    """One entrant after its heat: a contender with a learning rate.
+class Trial:
+    """One entrant after its group: a candidate with a learning rate.
 
     Attributes:
-        contender: the loss.
+        candidate: the loss.
         rate: its learning rate.
         epochs: how many it was trained for.
         epoch: the best of them.
@@ -41,7 +41,7 @@ class Entry:
         curve: `[epochs, 2]`, loss and metric.
     """
 
-    contender: Contender
+    candidate: Candidate
     rate: float
     epochs: int
     epoch: int
