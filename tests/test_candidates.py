@@ -270,5 +270,5 @@ def test_errors_of_a_function_are_not_hidden() -> None:
         raise TypeError("a mistake of the user")
 
     metric = mg.from_function(broken)
-    with pytest.raises(RuntimeError, match="broken raised TypeError .*: a mistake of the user"):
+    with pytest.raises(RuntimeError, match=r"broken raised TypeError .*: a mistake of the user"):
         fitting(challengers(metric), metric, *BINARY)

@@ -1,4 +1,4 @@
-"""mg.fit that is killed, stopped or short of disk goes on exactly, and only with what it began with."""
+"""mg.fit that was killed, stopped or short of disk continues exactly, if nothing changed."""
 
 from pathlib import Path
 from typing import Any

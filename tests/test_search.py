@@ -1,8 +1,8 @@
-"""The search behind mg.fit: rounds of trials, what replaces cross-entropy, and what is told."""
+"""The search behind mg.fit: rounds of trials, and what replaces cross-entropy."""
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,56 +10,18 @@ import torch
 from torch import Tensor
 
 import metricgrad as mg
-from metricgrad.training import budget, search, trial_group
-from metricgrad.training.budget import affordable_epochs
+from metricgrad.training import search
 from metricgrad.training.candidates import RATES, Candidate, candidates_of, challengers
-from metricgrad.training.data import Items
 from metricgrad.training.joint_trials import JointTrialGroup
-from metricgrad.training.search import Search, decide, schedule, successive_halving
-from metricgrad.training.split import Split, SplitPlan, split_data
+from metricgrad.training.search import Search, decide, successive_halving
+from metricgrad.training.split import Split
 from metricgrad.training.trials import PlannedTrial, Trial, TrialSettings
 from metricgrad.training.validation import Validation
-from tests.fitting import linear, made, quick, same
-from tests.trainings import seeded
+from tests.fitting import linear
+from tests.searches import MadeUp, made_up, split_of, trial_of
 
 # ---------------------------------------------------------------------------
-# rounds of trials, on made-up values
-
-
-def split_of(metric: Any = "f1", folds: int = 1) -> Split:
-    plan = SplitPlan(mg.metric(metric), tune=True, batch=64, balanced=False, folds=folds, share=0.2)
-    return split_data(Items(*made()), None, plan, 0)
-
-
-Valued = Callable[[PlannedTrial, int], float | None]
-
-
-@dataclass
-class MadeUp(Search):
-    """A search whose trials have made-up values and are never trained."""
-
-    valued: Valued = lambda planned, epochs: planned.rate
-    asked: list[tuple[str, list[PlannedTrial], int, int | None]] = field(default_factory=list)
-
-    def run(
-        self, name: str, planned: list[PlannedTrial], epochs: int, only: int | None = None
-    ) -> list[Trial]:
-        self.asked.append((name, planned, epochs, only))
-        found = [trial_of(each, self.valued(each, epochs), epochs) for each in planned]
-        self.trials += found
-        return found
-
-
-def trial_of(planned: PlannedTrial, value: float | None, epochs: int = 4, epoch: int = 2) -> Trial:
-    scores = torch.zeros(1, 80)
-    return Trial(*planned, epochs, epoch, value, None, scores, {}, torch.zeros(epochs, 2))
-
-
-def made_up(
-    valued: Valued | None = None, epochs: int = 20, metric: Any = "f1", folds: int = 1, **more: Any
-) -> MadeUp:
-    given = {} if valued is None else {"valued": valued}
-    return MadeUp(linear(), split_of(metric, folds), TrialSettings(), epochs, **given, **more)
+# rounds of trials
 
 
 def slope(planned: PlannedTrial) -> float:
@@ -129,7 +91,9 @@ def test_lower_values_come_first_where_lower_is_better() -> None:
     found = made_up(metric="error_rate")
     trials = successive_halving(found, "challengers", [Candidate("focal")], list(RATES))
     assert trials[0].rate == 0.003
-    assert [planned for _, planned, epochs, _ in found.asked if epochs == 20][0][0].rate == 0.003
+    _, last, epochs, _ = found.asked[-1]
+    assert epochs == 20
+    assert last[0].rate == 0.003
 
 
 def test_trials_that_diverged_are_left_out() -> None:
@@ -185,147 +149,6 @@ def test_a_search_keeps_its_trials_and_their_checkpoints(tmp_path: Any) -> None:
     assert trials[0].epoch == 1
     assert [path.name for path in tmp_path.iterdir()] == ["some.safetensors"]
     assert not found.stopped
-
-
-# ---------------------------------------------------------------------------
-# time
-
-
-@pytest.mark.parametrize(
-    ("times", "longest"),
-    [
-        ([36, 36, 36], None),
-        ([34, 61, 61], 5),
-        ([34, 59, 86], 10),
-        ([34, 59, 84], 20),
-    ],
-)
-def test_challengers_that_are_late_are_left_out(
-    times: list[float], longest: int | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A round may start a tenth of the budget after its share of it; the last at 85 %."""
-    clock = iter(times)
-    now = 0.0
-    found = made_up(deadline=100.0, started=0.0)
-    groups = found.groups
-
-    def ticking(planned: list[PlannedTrial]) -> list[list[PlannedTrial]]:
-        nonlocal now
-        now = next(clock)
-        return groups(planned)
-
-    monkeypatch.setattr("time.monotonic", lambda: now)
-    monkeypatch.setattr(found, "groups", ticking)
-    tried = [Candidate("focal") for _ in range(9)]
-    trials = successive_halving(found, "challengers", tried, [0.1])
-    assert max((trial.epochs for trial in trials), default=None) == longest
-
-
-def test_the_ordinary_loss_has_all_the_time_it_needs() -> None:
-    found = made_up(deadline=1e-9)
-    assert successive_halving(found, "ordinary", [Candidate("focal")], list(RATES))
-    assert not successive_halving(found, "challengers", [Candidate("focal")], list(RATES))
-
-
-def test_time_is_over_only_if_there_is_a_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert not made_up().late(0.0)
-    found = made_up(deadline=10.0, started=0.0)
-    monkeypatch.setattr("time.monotonic", lambda: 5.0)
-    assert found.late(0.49)
-    assert not found.late(0.5)
-
-
-def test_ctrl_c_ends_the_rounds() -> None:
-    found = made_up()
-    found.stopped = True
-    assert successive_halving(found, "ordinary", [Candidate("focal")], list(RATES)) == []
-
-    def pressed(planned: PlannedTrial, epochs: int) -> float:
-        half.stopped = True
-        return planned.rate
-
-    half = made_up(pressed)
-    trials = successive_halving(half, "ordinary", candidates_of("uniloss"), list(RATES))
-    assert len(half.asked) == 1
-    assert len(trials) == 16
-
-
-def test_a_schedule_is_what_the_rounds_do() -> None:
-    for tried in (
-        challengers(mg.metric("f1")),
-        challengers(mg.metric("auc")),
-        [Candidate("focal")],
-    ):
-        found = made_up(lambda planned, _: -planned.rate)
-        planned = schedule(found, tried, list(RATES), 20)
-        successive_halving(found, "challengers", tried, list(RATES))
-        done = [(len(group), epochs) for _, group, epochs, _ in found.asked]
-        assert sum(n * length for n, length in planned) == sum(n * length for n, length in done)
-    groups = schedule(made_up(), candidates_of("uniloss"), list(RATES), 20)
-    assert groups[0] == (16, 5)  # four slopes from scratch, with four rates each
-
-
-@dataclass
-class Clock:
-    """Every reading is a second after the last."""
-
-    now: float = 0.0
-
-    def __call__(self) -> float:
-        self.now += 1.0
-        return self.now
-
-
-@pytest.mark.parametrize(
-    ("seconds", "expected"), [(1e9, 20), (85.0, 20), (84.0, 19), (80.0, 18), (0.1, 4)]
-)
-def test_a_budget_shortens_the_epochs(
-    seconds: float, expected: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Any
-) -> None:
-    """One loss at four rates, E epochs: a round of a quarter, one of all, and half of 4 E after.
-
-    An epoch takes 1.3 s, so 20 epochs take 1.3 (5 + 20 + 40) = 84.5 s.
-    """
-    costs = {epochs: 1.3 * (max(4, round(epochs / 4)) + 3 * epochs) for epochs in range(4, 21)}
-    fitting = [epochs for epochs, cost in costs.items() if cost < seconds]
-    found = made_up(folder=tmp_path)
-    monkeypatch.setattr(budget, "_timed", lambda *_: 1.0)
-    got = affordable_epochs(found, [[Candidate("focal")]], list(RATES), seconds)
-    assert got == expected == max(fitting, default=4)
-    # A resumed run has the same number of epochs.
-    assert affordable_epochs(found, [[Candidate("focal")]], list(RATES), 1e9) == got
-
-
-def test_a_budget_never_adds_epochs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(budget, "_timed", lambda *_: 1.0)
-    assert affordable_epochs(made_up(epochs=2), [[Candidate("focal")]], list(RATES), 0.1) == 2
-
-
-def test_groups_of_many_trials_cost_in_proportion(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = made_up()
-    cost = budget._cost(found, [candidates_of("uniloss")], list(RATES), 20)
-    groups = schedule(found, candidates_of("uniloss"), list(RATES), 20)
-    assert groups == [(16, 5), (8, 5), (4, 10), (2, 20)]
-    assert cost == 0.5 * 4 * 20 + 4 * 5 + 2 * 5 + 1 * 10 + 1 * 20
-    both = budget._cost(found, [candidates_of("uniloss"), [Candidate("focal")]], list(RATES), 20)
-    assert both == cost + 5 + 20
-
-
-def test_one_epoch_is_timed(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = made_up(metric="f1")
-    monkeypatch.setattr("time.monotonic", Clock())
-    assert budget._timed(found, 3) == 1.0
-    ((_, planned, epochs, _),) = found.asked
-    assert len(planned) == 3
-    assert epochs == 1
-    assert {each.candidate.method for each in planned} == {"cross_entropy"}
-    assert found.trials == []
-
-
-def test_ctrl_c_while_an_epoch_is_timed_stops(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(MadeUp, "run", lambda self, *_: setattr(self, "stopped", True))
-    with pytest.raises(KeyboardInterrupt):
-        budget._timed(made_up(), 3)
 
 
 # ---------------------------------------------------------------------------
@@ -460,158 +283,3 @@ def test_one_side_alone_wins() -> None:
     stopped.stopped = True
     with pytest.raises(KeyboardInterrupt):
         decide(stopped, [], [], None)
-
-
-# ---------------------------------------------------------------------------
-# whole searches
-
-
-def test_cross_entropy_that_wins_is_the_one_that_is_asked_for() -> None:
-    """On labels that no loss can do better on, auto ends where training on cross-entropy ends, bit by bit."""
-    x = torch.randn(300, 5, generator=seeded())
-    y = (torch.rand(300, generator=seeded(1)) < 0.3).long()
-    auto, plain = (
-        quick(linear(), (x, y), metric="auc", method=method, rate=None)
-        for method in ("auto", "cross_entropy")
-    )
-    assert auto.decision.winner is auto.decision.ordinary
-    assert "cross-entropy is as good here as the best challenger" in auto.verdict()
-    assert same(auto, plain)
-    assert auto.value == plain.value
-
-
-def random_labels(seed: int) -> tuple[Tensor, Tensor]:
-    labels = (torch.rand(400, generator=seeded(100 + seed)) < 0.2).long()
-    return torch.randn(400, 5, generator=seeded(seed)), labels
-
-
-@pytest.mark.parametrize("seed", range(5))
-def test_random_labels_show_no_gain(seed: int) -> None:
-    found = quick(linear(), random_labels(seed), metric="average_precision", seed=seed)
-    assert found.decision.winner is found.decision.ordinary
-
-
-def test_random_labels_show_no_gain_on_validation_data_that_was_passed() -> None:
-    """There is no second meeting; the best of forty trainings is lucky, and must not count."""
-    wins = 0
-    for seed in range(12):
-        valid, options = (
-            random_labels(1000 + seed),
-            {"metric": "average_precision", "rate": None, "seed": seed},
-        )
-        found = quick(linear(), random_labels(seed), valid, **options)
-        wins += found.decision.winner is found.decision.challenger
-    assert wins == 0  # by the rule for two meetings it would be two of these
-
-
-def ring() -> tuple[Tensor, Tensor]:
-    """Positives on two sides, which a linear model can only have one of: cross-entropy gives up, F1 does not."""
-    x = torch.randn(3000, 2, generator=seeded())
-    return x, (
-        (x[:, 0] > 1.2) | ((x[:, 0] < -1.5) & (torch.rand(3000, generator=seeded(1)) < 0.8))
-    ).long()
-
-
-def test_a_real_gain_is_taken() -> None:
-    x, y = ring()
-    found = quick(linear(features=2), (x, y), rate=0.1, epochs=8)
-    assert found.decision.gain > found.decision.luck
-    assert found.decision.winner is found.decision.challenger
-    assert "is better than cross-entropy" in found.verdict()
-    plain = quick(linear(features=2), (x, y), method="cross_entropy", rate=0.1, epochs=8)
-    loser = found.finalists["cross_entropy"]
-    for one, other in zip(loser.model.parameters(), plain.model.parameters(), strict=True):
-        assert torch.equal(one, other)
-    assert loser.threshold is not None
-    assert plain.threshold is not None
-    assert torch.equal(loser.threshold, plain.threshold)
-
-
-def test_a_budget_shortens_the_training() -> None:
-    found = quick(linear(), made(), budget=1.5, epochs=200)
-    assert max(trial.epochs for trial in found.trials) < 200
-    assert found.seconds < 15
-
-
-def test_patience_ends_a_training_that_gets_no_better() -> None:
-    found = quick(linear(), made(), method="cross_entropy", epochs=60, patience=3, folds=1)
-    curve = found.decision.winner.curve
-    assert curve[:, 1].isnan().any()
-    assert found.decision.winner.epoch + 3 == int((~curve[:, 1].isnan()).sum())
-
-
-def test_a_training_that_diverges_leaves_the_others_alone() -> None:
-    x, y = made()
-    found = mg.fit(
-        linear(),
-        (1e18 * x, y),
-        metric="f1",
-        method="cross_entropy",
-        epochs=3,
-        progress=False,
-        clip=None,
-        folds=1,
-    )
-    assert found.value > 0.2
-
-
-def test_memory_joins_small_batches() -> None:
-    plain, remembered = (
-        quick(linear(), made(), method="smooth_ap", batch=16, memory=size) for size in (0, 128)
-    )
-    assert remembered.value > 0.7
-    assert not same(plain, remembered)
-
-
-def test_a_budget_too_short_for_challengers_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Search, "late", lambda *_: True)
-    found = quick(linear(), made(), folds=1)
-    assert found.decision.challenger is None
-    assert "no time for a challenger" in found.verdict()
-    assert "challenger" not in quick(linear(), made(), method="cross_entropy", folds=1).verdict()
-
-
-def test_time_that_runs_out_after_the_first_round_leaves_its_challengers(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(Search, "late", lambda _, share: share > 0.5)
-    found = quick(linear(), made(), folds=1, epochs=8)
-    assert found.decision.challenger is not None
-    assert {
-        trial.epochs for trial in found.trials if trial.candidate.method != "cross_entropy"
-    } == {4}
-
-
-def test_patience_does_not_decide_the_second_comparison() -> None:
-    """There the epoch is known, and nothing is looked at before it."""
-    found = quick(linear(features=2), ring(), epochs=12, patience=3)
-    assert found.decision.again
-    assert found.decision.winner is found.decision.challenger
-
-
-def test_ctrl_c_in_the_second_comparison_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    whole, train = Search.run, trial_group.TrialGroup._train
-
-    def pressed(_: trial_group.TrialGroup) -> Tensor:
-        trial_group.TrialGroup._train = train
-        raise KeyboardInterrupt
-
-    def interrupted(self: Search, name: str, *arguments: Any) -> Any:
-        if name == "again-0":
-            monkeypatch.setattr(trial_group.TrialGroup, "_train", pressed)
-        return whole(self, name, *arguments)
-
-    monkeypatch.setattr(Search, "run", interrupted)
-    found = quick(linear(features=2), ring(), epochs=8)
-    assert found.stopped
-    assert found.decision.winner is found.decision.ordinary
-    assert "may be better, but it was not compared again on other splits" in found.verdict()
-
-
-def test_ctrl_c_while_a_budget_is_made_out_stops(monkeypatch: pytest.MonkeyPatch) -> None:
-    def pressed(_: trial_group.TrialGroup) -> Tensor:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(trial_group.TrialGroup, "_train", pressed)
-    with pytest.raises(KeyboardInterrupt):
-        quick(linear(), made(), budget=100.0)

@@ -72,7 +72,7 @@ def test_a_threshold_is_tuned_only_if_it_is_wanted_and_there_is_one() -> None:
 
 
 def test_a_threshold_is_subtracted_from_the_scores_of_a_function() -> None:
-    """A function decides at 0, so its scores are moved; a metric of decisions moves its threshold."""
+    """A function decides at 0, so its scores are moved; other metrics move their threshold."""
     target = torch.tensor([[1, 1, 0, 0]])
     items = ValidationItems(target, torch.ones(1, 4, dtype=torch.bool))
     scores = torch.tensor([[5.0, 4.0, 3.0, 2.0]])
