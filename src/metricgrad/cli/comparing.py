@@ -14,7 +14,6 @@ import sys
 from pathlib import Path
 from typing import Annotated, Any
 
-import torch
 import typer
 from rich import box
 from rich.console import Console
@@ -34,7 +33,6 @@ from metricgrad.report import write_comparison
 from metricgrad.training.candidates import ORDINARY, method_names, takes, usual_methods
 
 _APART = 1000  # seeds of splits, so that the next --seed shares none of them
-_TRIED = 100  # rows that tell whether a loss takes such targets
 
 
 @app.command(
@@ -125,11 +123,8 @@ def method_list(text: str | None, metric: Metric, y: Any, positive: Any) -> list
             )
         return list(dict.fromkeys([ORDINARY, *names]))
     kind = Target.of(plain(y), metric, positive)
-    target = kind.encode(y.iloc[:_TRIED].to_numpy())
-    scores = torch.randn(len(target), kind.outputs, generator=torch.Generator().manual_seed(0))
-    scores = scores.squeeze(-1) if kind.kind == "binary" else scores
     candidates = usual_methods(metric) if text is None else [ORDINARY, *method_names()]
-    fitting = [name for name in candidates if takes(name, kind.meant(metric), scores, target)]
+    fitting = [name for name in candidates if takes(name, kind.meant(metric), kind.kind)]
     return list(dict.fromkeys([ORDINARY, *fitting, "auto"]))
 
 

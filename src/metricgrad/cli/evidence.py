@@ -7,8 +7,8 @@ from torch import Tensor
 from metricgrad.surrogates import Surrogate, UniLoss, rank_correlation
 from metricgrad.surrogates.elements import is_multilabel
 from metricgrad.training import Fit
-from metricgrad.training.candidates import Contender, ordinary
-from metricgrad.training.judging import bootstrap
+from metricgrad.training.candidates import Candidate, ordinary_candidate
+from metricgrad.training.validation import bootstrap
 
 _KEPT = 100_000  # items of each kind
 
@@ -44,9 +44,9 @@ class Relaxed(Surrogate):
 
 def gather(fit: Fit, x: Tensor, y: Tensor) -> dict[str, np.ndarray]:
     """Scores, decisions and targets, of test and validation data, as arrays by name."""
-    x, live = x[:_KEPT], fit.seen.live
+    x, live = x[:_KEPT], fit.validation.live
     found = {"test_target": y[:_KEPT].numpy()}
-    found["valid_target"] = fit.seen.target[live].numpy()[:_KEPT]
+    found["valid_target"] = fit.validation.target[live].numpy()[:_KEPT]
     for name, trained in fit.finalists.items():
         scores = trained.scores(x)
         found[f"test_{name}"] = scores.numpy()
@@ -55,9 +55,9 @@ def gather(fit: Fit, x: Tensor, y: Tensor) -> dict[str, np.ndarray]:
         )
         if decides:  # a metric of order asks for no decision
             found[f"decided_{name}"] = trained.predict(x).numpy()
-        entry = fit.decision.ordinary if name == "cross_entropy" else fit.decision.challenger
-        assert entry is not None
-        found[f"valid_{name}"] = entry.scores[live].numpy()[:_KEPT]
+        trial = fit.decision.ordinary if name == "cross_entropy" else fit.decision.challenger
+        assert trial is not None
+        found[f"valid_{name}"] = trial.scores[live].numpy()[:_KEPT]
     return {**found, **_alignment(fit)}
 
 
@@ -67,14 +67,16 @@ def _alignment(fit: Fit) -> dict[str, np.ndarray]:
         return {}
     metric, decision = fit.metric, fit.decision
     best = decision.challenger or decision.winner
-    shown: dict[str, Contender] = {"cross-entropy": ordinary(metric, fit.seen.where is not None)}
-    if best.contender.method not in ("cross_entropy", "bilevel"):
-        shown[str(best.contender)] = best.contender
+    shown: dict[str, Candidate] = {
+        "cross-entropy": ordinary_candidate(metric, fit.validation.where is not None)
+    }
+    if best.candidate.method not in ("cross_entropy", "bilevel"):
+        shown[str(best.candidate)] = best.candidate
     found: dict[str, np.ndarray] = {"aligned_names": np.asarray(list(shown))}
-    for number, contender in enumerate(shown.values()):
-        scale = contender.scale(metric)
+    for number, candidate in enumerate(shown.values()):
+        scale = candidate.scale(metric)
         sets = [each._replace(scores=scale * each.scores) for each in fit.score_sets]
-        loss = contender.loss(metric, 0)
+        loss = candidate.loss(metric, 0)
         loss = Relaxed(loss) if isinstance(loss, UniLoss) else loss
         try:
             ranked = rank_correlation(

@@ -120,24 +120,24 @@ def classifier(asked: dict[str, Any], y: Any, method: str, *, progress: bool) ->
 def outcome(model: MetricClassifier, metric: Metric, x: Tensor, y: Tensor) -> dict[str, Any]:
     """The result of a run on test data, ready for JSON."""
     found, decision = model.fit_, model.fit_.decision
-    entries = {"cross_entropy": decision.ordinary, "challenger": decision.challenger}
+    trials = {"cross_entropy": decision.ordinary, "challenger": decision.challenger}
     winner = "challenger" if decision.winner is decision.challenger else "cross_entropy"
     bounds = intervals(found, x, y)
     finalists = {
         name: {
-            "method": str(entry.contender),
-            "validation": entry.value,
+            "method": str(trial.candidate),
+            "validation": trial.value,
             "test": found.finalists[name].measure(x, y),
             "interval": bounds[name],
-            "threshold": None if entry.threshold is None else entry.threshold.tolist(),
-            "rate": entry.rate,
-            "epoch": entry.epoch,
+            "threshold": None if trial.threshold is None else trial.threshold.tolist(),
+            "rate": trial.rate,
+            "epoch": trial.epoch,
             "curve": [
-                [None if value != value else value for value in row] for row in entry.curve.tolist()
+                [None if value != value else value for value in row] for row in trial.curve.tolist()
             ],
         }
-        for name, entry in entries.items()
-        if entry is not None
+        for name, trial in trials.items()
+        if trial is not None
     }
     return {
         "command": shlex.join(["metricgrad", *sys.argv[1:]]),
@@ -161,16 +161,16 @@ def outcome(model: MetricClassifier, metric: Metric, x: Tensor, y: Tensor) -> di
 
 
 def tried(found: Fit) -> list[dict[str, Any]]:
-    """Every entrant with its value on validation data."""
+    """Every trial with its value on validation data."""
     return [
         {
-            "method": str(entry.contender),
-            "rate": entry.rate,
-            "epochs": entry.epochs,
-            "epoch": entry.epoch,
-            "value": entry.value,
+            "method": str(trial.candidate),
+            "rate": trial.rate,
+            "epochs": trial.epochs,
+            "epoch": trial.epoch,
+            "value": trial.value,
         }
-        for entry in found.entries
+        for trial in found.trials
     ]
 
 

@@ -24,8 +24,11 @@ def calibrated(fit: Fit, kind: str) -> tuple[float, Tensor]:
     """
     if kind != "binary":
         return 1.0, torch.zeros(()) if fit.threshold is None else fit.threshold
-    live = fit.seen.live
-    scores, truth = fit.decision.winner.scores[live].double().numpy(), fit.seen.target[live].numpy()
+    live = fit.validation.live
+    scores, truth = (
+        fit.decision.winner.scores[live].double().numpy(),
+        fit.validation.target[live].numpy(),
+    )
     line = LogisticRegression(C=1e4).fit(scores.reshape(-1, 1), truth)
     slope, shift = float(line.coef_[0, 0]), float(line.intercept_[0])
     if slope <= 0:  # the scores say nothing of the target

@@ -14,7 +14,7 @@ from metricgrad.estimators.preparing import Preparation
 from metricgrad.metrics import metric as to_metric
 from metricgrad.surrogates import Surrogate
 from metricgrad.training import Fit, fit
-from metricgrad.training.feeding import Items
+from metricgrad.training.data import Items
 
 
 class MetricRanker(BaseEstimator):

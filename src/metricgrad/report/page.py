@@ -14,7 +14,6 @@ import torch
 
 from metricgrad.metrics.registry import metric_from_config
 from metricgrad.report import plots
-from metricgrad.training.judging import at_threshold
 
 _SCALE = 0.62  # of a picture's own pixels
 _STYLE = """
@@ -199,7 +198,7 @@ def _thresholds(
     metric = metric_from_config(result["metric_config"])
 
     def value(scores: np.ndarray, truth: np.ndarray, cut: float) -> float:
-        moved, values = at_threshold(metric, torch.tensor(cut), torch.from_numpy(scores))
+        moved, values = metric.at_threshold(torch.tensor(cut), torch.from_numpy(scores))
         return float(moved(values, torch.from_numpy(truth)))
 
     valid = {labels[each]: evidence[f"valid_{each}"] for each in labels}
