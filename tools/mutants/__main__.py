@@ -16,7 +16,10 @@ from tools.mutants.project import Project
 from tools.mutants.sites import Site
 
 PACKAGES = ["metrics", "surrogates", "training", "estimators"]
-PRELOADED = ["torch", "numpy", "sklearn.metrics", "pandas", "hypothesis"]
+# What the package and its tests import, or the children would spend seconds on it each.
+PRELOADED = ["torch", "torch._dynamo", "torchmetrics", "sklearn.metrics", "pandas", "hypothesis"]
+PRELOADED += ["sklearn.utils.estimator_checks", "typer.testing", "sacrebleu", "matplotlib.pyplot"]
+PRELOADED += ["rouge_score.rouge_scorer", "rapidfuzz", "safetensors.torch"]
 LIMIT = 900.0  # seconds after which a child is ended, even if it only waits
 HEAD = """# Mutants that the tests do not notice
 

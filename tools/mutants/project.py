@@ -68,7 +68,7 @@ class Project:
         names = {path.name for path in (self.source / package).glob("*/")}
         for path in self.modules(package):
             names |= {getattr(node, "name", "") for node in ast.parse(path.read_text()).body}
-        # Of what the package defines, only what can be reached at the top, as in `mg.fit`, names it.
+        # Only what can be reached at the top, as `mg.fit` can, tells that a test is about it.
         names &= set(re.findall(r"\w+", (self.source / "__init__.py").read_text()))
         names -= {path.stem for path in self.source.iterdir()}
         names.add(package)
