@@ -56,6 +56,7 @@ def learn(
     ] = False,
 ) -> None:
     """Learn a loss by rank correlation with a metric (ReLoss); `mg.load_surrogate` reads it."""
+    from metricgrad.storage import write_json
     from metricgrad.training.recipes import as_shipped, read_scores, teach
 
     with plain_errors():
@@ -69,7 +70,7 @@ def learn(
         typed += [] if penalty is None else [f"--penalty {penalty:g}"]
         taught.card["command"] = " ".join([taught.card["command"], *typed])
         taught.loss.save(out)
-        card.write_text(json.dumps(taught.card, indent=2) + "\n")
+        write_json(card, taught.card, indent=2)
     if as_json:
         typer.echo(json.dumps(taught.card, indent=2))
     else:

@@ -278,7 +278,8 @@ class MetricClassifier(ClassifierMixin, BaseEstimator):
         checks: dict[str, Any] = {"ensure_all_finite": "allow-nan", "dtype": "numeric"}
         if not reset:
             return validate_data(self, x, reset=False, **checks), None
-        return validate_data(self, x, y, reset=True, multi_output=True, **checks)
+        table, y = validate_data(self, x, y, reset=True, multi_output=True, **checks)
+        return table, y
 
     def _folds(self, target: Tensor) -> int | None:
         """As many folds as asked for, but no more than the rarest class has items."""

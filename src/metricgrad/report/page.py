@@ -7,6 +7,7 @@ import shlex
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from metricgrad.storage import write_text
 from metricgrad.studies.settings import RunConfig
 
 _SCALE = 0.62  # shown width of a figure over its own; one for all, so that letters agree
@@ -97,7 +98,5 @@ def write(path: Path, title: str, about: str, verdict: str, sections: list[str])
         f'<p class="verdict">{html.escape(verdict)}</p>{"".join(sections)}'
         '<p class="quiet">metricgrad: train on the metric you report.</p></main></body></html>\n'
     )
-    partial = path.with_suffix(".partial")
-    partial.write_text(text, encoding="utf-8")
-    partial.replace(path)
+    write_text(path, text)
     return path

@@ -14,7 +14,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import torch
 from scipy.stats import t as student
 
 from metricgrad.estimators.target import Target, plain
@@ -27,7 +26,6 @@ from metricgrad.studies.splits import LabelledTable, TableRows, load_table, stra
 from metricgrad.training.candidates import ORDINARY, method_names, takes, usual_methods
 
 _APART = 1000  # between the seeds of splits, so that the next --seed shares none of them
-_TRIED = 100
 
 
 def compare(
@@ -173,10 +171,8 @@ def methods_to_compare(text: str | None, metric: Metric, y: Any, positive: Any) 
                 f"choose from all, {', '.join(known)}"
             )
         return list(dict.fromkeys([ORDINARY, *names]))
-    kind = Target.of(plain(y), metric, positive)
-    target = kind.encode(y.iloc[:_TRIED].to_numpy())
-    scores = torch.randn(len(target), kind.outputs, generator=torch.Generator().manual_seed(0))
-    scores = scores.squeeze(-1) if kind.kind == "binary" else scores
+    kinds = Target.of(plain(y), metric, positive)
     candidates = usual_methods(metric) if text is None else [ORDINARY, *method_names()]
-    fitting = [name for name in candidates if takes(name, kind.meant(metric), scores, target)]
+    trained_for = kinds.metric_for(metric)
+    fitting = [name for name in candidates if takes(name, trained_for, kinds.kind)]
     return list(dict.fromkeys([ORDINARY, *fitting, "auto"]))

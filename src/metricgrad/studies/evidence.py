@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from metricgrad.studies.results import Interval, Role
+from metricgrad.studies.results import Interval
 from metricgrad.surrogates import Surrogate, UniLoss, rank_correlation
 from metricgrad.training import Fit
 from metricgrad.training.candidates import Candidate, ordinary_candidate
@@ -47,7 +47,7 @@ class Evidence:
 
     test_target: np.ndarray
     validation_target: np.ndarray
-    finalists: dict[Role, FinalistScores]
+    finalists: dict[str, FinalistScores]
     alignments: list[LossAlignment]
 
     def save(self, path: Path) -> None:
@@ -72,12 +72,11 @@ class Evidence:
         """Reads what `save` wrote."""
         with np.load(path, allow_pickle=False) as file:
             found = dict(file)
-        roles: list[Role] = ["cross_entropy", "challenger"]
         finalists = {
             role: FinalistScores(
                 found[f"test_{role}"], found[f"valid_{role}"], found.get(f"decided_{role}")
             )
-            for role in roles
+            for role in ("cross_entropy", "challenger")
             if f"test_{role}" in found
         }
         alignments = [
@@ -118,7 +117,7 @@ def gather_evidence(fit: Fit, x: Tensor, y: Tensor) -> Evidence:
     x = x[:_KEPT]
     live = fit.validation.live
     trials = {"cross_entropy": fit.decision.ordinary, "challenger": fit.decision.challenger}
-    finalists: dict[Role, FinalistScores] = {}
+    finalists: dict[str, FinalistScores] = {}
     for role, trial in trials.items():
         if trial is None:
             continue

@@ -16,6 +16,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from metricgrad.storage import write_json
 from metricgrad.studies.results import ComparisonResult, RunResult
 from metricgrad.studies.settings import ComparisonSettings, RunConfig, RunSettings, versions
 
@@ -77,9 +78,7 @@ class RunFolder:
 
     def write(self, name: str, content: Any) -> None:
         """Writes a JSON file, whole or not at all."""
-        partial = self.path / f"{name}.partial"
-        partial.write_text(json.dumps(content, indent=2, allow_nan=False) + "\n")
-        partial.replace(self.path / name)
+        write_json(self.path / name, content, indent=2)
 
     def finish(self, result: RunResult | ComparisonResult) -> None:
         """Writes the result, and removes the checkpoints unless the run can continue."""
