@@ -11,8 +11,10 @@ import pytest
 from sklearn.datasets import dump_svmlight_file
 
 import metricgrad as mg
-from metricgrad.cli.options import folder_name, named_metric, seconds, widths
-from metricgrad.cli.reading import bundled, read_table
+from metricgrad.cli.options import seconds, widths
+from metricgrad.studies import ComparisonSettings, RunSettings
+from metricgrad.studies.settings import named_metric
+from metricgrad.studies.tables import bundled_table, read_table
 from tests.commands import QUICK, run, table, train
 
 # ------------------------------------------------------------------------------------------------------------
@@ -66,7 +68,7 @@ def test_the_model_predicts_what_was_measured(data: Path, tmp_path: Path) -> Non
     assert list(predictions.columns) == ["prediction", "probability of no", "probability of yes"]
     again = run("predict", tmp_path / "run", test, "--out", tmp_path / "found.csv")
     assert again.exit_code == 2
-    assert "is there already" in again.output
+    assert "exists already" in again.output
 
 
 def test_test_data_never_influences_the_model(data: Path, tmp_path: Path) -> None:
@@ -172,7 +174,7 @@ def spoiled(tmp_path: Path, kind: str) -> tuple[Path, tuple[str, ...]]:
         ("empty file", "data.csv is empty"),
         ("no rows", "has columns but no rows"),
         ("broken parquet", "data.parquet cannot be read as parquet"),
-        ("another kind", "is of no kind that can be read; pass CSV"),
+        ("another kind", "is not a kind of file that can be read; pass CSV"),
         ("one of a class", "class 'yes' of column 'label' is in 1 rows only"),
         ("positive", "--positive must be one of no, yes; got maybe"),
         ("hidden", "--hidden must be widths such as 100,30,10, or none; got 'big'"),
@@ -219,7 +221,7 @@ def test_prediction_refuses_what_it_cannot_predict(data: Path, tmp_path: Path) -
     mixed.loc[:3, "label"] = "perhaps"
     mixed.to_csv(tmp_path / "new.csv", index=False)
     unseen = run("predict", tmp_path / "run", tmp_path / "new.csv", "--target", "label")
-    assert (unseen.exit_code, "classes that training did not: 'perhaps'" in unseen.output) == (
+    assert (unseen.exit_code, "classes that training did not have: 'perhaps'" in unseen.output) == (
         2,
         True,
     )
@@ -236,13 +238,13 @@ def test_rows_without_a_target_are_left_out_and_told(tmp_path: Path) -> None:
 
 
 def test_widths_and_times() -> None:
-    assert widths("100, 30") == [100, 30]
-    assert widths("none") == []
+    assert widths("100, 30") == (100, 30)
+    assert widths("none") == ()
     assert [seconds(text) for text in ("90s", "2m", "1h", "7", None)] == [90, 120, 3600, 7, None]
 
 
 def test_bundled_data_is_imbalanced() -> None:
-    assert 0.05 < bundled()["target"].mean() < 0.15
+    assert 0.05 < bundled_table()["target"].mean() < 0.15
 
 
 def test_columns_can_be_left_out(tmp_path: Path) -> None:
@@ -317,7 +319,10 @@ def test_a_model_that_was_trained_on_an_array_predicts_a_table(tmp_path: Path) -
 def test_a_metric_with_options(data: Path, tmp_path: Path) -> None:
     assert named_metric("fbeta:beta=2") == mg.metric("fbeta", beta=2)
     assert named_metric("f1:average=micro") == mg.metric("f1", average="micro")
-    assert folder_name("data", "fbeta:beta=2") == "data-fbeta-beta-2"
+    settings = {"data": "some/data.csv.gz", "metric": "fbeta:beta=2"}
+    assert RunSettings(**settings).folder_name == "data-fbeta-beta-2"
+    assert ComparisonSettings(**settings).folder_name == "data-fbeta-beta-2-compared"
+    assert RunSettings(metric="f1").folder_name == "digits-f1"
     with pytest.raises(ValueError, match="takes options as in fbeta:beta=2; got 'fbeta:2'"):
         named_metric("fbeta:2")
     found = train(
@@ -347,10 +352,10 @@ def test_which_class_is_positive_is_told(data: Path, tmp_path: Path) -> None:
         "--positive",
     )
     rare = run(*options, "yes", "--out", tmp_path / "yes").output.replace("\n", " ")
-    assert "positive is yes, 25.3 % of test rows" in rare
-    assert "for the other" not in rare
+    assert "Positive is yes, 25.3 % of the test rows." in rare
+    assert "other class" not in rare
     often = run(*options, "no", "--out", tmp_path / "no").output.replace("\n", " ")
-    assert "of test rows; --positive yes for the other" in often
+    assert "of the test rows. Pass --positive yes for the other class." in often
     assert "positive is no, 74.7 %" in (tmp_path / "no" / "report.html").read_text()
 
 
@@ -364,7 +369,7 @@ def test_which_class_is_positive_is_told(data: Path, tmp_path: Path) -> None:
         ),
         pytest.param(
             lambda frame: frame.assign(label="maybe"),
-            "classes that the training data has not",
+            "classes that the training data does not have",
             id="class",
         ),
         pytest.param(
