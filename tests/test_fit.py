@@ -8,8 +8,8 @@ from sklearn.metrics import f1_score
 from torch import Tensor, nn
 
 import metricgrad as mg
-from metricgrad.training.candidates import BASELINES, contenders, method_names
-from metricgrad.training.feeding import Items, cut
+from metricgrad.training.candidates import BASELINES, candidates_of, method_names
+from metricgrad.training.data import Items, cut
 from tests.fitting import linear, made, quick, weights
 from tests.trainings import seeded
 
@@ -31,7 +31,7 @@ def test_every_method_learns(method: str) -> None:
 
 
 def test_a_bilevel_loss_trains_along(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("metricgrad.training.joint_heat._UNIVERSAL_STEPS", 200)
+    monkeypatch.setattr("metricgrad.training.joint_trials._UNIVERSAL_STEPS", 200)
     found = quick(linear(), made(), method="bilevel", folds=1)
     assert found.value > 0.6
     assert found.method == "bilevel"
@@ -56,10 +56,10 @@ def test_a_surrogate_can_be_passed() -> None:
 
 
 def test_options_replace_what_would_be_tried() -> None:
-    assert len(contenders("uniloss", mg.metric("f1"))) == 6
+    assert len(candidates_of("uniloss", mg.metric("f1"))) == 6
     assert {
         entrant.options["slope"]
-        for entrant in contenders("uniloss", mg.metric("f1"), {"slope": 4.0})
+        for entrant in candidates_of("uniloss", mg.metric("f1"), {"slope": 4.0})
     } == {4.0}
     found = quick(linear(), made(), method="focal", options={"gamma": 1.0})
     assert "gamma 1" in found.method
@@ -207,7 +207,7 @@ def test_what_is_trained_on_can_be_predicted() -> None:
 
 
 def test_a_surrogate_that_is_passed_is_not_changed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("metricgrad.training.joint_heat._UNIVERSAL_STEPS", 20)
+    monkeypatch.setattr("metricgrad.training.joint_trials._UNIVERSAL_STEPS", 20)
     loss = mg.BilevelLoss("f1", generator=seeded())
     before = {name: value.clone() for name, value in loss.state_dict().items()}
     quick(linear(), made(), method=loss, folds=1)
@@ -233,7 +233,7 @@ def test_a_usual_loss_that_does_not_take_many_classes_stays_away(metric: str) ->
     x, _ = made()
     classes = (x[:, 0] > 0).long() + (x[:, 1] > 0.5).long()
     found = quick(linear(3), (x, classes), metric=metric, epochs=2, folds=1)
-    assert {entry.contender.method for entry in found.entries} == {"cross_entropy", "uniloss"}
+    assert {trial.candidate.method for trial in found.trials} == {"cross_entropy", "uniloss"}
 
 
 def test_a_loss_with_memory_may_be_passed() -> None:

@@ -9,8 +9,8 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 import metricgrad as mg
-from metricgrad.training.feeding import Drawing, Items, Loader, cut, to_feed
-from metricgrad.training.ground import Plan, to_ground
+from metricgrad.training.data import Drawing, Items, Loader, cut, to_feed
+from metricgrad.training.split import SplitPlan, split_data
 from tests.fitting import Data, Squares, linear, made, quick, same
 
 
@@ -114,7 +114,7 @@ def test_a_dataset_smaller_than_a_batch_is_trained_on_and_cut_by_itself() -> Non
     found = quick(model, Squares(made(200)), method="cross_entropy", epochs=20)
     assert not torch.equal(model.weight, before)
     assert found.value > 0.6
-    assert found.seen.target.numel() == 40
+    assert found.validation.target.numel() == 40
     feed = to_feed("train", Squares(made(300)), 256)
     assert isinstance(feed, Loader)
     assert [len(batch.y[0]) for batch in feed.epoch(0, 0, 1)] == [150, 150]
@@ -188,9 +188,9 @@ def test_a_validation_loader_may_not_shuffle_by_itself() -> None:
 
 def test_very_many_validation_items_are_looked_at_at_random() -> None:
     target = (torch.arange(60_000) >= 55_000).long()  # sorted: the first 50,000 are of one class
-    plan = Plan(mg.metric("f1"), tune=True, batch=64, balanced=False, folds=None, share=0.2)
-    _, ground = to_ground(Items(*made()), Items(torch.zeros(60_000, 5), target), plan, 0)
-    assert ground.judge.seen.target.float().mean().item() == pytest.approx(1 / 12, rel=0.05)
+    plan = SplitPlan(mg.metric("f1"), tune=True, batch=64, balanced=False, folds=None, share=0.2)
+    _, split = split_data(Items(*made()), Items(torch.zeros(60_000, 5), target), plan, 0)
+    assert split.validation.items.target.float().mean().item() == pytest.approx(1 / 12, rel=0.05)
 
 
 def test_one_cut_has_every_class_on_both_sides() -> None:
@@ -210,7 +210,7 @@ def test_a_dataset_is_cut_class_by_class_and_few_positives_are_warned_of() -> No
         match="validation data has 1 items of its rarest class, on which choices are half",
     ):
         found = quick(linear(), Squares((x, rare)), method="cross_entropy")
-    assert found.seen.target.sum() == 1
+    assert found.validation.target.sum() == 1
     with pytest.raises(ValueError, match="all 300 targets are 0: there is nothing to tell apart"):
         quick(linear(), Squares((x, torch.zeros(300, dtype=torch.long))))
 

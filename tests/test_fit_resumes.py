@@ -9,22 +9,22 @@ from torch import Tensor, nn
 
 import metricgrad as mg
 from metricgrad import storage
-from metricgrad.training import heat
+from metricgrad.training import trial_group
 from tests.fitting import linear, made, quick, same
 
 
 def stop_after(monkeypatch: pytest.MonkeyPatch, looks: int, error: type[BaseException]) -> None:
     """Raises after so many looks at validation data."""
-    count, look = 0, heat.Heat._look
+    count, look = 0, trial_group.TrialGroup._look
 
-    def counting(self: heat.Heat, mean: Tensor) -> None:
+    def counting(self: trial_group.TrialGroup, mean: Tensor) -> None:
         nonlocal count
         look(self, mean)
         count += 1
         if count == looks:
             raise error
 
-    monkeypatch.setattr(heat.Heat, "_look", counting)
+    monkeypatch.setattr(trial_group.TrialGroup, "_look", counting)
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import torch
 
 import metricgrad as mg
 from metricgrad.metrics.confusion import ConfusionMetric
-from metricgrad.metrics.threshold import bagged_threshold
+from metricgrad.metrics.threshold import bagged_threshold, stable_threshold
 
 DECIDED = [
     name
@@ -130,7 +130,7 @@ def test_functions_are_tried_where_decisions_change() -> None:
         with pytest.raises((ValueError, TypeError), match="candidates must be"):
             mg.best_threshold(scores, target, f1, candidates=wrong)  # type: ignore[arg-type]
     labels = mg.from_function(sk.f1_score, multilabel=True)
-    with pytest.raises(ValueError, match="a threshold belongs to binary scores"):
+    with pytest.raises(ValueError, match="f1_score decides at no threshold"):
         mg.best_threshold(torch.zeros(5, 3), torch.zeros(5, 3), labels)
 
 
@@ -173,7 +173,7 @@ def test_metrics_without_a_threshold_say_so() -> None:
             ValueError, match=f"{name} depends on the order of the scores alone, .* such as 'f1'"
         ):
             mg.best_threshold(scores, target, name)
-    with pytest.raises(ValueError, match="bleu does not decide at a threshold"):
+    with pytest.raises(ValueError, match="bleu decides at no threshold"):
         mg.best_threshold(scores, target, "bleu")
     with pytest.raises(
         ValueError, match=r"f1 of 3 classes takes the highest score, .* got scores \[5, 3\]"
@@ -215,3 +215,38 @@ def test_a_bagged_threshold_is_steadier_than_the_best() -> None:
         plain.append(mg.best_threshold(scores, target, metric))
         bagged.append(bagged_threshold(scores, target, metric, 64, generator))
     assert torch.stack(bagged).std() < 0.95 * torch.stack(plain).std()
+
+
+def test_a_stable_threshold_is_the_median_of_draws_while_items_are_few() -> None:
+    """64 draws of up to 250,000 items in all, seed 0; from 31,251 items on the best threshold."""
+    generator = torch.Generator().manual_seed(2)
+
+    def drawn(scores: torch.Tensor, target: torch.Tensor, draws: int) -> torch.Tensor:
+        seeded = torch.Generator().manual_seed(0)
+        return bagged_threshold(scores, target, f1, draws, seeded)
+
+    f1 = mg.metric("f1")
+    assert isinstance(f1, ConfusionMetric)
+    for size, draws in ((40, 64), (5_000, 50), (31_250, 8)):
+        scores = torch.randn(size, generator=generator)
+        target = (scores + torch.randn(size, generator=generator) > 0.5).long()
+        found = stable_threshold(scores, target, f1)
+        assert found == drawn(scores, target, draws) != mg.best_threshold(scores, target, f1)
+    scores = torch.randn(31_251, generator=generator)
+    target = (scores + torch.randn(31_251, generator=generator) > 0.5).long()
+    assert stable_threshold(scores, target, f1) == mg.best_threshold(scores, target, f1)
+
+
+def test_a_stable_threshold_serves_labels_and_functions() -> None:
+    generator = torch.Generator().manual_seed(2)
+    scores = torch.randn(300, 3, generator=generator)
+    target = (scores + torch.randn(300, 3, generator=generator) > 0.5).long()
+    found = stable_threshold(scores, target, mg.metric("f1", multilabel=True))
+    assert found.shape == (3,)
+    assert found[0] == stable_threshold(scores[:, 0], target[:, 0], mg.metric("f1"))
+    assert found.unique().numel() == 3
+    micro = stable_threshold(scores, target, mg.metric("f1", multilabel=True, average="micro"))
+    assert micro == stable_threshold(scores.flatten(), target.flatten(), mg.metric("f1"))
+    function = mg.from_function(lambda s, y: sk.f1_score(y, s > 0), arrays=True)
+    tried = mg.best_threshold(scores[:, 0], target[:, 0], function, candidates=200)
+    assert stable_threshold(scores[:, 0], target[:, 0], function) == tried

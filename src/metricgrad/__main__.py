@@ -1,4 +1,4 @@
-"""The `metricgrad` command, or word of what to install for it: the library itself needs none of the `app` extra."""
+"""The `metricgrad` command, or what to install for it; the library needs no `app` extra."""
 
 import sys
 
@@ -11,7 +11,8 @@ def main() -> None:
         if missing.name not in ("typer", "rich"):
             raise
         sys.exit(
-            f"The metricgrad command needs {missing.name}. Install it with: pip install 'metricgrad[app]'"
+            f"The metricgrad command needs {missing.name}. "
+            "Install it with: pip install 'metricgrad[app]'"
         )
     app()
 

@@ -1,4 +1,4 @@
-"""Progress bars for work of more than a few seconds, where someone is looking: on a terminal that has rich."""
+"""Progress bars for work of more than a few seconds, shown only on a terminal that has rich."""
 
 import importlib.util
 import sys
@@ -10,16 +10,7 @@ Tell = Callable[..., None]
 
 @contextmanager
 def progress(title: str, total: int, shown: bool = True) -> Iterator[Tell]:
-    """A bar to advance while work is done.
-
-    Args:
-        title: what is being done.
-        total: number of steps.
-        shown: False shows nothing; nor does a place that is no terminal.
-
-    Yields:
-        `tell(advance, note)`: moves the bar on and changes the note behind it.
-    """
+    """Yields `tell(advance, note)`, which advances a bar of `total` steps and replaces its note."""
     if not (shown and sys.stderr.isatty() and importlib.util.find_spec("rich")):
         yield lambda advance=1, note="": None
         return
@@ -37,9 +28,8 @@ def progress(title: str, total: int, shown: bool = True) -> Iterator[Tell]:
         BarColumn(),
         MofNCompleteColumn(),
         TimeRemainingColumn(),
+        TextColumn("{task.fields[note]}"),
     )
-    with Progress(
-        *columns, TextColumn("{task.fields[note]}"), console=Console(stderr=True), transient=True
-    ) as bars:
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bars:
         bar = bars.add_task(title, total=total, note="")
         yield lambda advance=1, note="": bars.update(bar, advance=advance, note=note)

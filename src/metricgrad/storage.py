@@ -1,6 +1,13 @@
-"""Files of tensors: safetensors with a JSON header, written whole or not at all, never pickle."""
+"""Files that are written completely or not at all: text, JSON, and tensors with a JSON header.
+
+A new file is written under a temporary name beside the old one and replaces it only when it is
+complete. A crash or a full disk therefore never leaves half a file. Tensors are stored as
+safetensors, never as pickle.
+"""
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -9,41 +16,43 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 
-def write_tensors(path: str | Path, tensors: dict[str, Tensor], kind: str, header: Any) -> None:
-    """Writes tensors and a header; OSError where that fails, as on a full disk, and what was there before stays.
-
-    Args:
-        path: where to; an existing file is replaced only once the new one is complete.
-        tensors: by name.
-        kind: what the file is, by which a reader knows it.
-        header: ready for JSON.
-    """
+@contextmanager
+def complete_file(path: str | Path) -> Iterator[Path]:
+    """Yields a temporary path to write to; it replaces `path` unless writing fails."""
     partial = Path(path).with_name(Path(path).name + ".partial")
     try:
+        yield partial
+        partial.replace(path)
+    except (SafetensorError, OSError) as error:
+        partial.unlink(missing_ok=True)
+        raise OSError(
+            f"{path} could not be written: {error}. What was there before has not changed"
+        ) from None
+
+
+def write_text(path: str | Path, text: str) -> None:
+    """Writes text, in UTF-8."""
+    with complete_file(path) as partial:
+        partial.write_text(text, encoding="utf-8")
+
+
+def write_json(path: str | Path, content: Any, indent: int | None = None) -> None:
+    """Writes what JSON can hold; ValueError for NaN and infinity, which it cannot."""
+    write_text(path, json.dumps(content, indent=indent, allow_nan=False) + "\n")
+
+
+def write_tensors(path: str | Path, tensors: dict[str, Tensor], kind: str, header: Any) -> None:
+    """Writes tensors by name, and a JSON header under the key `kind`, by which readers know it."""
+    with complete_file(path) as partial:
         save_file(
             {name: tensor.contiguous() for name, tensor in tensors.items()},
             partial,
             {kind: json.dumps(header)},
         )
-        partial.replace(path)
-    except (SafetensorError, OSError) as error:
-        partial.unlink(missing_ok=True)
-        raise OSError(
-            f"{path} could not be written: {error}. What was there before is as it was"
-        ) from None
 
 
 def read_tensors(path: str | Path, kind: str, name: str) -> tuple[dict[str, Tensor], Any]:
-    """What `write_tensors` wrote; ValueError says what is wrong with a file.
-
-    Args:
-        path: the file.
-        kind: what it must be.
-        name: of that, for messages.
-
-    Returns:
-        The tensors and the header.
-    """
+    """The tensors and the header that `write_tensors` wrote; `name` says in errors what it is."""
     if not Path(path).is_file():
         raise FileNotFoundError(f"there is no {name} {path}")
     try:

@@ -1,13 +1,16 @@
-"""The command itself: what all its parts share."""
+"""The application that commands register with, and how a command says what is wrong."""
 
-from typing import NoReturn
+import shlex
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.metadata import version
+from typing import Annotated, NoReturn
 
 import typer
-from rich.console import Console
 
 app = typer.Typer(
     name="metricgrad",
-    help="Train on the metric you report.",
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode="markdown",
@@ -15,15 +18,44 @@ app = typer.Typer(
 )
 
 
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"metricgrad {version('metricgrad')}")
+        raise typer.Exit
+
+
 @app.callback()
-def root() -> None:
+def root(
+    show: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_show_version, is_eager=True, help="Print the version and exit."
+        ),
+    ] = False,
+) -> None:
     """Train on the metric you report."""
 
 
 def refuse(message: str) -> NoReturn:
-    """Ends the command with one sentence of what is wrong, and exit code 2."""
-    Console(stderr=True).print(message, style="red", markup=False, highlight=False, soft_wrap=True)
+    """Ends the command with one sentence that says what is wrong, and exit code 2."""
+    typer.secho(message, fg="red", err=True)
     raise typer.Exit(2)
+
+
+@contextmanager
+def plain_errors(interrupted: str = "Stopped.") -> Iterator[None]:
+    """Turns errors into one sentence each; RuntimeError is training that diverged."""
+    try:
+        yield
+    except (ValueError, OSError, RuntimeError) as error:
+        refuse(str(error))
+    except KeyboardInterrupt:
+        refuse(interrupted)
+
+
+def command_line() -> str:
+    """The command as it was typed."""
+    return shlex.join(["metricgrad", *sys.argv[1:]])
 
 
 def examples(*commands: str) -> str:

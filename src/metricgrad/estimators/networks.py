@@ -1,4 +1,4 @@
-"""The networks of the estimators: fully connected, or linear."""
+"""The networks of the estimators: fully connected layers, or a linear model."""
 
 import itertools
 from collections.abc import Iterable
@@ -10,31 +10,37 @@ from torch import nn
 
 
 def widths(hidden: Any) -> tuple[int, ...]:
-    """Widths of hidden layers, as the user passed them; ValueError for anything else."""
+    """Widths of hidden layers as the user passed them: several, or one number."""
     several = (hidden,) if isinstance(hidden, int | np.integer) else hidden
     if not isinstance(several, Iterable) or not all(
-        isinstance(w, int | np.integer) and w > 0 for w in several
+        isinstance(width, int | np.integer) and width > 0 for width in several
     ):
         raise ValueError(
-            f"hidden must be widths of layers, such as (100, 30), or () for a linear model; got {hidden!r}"
+            "hidden must be widths of layers, such as (100, 30), or () for a linear model; "
+            f"got {hidden!r}"
         )
     return tuple(int(width) for width in several)
 
 
 def perceptron(inputs: int, hidden: tuple[int, ...], outputs: int, seed: int) -> nn.Sequential:
-    """Linear layers with ReLU between them; several are started as scikit-learn starts its networks.
+    """Linear layers with ReLU between them, started as scikit-learn starts its networks.
 
-    torch's own start has smaller weights; in a narrow last layer most units then begin next to 0,
-    and a few steps towards the majority class can switch all of them off for good.
+    torch's own start has smaller weights. In a narrow last layer most units then begin next to 0,
+    and a few steps towards the majority class can switch all of them off for good. A linear model
+    keeps torch's start.
 
     Args:
-        inputs: number of features.
-        hidden: widths of the hidden layers; none is a linear model.
-        outputs: number of scores.
-        seed: of the weights.
+        inputs: Number of features.
+        hidden: Widths of the hidden layers; none gives a linear model.
+        outputs: Number of scores.
+        seed: Decides the initial weights.
 
     Returns:
         The network.
+
+    Example:
+        >>> [tuple(each.shape) for each in perceptron(4, (8,), 1, 0).parameters()]
+        [(8, 4), (8,), (1, 8), (1,)]
     """
     layers: list[nn.Module] = []
     with torch.random.fork_rng(devices=[]):

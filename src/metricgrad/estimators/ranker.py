@@ -1,4 +1,4 @@
-"""A ranker for scikit-learn: documents of queries, in the order that a ranking metric wants."""
+"""A scikit-learn ranker: it orders the documents of a query for a ranking metric."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Self
@@ -9,43 +9,46 @@ from sklearn.base import BaseEstimator
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
+from metricgrad.estimators.features import Preparation
 from metricgrad.estimators.networks import perceptron, widths
-from metricgrad.estimators.preparing import Preparation
 from metricgrad.metrics import metric as to_metric
 from metricgrad.surrogates import Surrogate
 from metricgrad.training import Fit, fit
-from metricgrad.training.feeding import Items
+from metricgrad.training.data import Items
 
 
 class MetricRanker(BaseEstimator):
     """A network, or a linear model, that orders the documents of queries.
 
     Args:
-        metric: a ranking metric: a name such as `"ndcg"` or `"map"`, or `mg.metric("ndcg", k=10)`.
+        metric: A ranking metric: a name such as `"ndcg"` or `"map"`, or `mg.metric("ndcg", k=10)`.
         method: `"auto"`, or the name of a loss: `uniloss`, `lambda_loss`, `list_net`,
             `approx_ndcg`, ...
-        hidden: widths of the hidden layers; `()` is a linear model.
-        epochs: see `mg.fit`; so are all that follow.
-        batch: queries of a batch.
-        rate: the learning rate; None tries several.
-        decay: of the weights.
-        folds: of cross-validation, by queries; None decides.
-        budget: seconds.
-        options: of the loss, for a method by name.
-        random_state: of everything random.
-        progress: shows a bar, on a terminal.
+        hidden: Widths of the hidden layers; `()` is a linear model.
+        epochs: The most epochs that one trial trains for.
+        batch: Queries in a batch.
+        rate: The learning rate; None tries several.
+        decay: Weight decay.
+        folds: Folds of cross-validation, by queries; None takes five, or a single split from
+            1,000 queries on.
+        budget: Seconds for the whole search; None sets no limit.
+        options: Options of the loss, for a method that is given by name.
+        random_state: A number or `RandomState` for splits, weights and batches; None draws anew.
+        progress: Shows a bar on a terminal.
 
     Attributes:
-        fit_: what `mg.fit` gave.
-        n_iter_: the epoch that was best.
-        n_features_in_: columns of the training data.
+        fit_: What `mg.fit` returned, with every trial.
+        n_iter_: The epoch that was kept.
+        n_features_in_: Number of columns of the training data.
 
     Example:
         >>> import metricgrad as mg
         >>> generator = np.random.default_rng(0)
-        >>> x, queries = generator.normal(size=(600, 3)), np.repeat(np.arange(60), 10)
+        >>> x = generator.normal(size=(600, 3))
+        >>> queries = np.repeat(np.arange(60), 10)
         >>> grades = np.digitize(x[:, 0] + 0.3 * generator.normal(size=600), [0.5, 1.5])
-        >>> ranker = mg.MetricRanker(method="lambda_loss", hidden=(), epochs=4, rate=0.03, random_state=0)
+        >>> quick = {"hidden": (), "epochs": 4, "rate": 0.03, "random_state": 0}
+        >>> ranker = mg.MetricRanker(method="lambda_loss", **quick)
         >>> ranker.fit(x, grades, groups=queries).score(x, grades, groups=queries) > 0.9
         True
     """
@@ -80,30 +83,30 @@ class MetricRanker(BaseEstimator):
         self.progress = progress
 
     def fit(self, X: Any, y: Any, *, groups: Any) -> Self:  # noqa: N803 (scikit-learn's name)
-        """Trains.
+        """Trains the ranker.
 
         Args:
-            X: `[documents, columns]`, an array of numbers or a pandas table.
+            X: `[documents, columns]`, an array of numbers or a pandas DataFrame.
             y: `[documents]`, grades; above 0 is relevant.
-            groups: `[documents]`, the query of each.
+            groups: `[documents]`, the query that each document belongs to.
 
         Returns:
-            Itself.
+            The ranker itself.
         """
         metric = to_metric(self.metric)
-        if "ranking" not in metric.families:
+        if metric.decided_by != "order" or metric.takes_classes:
             raise ValueError(
-                f"{metric.name} does not judge the documents of queries; pass 'ndcg', 'map', 'mrr', ..."
+                f"{metric.name} is not a metric of ranked documents; pass 'ndcg', 'map', 'mrr', ..."
             )
         table = self._table(X, reset=True)
         self._preparation = Preparation().fit(table)
         items = self._items(table, y, groups)
         if not (items.y > 0).any():
             raise ValueError(
-                "no grade is above 0, so nothing is relevant; pass grades such as 0, 1, 2"
+                "no grade is above 0, so no document is relevant; pass grades such as 0, 1, 2"
             )
         if len(items) < 2:
-            raise ValueError(f"ranking needs two queries or more; groups has {len(items)}")
+            raise ValueError(f"groups must have two or more queries; got {len(items)}")
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         self.fit_: Fit = fit(
             perceptron(items.x.shape[-1], widths(self.hidden), 1, seed),
@@ -124,7 +127,7 @@ class MetricRanker(BaseEstimator):
         return self
 
     def predict(self, X: Any) -> np.ndarray:  # noqa: N803
-        """Scores: documents of a query are to be shown in falling order of them.
+        """Scores; a query's documents are shown in falling order of score.
 
         Args:
             X: `[documents, columns]`.
@@ -136,15 +139,15 @@ class MetricRanker(BaseEstimator):
         return self.fit_.scores(self._preparation.transform(self._table(X, reset=False))).numpy()
 
     def score(self, X: Any, y: Any, *, groups: Any) -> float:  # noqa: N803
-        """The mean of the metric over the queries that have anything relevant.
+        """The mean of the metric over the queries that have a relevant document.
 
         Args:
             X: `[documents, columns]`.
             y: `[documents]`, grades.
-            groups: `[documents]`, the query of each.
+            groups: `[documents]`, the query that each document belongs to.
 
         Returns:
-            The metric.
+            The mean metric.
         """
         check_is_fitted(self)
         items = self._items(self._table(X, reset=False), y, groups)
@@ -154,6 +157,7 @@ class MetricRanker(BaseEstimator):
         return float(values[(items.where & (items.y > 0)).any(-1)].mean())
 
     def _table(self, x: Any, *, reset: bool) -> Any:
+        """Features after scikit-learn's checks; a DataFrame keeps its column types."""
         if hasattr(x, "iloc"):
             validate_data(self, x, reset=reset, skip_check_array=True)
             return x
@@ -161,20 +165,24 @@ class MetricRanker(BaseEstimator):
 
     def _items(self, table: Any, y: Any, groups: Any) -> Items:
         """Queries as items: their documents, padded to the longest."""
-        grades, queries = np.ravel(np.asarray(y, dtype=np.float64)), np.ravel(np.asarray(groups))
+        grades = np.ravel(np.asarray(y, dtype=np.float64))
+        queries = np.ravel(np.asarray(groups))
         if not len(table) == len(grades) == len(queries):
             raise ValueError(
-                f"X, y and groups must have the same number of rows; got {len(table)}, {len(grades)} and {len(queries)}"
+                "X, y and groups must have the same number of rows; "
+                f"got {len(table)}, {len(grades)} and {len(queries)}"
             )
         x = self._preparation.transform(table)
         _, query, counts = np.unique(queries, return_inverse=True, return_counts=True)
         order = np.argsort(query, kind="stable")
-        place = np.arange(len(order)) - np.repeat(np.cumsum(counts) - counts, counts)
+        # Each document's position in its query: its position among all, minus its query's first.
+        position = np.arange(len(order)) - np.repeat(np.cumsum(counts) - counts, counts)
+        places = (query[order], position)
         shape = (len(counts), int(counts.max()))
         documents = np.zeros((*shape, x.shape[1]), dtype=np.float32)
-        target, where = np.zeros(shape), np.zeros(shape, dtype=bool)
-        documents[query[order], place], target[query[order], place] = x[order], grades[order]
-        where[query[order], place] = True
-        return Items(
-            torch.from_numpy(documents), torch.from_numpy(target).float(), torch.from_numpy(where)
-        )
+        target = np.zeros(shape, dtype=np.float32)
+        where = np.zeros(shape, dtype=bool)
+        documents[places] = x[order]
+        target[places] = grades[order]
+        where[places] = True
+        return Items(*(torch.from_numpy(each) for each in (documents, target, where)))

@@ -1,5 +1,15 @@
-"""What a run looks like: pictures, and one HTML page that needs nothing else."""
+"""What a run looks like: figures, and one HTML page that needs no network and no other file."""
 
-from metricgrad.report.page import label as label
-from metricgrad.report.page import write_comparison as write_comparison
-from metricgrad.report.page import write_run as write_run
+from pathlib import Path
+
+from metricgrad.report.comparison_page import write_comparison
+from metricgrad.report.run_page import write_run
+from metricgrad.studies import StoredRun, read_run
+
+
+def write(folder: Path) -> Path:
+    """Draws the figures of a finished run, writes its page into its folder, returns its path."""
+    stored = read_run(folder)
+    if isinstance(stored, StoredRun):
+        return write_run(folder, stored)
+    return write_comparison(folder, stored)

@@ -1,4 +1,4 @@
-"""Pictures of a run, one function each, drawn from the numbers in its folder."""
+"""The figures of a run, one function each: numbers in, a PNG file out."""
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -9,12 +9,15 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from sklearn.metrics import confusion_matrix, precision_recall_curve, roc_curve
 
-USUAL, OURS, QUIET = "#8d99ae", "#2a6f97", "#5c677d"
-_FIRST = "cross-entropy"
+from metricgrad.studies.evidence import LossAlignment
+
+_ORDINARY = "#8d99ae"
+_OURS = "#2a6f97"
+_QUIET = "#5c677d"
 
 
 def _color(label: str) -> str:
-    return USUAL if label.startswith(_FIRST) else OURS
+    return _ORDINARY if label.startswith("cross-entropy") else _OURS
 
 
 def _axes(width: float = 4.8, height: float = 3.4, columns: int = 1) -> tuple[Figure, Any]:
@@ -22,7 +25,7 @@ def _axes(width: float = 4.8, height: float = 3.4, columns: int = 1) -> tuple[Fi
     axes: Any = figure.subplots(1, columns)
     for each in np.ravel(axes):
         each.spines[["top", "right"]].set_visible(False)
-        each.tick_params(labelsize=8, colors=QUIET)
+        each.tick_params(labelsize=8, colors=_QUIET)
     return figure, axes
 
 
@@ -32,57 +35,34 @@ def _save(figure: Figure, path: Path) -> Path:
     return path
 
 
-def dots(
+def intervals(
     rows: Sequence[tuple[str, float, float, float]], name: str, path: Path, sign: str = ""
 ) -> Path:
-    """Values with intervals, one row each, the first being the one to beat.
+    """Values with their intervals, one row each; a dotted line marks the first, the one to beat.
 
-    Args:
-        rows: label, value, lower and upper end.
-        name: of the metric.
-        path: where the picture goes.
-        sign: "+" writes the sign of positive values too.
-
-    Returns:
-        The path.
+    A row is its label, value, lower and upper end. `sign="+"` also writes the sign of gains.
     """
     figure, axes = _axes(6.4, 0.9 + 0.42 * len(rows))
-    for place, (label, value, low, high) in enumerate(rows):
+    for row, (label, value, low, high) in enumerate(rows):
         color = _color(label)
-        axes.plot([low, high], [-place, -place], color=color, linewidth=2, solid_capstyle="round")
-        axes.plot(value, -place, "o", color=color, ms=7)
-        axes.annotate(
-            f"{value:{sign}.4f}",
-            (value, -place),
-            (0, 7),
-            textcoords="offset points",
-            ha="center",
-            fontsize=8,
-        )
-    axes.axvline(rows[0][1], color=USUAL, linewidth=0.8, linestyle=":")
-    axes.set_yticks([-place for place in range(len(rows))], [row[0] for row in rows], fontsize=9)
+        axes.plot([low, high], [-row, -row], color=color, linewidth=2, solid_capstyle="round")
+        axes.plot(value, -row, "o", color=color, ms=7)
+        above = {"xytext": (0, 7), "textcoords": "offset points", "ha": "center", "fontsize": 8}
+        axes.annotate(f"{value:{sign}.4f}", (value, -row), **above)
+    axes.axvline(rows[0][1], color=_ORDINARY, linewidth=0.8, linestyle=":")
+    axes.set_yticks([-row for row in range(len(rows))], [row[0] for row in rows], fontsize=9)
     axes.set_ylim(-len(rows) + 0.4, 0.7)
     axes.set_xlabel(name, fontsize=9)
     return _save(figure, path)
 
 
 def curves(found: Mapping[str, Sequence[Sequence[float | None]]], name: str, path: Path) -> Path:
-    """Loss and true metric after every epoch.
-
-    Args:
-        found: by entrant, pairs of loss and metric.
-        name: of the metric.
-        path: where the picture goes.
-
-    Returns:
-        The path.
-    """
+    """Loss and metric after every epoch; `found` has a row for each epoch of each finalist."""
     figure, (*losses, last) = _axes(3.4, 3.2, columns=len(found) + 1)
-    for (label, rows), own in zip(
-        found.items(), losses, strict=True
-    ):  # losses have scales of their own
-        for axes, place in ((own, 0), (last, 1)):
-            values = [np.nan if row[place] is None else row[place] for row in rows]
+    for (label, rows), own in zip(found.items(), losses, strict=True):
+        # Losses have scales of their own, so each gets its own axes; the metric is shared.
+        for axes, column in ((own, 0), (last, 1)):
+            values = [np.nan if row[column] is None else row[column] for row in rows]
             axes.plot(range(1, len(rows) + 1), values, color=_color(label), label=label)
         own.set_title(f"loss: {label}", fontsize=9)
     last.set_title(f"{name}, validation data", fontsize=9)
@@ -94,30 +74,22 @@ def curves(found: Mapping[str, Sequence[Sequence[float | None]]], name: str, pat
 
 
 def thresholds(
-    scores: Mapping[str, np.ndarray], target: np.ndarray, cuts: Mapping[str, float], value: Callable[..., float],
-    name: str, path: Path,
-) -> Path:  # fmt: skip
-    """The metric of validation data at every threshold, and the one that was chosen.
-
-    Args:
-        scores: by entrant.
-        target: of the same items.
-        cuts: the chosen threshold of each.
-        value: from scores, target and threshold to the metric.
-        name: of the metric.
-        path: where the picture goes.
-
-    Returns:
-        The path.
-    """
+    scores: Mapping[str, np.ndarray],
+    target: np.ndarray,
+    chosen: Mapping[str, float],
+    value: Callable[[np.ndarray, np.ndarray, float], float],
+    name: str,
+    path: Path,
+) -> Path:
+    """The metric at every threshold, and the threshold that was chosen; `value` computes it."""
     figure, axes = _axes()
-    for entrant, each in scores.items():
-        color = _color(entrant)
+    for label, each in scores.items():
+        color = _color(label)
         tried = np.unique(np.quantile(each, np.linspace(0.01, 0.999, 80)))
         shares = [(each > cut).mean() for cut in tried]
-        axes.plot(shares, [value(each, target, cut) for cut in tried], color=color, label=entrant)
-        share = (each > cuts[entrant]).mean()
-        axes.plot(share, value(each, target, cuts[entrant]), "o", color=color)
+        axes.plot(shares, [value(each, target, cut) for cut in tried], color=color, label=label)
+        share = (each > chosen[label]).mean()
+        axes.plot(share, value(each, target, chosen[label]), "o", color=color)
     axes.set_xscale("log")
     axes.set_xlabel("share of items above the threshold", fontsize=9)
     axes.set_ylabel(name, fontsize=9)
@@ -128,60 +100,33 @@ def thresholds(
 def confusions(
     decisions: Mapping[str, np.ndarray], target: np.ndarray, classes: Sequence[Any], path: Path
 ) -> Path:
-    """Confusion matrices of test data, side by side.
-
-    Args:
-        decisions: by entrant, as classes.
-        target: the truth.
-        classes: their names, in the order of their numbers.
-        path: where the picture goes.
-
-    Returns:
-        The path.
-    """
+    """Confusion matrices side by side; `classes` are names in the order of their numbers."""
     figure, grid = _axes(3.4, 3.2, len(decisions))
-    for axes, (entrant, found) in zip(np.ravel(grid), decisions.items(), strict=True):
+    for axes, (label, found) in zip(np.ravel(grid), decisions.items(), strict=True):
         counts = confusion_matrix(target, found, labels=list(range(len(classes))))
         shares = counts / np.maximum(counts.sum(1, keepdims=True), 1)
         axes.imshow(shares, cmap="Blues", vmin=0, vmax=1)
         if len(classes) <= 10:
             for row, column in np.ndindex(counts.shape):
-                dark = shares[row, column] > 0.6
-                axes.text(
-                    column,
-                    row,
-                    counts[row, column],
-                    ha="center",
-                    va="center",
-                    fontsize=9,
-                    color="w" if dark else "k",
-                )
+                ink = {"color": "w" if shares[row, column] > 0.6 else "k", "fontsize": 9}
+                axes.text(column, row, counts[row, column], ha="center", va="center", **ink)
             axes.set_xticks(range(len(classes)), [str(each) for each in classes], fontsize=8)
             axes.set_yticks(range(len(classes)), [str(each) for each in classes], fontsize=8)
         axes.set_xlabel("predicted", fontsize=9)
         axes.set_ylabel("true", fontsize=9)
-        axes.set_title(entrant, fontsize=9)
+        axes.set_title(label, fontsize=9)
         axes.spines[:].set_visible(False)
     return _save(figure, path)
 
 
 def roc_and_pr(scores: Mapping[str, np.ndarray], target: np.ndarray, path: Path) -> Path:
-    """ROC and precision-recall curves of test data.
-
-    Args:
-        scores: by entrant.
-        target: 0 and 1.
-        path: where the picture goes.
-
-    Returns:
-        The path.
-    """
+    """ROC and precision-recall curves of test data, for targets 0 and 1."""
     figure, (left, right) = _axes(columns=2)
-    for entrant in scores:
-        color = _color(entrant)
-        wrong, right_ones, _ = roc_curve(target, scores[entrant])
-        precision, recall, _ = precision_recall_curve(target, scores[entrant])
-        left.plot(wrong, right_ones, color=color, label=entrant)
+    for label, each in scores.items():
+        color = _color(label)
+        false_positives, true_positives, _ = roc_curve(target, each)
+        precision, recall, _ = precision_recall_curve(target, each)
+        left.plot(false_positives, true_positives, color=color, label=label)
         right.step(recall, precision, where="post", color=color)
     left.plot([0, 1], [0, 1], color="#cccccc", linewidth=0.8, linestyle=":")
     left.set(xlabel="false positive rate", ylabel="true positive rate")
@@ -192,23 +137,13 @@ def roc_and_pr(scores: Mapping[str, np.ndarray], target: np.ndarray, path: Path)
     return _save(figure, path)
 
 
-def alignment(found: Mapping[str, Mapping[str, Any]], name: str, path: Path) -> Path:
-    """Losses against the metric over sets of validation items, with their rank correlations.
-
-    Args:
-        found: by loss: `losses` and `values` of sets, and `spearman`.
-        name: of the metric.
-        path: where the picture goes.
-
-    Returns:
-        The path.
-    """
+def alignment(found: Sequence[LossAlignment], name: str, path: Path) -> Path:
+    """Losses against the metric over sets of validation items, with their rank correlations."""
     figure, grid = _axes(3.9, 3.3, len(found))
-    for axes, (label, each) in zip(np.ravel(grid), found.items(), strict=True):
-        axes.scatter(
-            each["losses"], each["values"], s=8, alpha=0.5, color=_color(label), edgecolors="none"
-        )
-        axes.set_title(f"{label}\nrank correlation {each['spearman']:.3f}", fontsize=9)
+    for axes, each in zip(np.ravel(grid), found, strict=True):
+        color = _color(each.label)
+        axes.scatter(each.losses, each.values, s=8, alpha=0.5, color=color, edgecolors="none")
+        axes.set_title(f"{each.label}\nrank correlation {each.spearman:.3f}", fontsize=9)
         axes.set_xlabel("loss", fontsize=9)
         axes.set_ylabel(name, fontsize=9)
     return _save(figure, path)

@@ -11,7 +11,7 @@ import warnings
 from abc import ABC, abstractmethod
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -20,6 +20,7 @@ from metricgrad.metrics import Metric
 from metricgrad.storage import write_tensors
 from metricgrad.surrogates.elements import is_multilabel
 
+TargetKind = Literal["binary", "classes", "labels", "grades"]
 _WATCHED = 50  # batches at the start of training that are looked at before a warning
 
 
@@ -32,6 +33,11 @@ class Surrogate(nn.Module, ABC):
 
     readable: bool = False
     _batches = _empty = 0
+
+    @classmethod
+    def fits(cls, metric: Metric, kind: TargetKind) -> bool:
+        """Whether the loss can be trained on targets of a kind for a metric, by the metric's facts."""
+        return kind in target_kinds(metric)
 
     @abstractmethod
     def losses(self, scores: Tensor, target: Tensor, where: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -127,6 +133,25 @@ class LearnedSurrogate(Surrogate):
     @abstractmethod
     def misfit(self, scores: Tensor, target: Tensor, where: Tensor | None = None) -> Tensor:
         """How far the surrogate is from its metric on these sets: 0-dim, with a gradient for its parameters alone."""
+
+
+def target_kinds(metric: Metric) -> tuple[TargetKind, ...]:
+    """The kinds of targets for which a metric's shapes and checks have a value.
+
+    Binary targets and labels both have the shape of the scores: to a metric of binary scores, labels
+    `[N, C]` are N sets, and to a metric of labels, a set `[N]` is an item with N labels.
+    """
+    match metric.layout:
+        case "any":
+            return ("binary", "classes", "labels", "grades")
+        case "labels" if metric.decided_by != "anything":  # a user's function takes any numbers
+            return ("binary", "labels")
+        case "binary" if metric.takes_classes:
+            return ("binary", "classes", "labels")
+        case "binary" | "labels" | "grades":
+            return ("binary", "labels", "grades")
+        case _:
+            return ()
 
 
 def as_loss(metric: Metric, values: Tensor) -> Tensor:

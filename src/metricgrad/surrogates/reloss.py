@@ -26,6 +26,7 @@ from metricgrad.metrics.registry import metric_config, metric_from_config
 from metricgrad.surrogates import nets
 from metricgrad.surrogates.base import (
     LearnedSurrogate,
+    TargetKind,
     as_loss,
     full_precision,
 )
@@ -157,6 +158,11 @@ class ReLoss(LearnedSurrogate):
         loss = load_surrogate(folder / f"{name}.safetensors")
         assert isinstance(loss, cls)
         return loss
+
+    @classmethod
+    def fits(cls, metric: Metric, kind: TargetKind) -> bool:
+        """As the metric has it; besides, classes of one set may be the tokens of one text."""
+        return super().fits(metric, kind) or (metric.layout == "tokens" and kind == "classes")
 
     def losses(self, scores: Tensor, target: Tensor, where: Tensor | None) -> tuple[Tensor, Tensor]:
         """The network's value for every set on the metric's scale, and whether the metric has a value there."""

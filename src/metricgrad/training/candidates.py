@@ -1,66 +1,73 @@
-"""Methods by name: how each becomes a loss, and which settings of it enter a tournament.
+"""Candidates: losses with their settings, any of which may win the search.
 
-A method is the lower-case name of a surrogate. What matters most about UniLoss is its slope, and
-whether training starts on the ordinary loss: a gentle slope ignores hopeless items and wins on
-noisy labels, a steep one fits the last ones; a flexible model on clean data needs the warm start,
-on noisy data it hurts. So these are tried, each with several learning rates.
+A method is the lower-case name of a surrogate. Two settings of UniLoss matter most: its slope, and
+whether training starts on the ordinary loss. A gentle slope ignores hopeless items and wins on
+noisy labels; a steep one fits the last items. A flexible model on clean data needs the warm start,
+which hurts on noisy data. So several slopes are tried, cold and warm, each with several learning
+rates.
 """
 
 import copy
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from metricgrad.metrics import Metric
-from metricgrad.metrics.confusion import ConfusionMetric
-from metricgrad.metrics.counts import ClassificationMetric
-from metricgrad.metrics.curves import CurveMetric
-from metricgrad.metrics.ranking import RankingMetric
+from metricgrad.metrics.watching.black_box import NotDecidedError
 from metricgrad.surrogates import BilevelLoss, ReLoss, Surrogate, UniLoss, baselines
+from metricgrad.surrogates.base import TargetKind
 from metricgrad.surrogates.baselines import Baseline
 
-Start = Literal["cold", "warm"]
 RATES = (0.003, 0.01, 0.03, 0.1)
 ORDINARY = "cross_entropy"
 _SLOPES = (0.5, 2.0, 8.0, 30.0)
-_LEARNED = {"uniloss": UniLoss, "reloss": ReLoss, "bilevel": BilevelLoss}
 
 
 def _snake(name: str) -> str:
     return re.sub(r"(?<=[a-z])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", name).lower()
 
 
+_PAPERS: dict[str, type[Surrogate]] = {
+    "uniloss": UniLoss,
+    "reloss": ReLoss,
+    "bilevel": BilevelLoss,
+}
 BASELINES: dict[str, type[Baseline]] = {
     _snake(name): cls
     for name, cls in vars(baselines).items()
     if isinstance(cls, type) and issubclass(cls, Baseline) and cls is not Baseline
 }
-# What people use where a metric of this name decides.
-_USUAL: dict[str, tuple[str, dict[str, Any]]] = {
-    "f1": ("soft_f_beta", {}), "jaccard": ("soft_jaccard", {}), "mcc": ("soft_mcc", {}),
-    "average_precision": ("smooth_ap", {}), "auc": ("pairwise_ranking", {}), "ndcg": ("lambda_loss", {}),
-    "map": ("smooth_ap", {}),
-}  # fmt: skip
+_METHODS: dict[str, type[Surrogate]] = {**_PAPERS, **BASELINES}
+# The loss that people use today for the metric of this name.
+_USUAL = {
+    "f1": "soft_f_beta",
+    "jaccard": "soft_jaccard",
+    "mcc": "soft_mcc",
+    "average_precision": "smooth_ap",
+    "auc": "pairwise_ranking",
+    "ndcg": "lambda_loss",
+    "map": "smooth_ap",
+}
 
 
 @dataclass(frozen=True, eq=False)
-class Contender:
-    """A loss with its settings, and how training on it starts; it enters once with every learning rate.
+class Candidate:
+    """A loss with its settings; the search tries it with every learning rate.
 
     Attributes:
-        method: name of the surrogate, or of its class where the user passed one.
-        options: of the loss.
-        start: `"warm"` spends the first half of the training on the ordinary loss.
-        given: the user's own surrogate.
+        method: The name of the surrogate, or of its class if the user passed one.
+        options: The options of the loss.
+        warm_start: Whether the first half of the epochs is spent on the ordinary loss.
+        given: The surrogate that the user passed.
     """
 
     method: str
     options: Mapping[str, Any] = field(default_factory=dict)
-    start: Start = "cold"
+    warm_start: bool = False
     given: Surrogate | None = None
 
     def __str__(self) -> str:
@@ -68,31 +75,30 @@ class Contender:
             f"{name} {value:g}" if isinstance(value, float) else f"{name} {value}"
             for name, value in self.options.items()
         ]
-        told += ["warm start"] if self.start == "warm" else []
+        told += ["warm start"] if self.warm_start else []
         return self.method + (f" ({', '.join(told)})" if told else "")
 
     def scale(self, metric: Metric) -> float:
-        """By what scores are multiplied before the loss sees them, in place of its slope.
+        """The factor of the scores that stands for the slope of the loss.
 
         Comparisons of scores with each other and with 0 grow with the scores, so UniLoss with slope
-        k is UniLoss with slope 1 of k times the scores, and losses of all slopes are one, for many
-        models at once.
+        k is UniLoss with slope 1 on k times the scores. All slopes are then one loss, which many
+        models can share.
         """
-        plain = isinstance(metric, ClassificationMetric | RankingMetric) and not getattr(
-            metric, "threshold", 0.0
-        )
-        return float(self.options.get("slope", 1.0)) if self.method == "uniloss" and plain else 1.0
+        if self.method == "uniloss" and metric.scale_free:
+            return float(self.options.get("slope", 1.0))
+        return 1.0
 
     def kin(self, metric: Metric) -> tuple[Any, ...]:
-        """What contenders must agree in to be trained together: everything but a slope that `scale` stands for."""
+        """What candidates trained together share: all but a slope that `scale` stands for."""
         scaled = self.scale(metric) != 1.0 or self.options.get("slope") == 1.0
         options = {
             name: value for name, value in self.options.items() if name != "slope" or not scaled
         }
-        return (self.method, repr(sorted(options.items())), self.start, id(self.given))
+        return (self.method, repr(sorted(options.items())), self.warm_start, id(self.given))
 
     def loss(self, metric: Metric, seed: int) -> Surrogate:
-        """The loss itself, of scores multiplied by `scale`; the user's own as a copy, as some learn on the way."""
+        """The loss of scores multiplied by `scale`; a copy of the user's, as some losses learn."""
         if self.given is not None:
             return copy.deepcopy(self.given)
         generator = torch.Generator().manual_seed(seed)
@@ -111,99 +117,105 @@ class Contender:
 
 
 def method_names() -> list[str]:
-    """All methods that can be named."""
-    return sorted([*_LEARNED, *BASELINES])
+    """The names of all methods."""
+    return sorted(_METHODS)
 
 
-def contenders(
-    method: str | Surrogate, metric: Metric, options: Mapping[str, Any] | None = None
-) -> list[Contender]:
-    """What a method enters with: its settings that are tried.
-
-    Args:
-        method: a name, or a surrogate.
-        metric: what is trained for.
-        options: of the loss; a setting that is given is not tried.
-
-    Returns:
-        The contenders.
-    """
+def candidates_of(
+    method: str | Surrogate, options: Mapping[str, Any] | None = None
+) -> list[Candidate]:
+    """The settings of a method that are tried; an option that is given is not tried."""
     if isinstance(method, Surrogate):
-        names = {cls: name for name, cls in {**_LEARNED, **BASELINES}.items()}
+        names = {cls: name for name, cls in _METHODS.items()}
         name = names.get(type(method), _snake(type(method).__name__))
-        starts: tuple[Start, ...] = ("cold",) if name in (ORDINARY, "bilevel") else ("cold", "warm")
-        return [Contender(name, given=method, start=start) for start in starts]
-    if method not in method_names():
+        starts = (False,) if name in (ORDINARY, "bilevel") else (False, True)
+        return [Candidate(name, given=method, warm_start=warm) for warm in starts]
+    if method not in _METHODS:
         raise ValueError(
             f"there is no method {method!r}; there are auto, {', '.join(method_names())}"
         )
     given = dict(options or {})
     if method in (ORDINARY, "bilevel"):
-        return [Contender(method, given)]
-    if method == "uniloss":
-        slopes: Sequence[float] = (given.pop("slope"),) if "slope" in given else _SLOPES
-        return [
-            *(Contender(method, {"slope": slope, **given}) for slope in slopes),
-            *(
-                Contender(method, {"slope": slope, **given}, "warm")
-                for slope in slopes[1::2] or slopes
-            ),
-        ]
-    return [Contender(method, given, start) for start in ("cold", "warm")]
+        return [Candidate(method, given)]
+    if method != "uniloss":
+        return [Candidate(method, given, warm) for warm in (False, True)]
+    slopes: Sequence[float] = (given.pop("slope"),) if "slope" in given else _SLOPES
+    warmed = slopes[1::2] or slopes
+    return [
+        *(Candidate(method, {"slope": slope, **given}) for slope in slopes),
+        *(Candidate(method, {"slope": slope, **given}, warm_start=True) for slope in warmed),
+    ]
 
 
-def challengers(metric: Metric) -> list[Contender]:
-    """Whom cross-entropy meets in `method="auto"`: UniLoss, and what people use for the metric."""
-    found = contenders("uniloss", metric)
-    if isinstance(metric, CurveMetric):
-        found.append(Contender("uniloss", {"relaxation": "squared_hinge"}))
-    usual = _USUAL.get(metric.name)
-    if usual is not None and not getattr(metric, "multilabel", False):
-        found.append(Contender(usual[0], usual[1]))
+def challengers(metric: Metric) -> list[Candidate]:
+    """What `method="auto"` compares with the ordinary loss: UniLoss, and what people use today."""
+    found = candidates_of("uniloss")
+    # Curves over the items of a data set, such as AUC; rankings of one query gain nothing by it.
+    if metric.decided_by == "order" and metric.takes_classes:
+        found.append(Candidate("uniloss", {"relaxation": "squared_hinge"}))
+    if metric.name in _USUAL and metric.layout != "labels":
+        found.append(Candidate(_USUAL[metric.name]))
     return found
 
 
+def fitting(
+    found: list[Candidate], metric: Metric, scores: Tensor, target: Tensor
+) -> list[Candidate]:
+    """The candidates whose losses take such scores `[items, ...]` and targets `[items, ...]`."""
+    kind = target_kind(metric, scores, target)
+    methods = {each.method for each in found if takes(each.method, metric, kind)}
+    if "uniloss" in methods and not _is_decided(metric, scores, target):
+        methods.remove("uniloss")
+    return [each for each in found if each.method in methods]
+
+
 def usual_methods(metric: Metric) -> list[str]:
-    """What a comparison has unless others are asked for: what people use, and what the papers have."""
-    usual = _USUAL.get(metric.name)
-    return [ORDINARY, *([usual[0]] if usual else []), "focal", *_LEARNED]
+    """The methods of a comparison unless others are asked for: today's, and the papers'."""
+    usual = [_USUAL[metric.name]] if metric.name in _USUAL else []
+    return [ORDINARY, *usual, "focal", *_PAPERS]
 
 
-def takes(method: str, metric: Metric, scores: Tensor, target: Tensor) -> bool:
-    """Whether a method has a loss of such scores and targets.
+def takes(method: str, metric: Metric, kind: TargetKind | None) -> bool:
+    """Whether a method has a loss for targets of a kind; None is the kind of maps and texts."""
+    if kind is None:  # comparisons decide maps, and any function may turn out to be decided by them
+        return method == "uniloss" and metric.layout not in ("tokens", "spans")
+    return _METHODS[method].fits(metric, kind)
 
-    Args:
-        method: its name.
-        metric: what is trained for.
-        scores: `[items]` or `[items, classes]`, of any values.
-        target: theirs.
 
-    Returns:
-        Whether it can be trained on.
-    """
+def target_kind(metric: Metric, scores: Tensor, target: Tensor) -> TargetKind | None:
+    """The kind of targets, by their shape and values; None for maps and texts."""
+    if scores.dim() == 2 and target.dim() == 1:
+        return "classes"
+    if scores.shape != target.shape:
+        return None
+    if not ((target == 0) | (target == 1)).all():
+        return "grades"
+    return "labels" if metric.layout == "labels" else "binary"
+
+
+def ordinary_candidate(metric: Metric, sets: bool = False) -> Candidate:
+    """What people train on for such a metric; ListNet where every item is a set of its own."""
+    return Candidate("list_net" if sets else metric.ordinary or ORDINARY)
+
+
+def _is_decided(metric: Metric, scores: Tensor, target: Tensor) -> bool:
+    """Whether comparisons decide a metric; for a user's function, that shows when it runs."""
+    if metric.decided_by != "anything":
+        return True
     try:
-        loss = (
-            ReLoss(metric) if method == "reloss" else contenders(method, metric)[0].loss(metric, 0)
-        )
+        loss = Candidate("uniloss").loss(metric, 0)
         loss.losses(scores.unsqueeze(0), target.unsqueeze(0), None)
-    except (TypeError, ValueError):
+    except NotDecidedError:
         return False
     return True
 
 
-def ordinary(metric: Metric, sets: bool = False) -> Contender:
-    """What people train on: cross-entropy; for graded documents, and where items are queries, ListNet, its kin."""
-    graded = isinstance(metric, RankingMetric) and "binary" not in metric.families
-    return Contender("list_net" if graded or sets else ORDINARY)
-
-
 def _reloss(metric: Metric, generator: torch.Generator, options: Mapping[str, Any]) -> ReLoss:
     """The loss that ships for a metric, or one that is learned now, from made-up sets."""
-    plain = isinstance(metric, ConfusionMetric | CurveMetric) and not metric.multilabel
-    if plain and not options:
+    if metric.layout == "binary" and metric.takes_classes and not options:
         try:
             return ReLoss.pretrained(metric.name)
-        except ValueError:
+        except ValueError:  # none ships for this metric
             pass
     loss = ReLoss(metric, generator=generator, **options)
     loss.learn(progress=False, generator=generator)

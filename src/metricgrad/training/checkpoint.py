@@ -1,4 +1,4 @@
-"""Checkpoints of trainings: their tensors, and the settings that a training which goes on must agree in."""
+"""Checkpoints: the tensors of a training run, and the settings that a resumed run must share."""
 
 import json
 from pathlib import Path
@@ -12,47 +12,39 @@ _HEADER = "metricgrad_training"
 
 
 def write_checkpoint(path: str | Path, state: dict[str, Tensor], settings: dict[str, Any]) -> None:
-    """Writes a training's state.
-
-    Args:
-        path: where to; an existing file is replaced only once the new one is complete.
-        state: tensors by name.
-        settings: what a training that reads it must agree in.
-    """
+    """Writes the tensors of a training run by name, and settings that JSON can hold."""
     write_tensors(path, state, _HEADER, settings)
 
 
 def read_checkpoint(
     path: str | Path, like: dict[str, Tensor], settings: dict[str, Any], varying: str = "-"
 ) -> dict[str, Tensor]:
-    """The state that `write_checkpoint` wrote; ValueError where it is that of another training.
+    """The state that `write_checkpoint` wrote; ValueError if another training run wrote it.
 
     Args:
-        path: the file.
-        like: a state of the training that is to go on, for the shapes of its parameters.
-        settings: of that training.
-        varying: how the names of tensors begin that may have any shape, such as those of a memory.
-
-    Returns:
-        The tensors by name.
+        path: The checkpoint.
+        like: A state of the run that is to be resumed. Names and shapes must be the same.
+        settings: The settings of that run, all of which must be the same in the file.
+        varying: Tensors whose names begin with this may have any shape, as a memory that fills has.
     """
-    state, stored = read_tensors(path, _HEADER, "checkpoint of a training")
+    state, stored = read_tensors(path, _HEADER, "training checkpoint")
     here = json.loads(json.dumps(settings))
     for name, value in here.items():
         if stored.get(name) != value:
             hint = (
-                ". A training goes on from the weights it began with; make the model anew"
+                ". Resume with the weights that the model had at the start; create the model again"
                 if name == "model"
                 else ""
             )
-            told = f"{path} is of a training with {name}={stored.get(name)!r}; this one has {name}={value!r}"
-            raise ValueError(told + hint)
+            raise ValueError(
+                f"{path} was written by a training run with {name}={stored.get(name)!r}; "
+                f"this run has {name}={value!r}{hint}"
+            )
     for name in sorted(like.keys() | state.keys()):
-        ours, theirs = (
-            list(each[name].shape) if name in each else "none" for each in (like, state)
-        )
+        ours = list(like[name].shape) if name in like else "none"
+        theirs = list(state[name].shape) if name in state else "none"
         if ours != theirs and not name.startswith(varying):
             raise ValueError(
-                f"{path} is of another model: {name} has shape {ours} here, {theirs} there"
+                f"{path} belongs to another model: {name} has shape {ours} here, {theirs} there"
             )
     return state

@@ -1,15 +1,16 @@
-"""A complete, honest training run: from a model, data and a metric to a trained model and a plain answer.
+"""A complete training run: from a model, data and a metric to a trained model and a plain answer.
 
-Everything is chosen on validation data: the loss, its settings, the learning rate, the epoch, the
-threshold. With few items of the rarest class one cut misleads, so validation is then by five folds,
-and the winner is trained again on everything. Test data has no place here; judge the result on data
-that `fit` never saw.
+`fit` reads from top to bottom as the run goes: check the arguments, split the data, list the
+candidates, search, decide, train the winner on everything. Everything is chosen on validation data:
+the loss, its settings, the learning rate, the epoch, the threshold. Test data has no place here;
+measure the result on data that `fit` never saw.
 """
 
 import copy
+import json
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,39 +23,54 @@ from metricgrad.metrics import metric as to_metric
 from metricgrad.metrics.checks import shape, whole
 from metricgrad.metrics.registry import metric_config
 from metricgrad.progress import progress as to_progress
+from metricgrad.storage import write_json
 from metricgrad.surrogates import Surrogate
 from metricgrad.surrogates.score_sets import ScoreSets
 from metricgrad.surrogates.wrappers import WithMemory
 from metricgrad.training.algorithm import modes_kept
 from metricgrad.training.candidates import (
     RATES,
-    Contender,
+    Candidate,
+    candidates_of,
     challengers,
-    contenders,
-    ordinary,
-    takes,
+    fitting,
+    ordinary_candidate,
 )
-from metricgrad.training.entry import Entry, Settings
-from metricgrad.training.feeding import (
-    Drawing,
-    Fold,
+from metricgrad.training.data import (
+    FoldBatches,
     Items,
     Loader,
-    cut_dataset,
     fingerprint,
     one_class_each,
-    to_feed,
+    to_data,
 )
-from metricgrad.training.ground import Ground, Plan, View, everything, to_ground
-from metricgrad.training.judging import Seen, binary_scores
-from metricgrad.training.search import Arena, Decision, bracket, decide, remembered, schedule
+from metricgrad.training.search import (
+    Decision,
+    Search,
+    decide,
+    schedule,
+    successive_halving,
+)
+from metricgrad.training.split import (
+    Split,
+    SplitPlan,
+    ValidationData,
+    everything,
+    split_data,
+    split_dataset,
+    validation_items,
+)
 from metricgrad.training.trained import Fit, Trained
+from metricgrad.training.trials import PlannedTrial, Trial, TrialSettings
+from metricgrad.training.validation import ValidationItems
 
-_SETS, _SET = 512, 128  # score sets that are kept, and their items
-_SHORTEST = 4  # epochs
-_TRIED = 64  # items that tell whether a loss takes such targets
+_SETS = 512  # score sets that are kept,
+_SET = 128  # and the items of each
+_SHORTEST = 4  # epochs of a training that a budget shortens
+_TRIED = 64  # items that show what a model's scores and the targets look like
 _ATTEMPTS = 3  # trainings on everything, until one is as good as its folds
-_AFTER = 4  # trainings of one model after the tournament: two that meet again, two on everything
+_AFTER = 4  # trainings of one model after the search: two compared again, two on everything
+_SLOWER = 1.3  # most losses take a little longer than cross-entropy
 
 
 def fit(
@@ -81,123 +97,137 @@ def fit(
     folder: str | Path | None = None,
     progress: bool = True,
 ) -> Fit:
-    """Trains a model for a metric, and says whether that helped.
+    """Trains a model for a metric, and says whether that was better than the ordinary loss.
 
     Args:
-        model: any module from features to scores; it is trained in place, from the weights it has.
+        model: Any module that maps features to scores. It is trained in place, from the weights it
+            has.
         train: `(x, y)` of arrays or tensors, a `Dataset` or a `DataLoader`.
-        valid: the same, in the same order each time; None takes a part of `train`, which must not
-            be a loader then. Of more than 50,000 items in memory so many are looked at, drawn at
-            random.
-        metric: a name, a `Metric` or a callable.
-        method: `"auto"`, a method's name (`cross_entropy`, `uniloss`, `reloss`, `soft_f_beta`, ...)
-            or a surrogate.
-        options: of the loss, for a method by name.
-        epochs: passes through the data; of items in memory an epoch has 25 to 150 batches.
-        batch: items of a batch.
-        rate: Adam's learning rate, which falls to 0; None tries several.
-        decay: of the weights, as in AdamW.
-        clip: the longest gradient; None leaves it as it is.
-        balanced: gives every class an equal share of a batch.
-        memory: past items that join every batch (`mg.with_memory`); 0 for none.
-        folds: of cross-validation; 1 is one cut, None decides by the number of items of the rarest
-            class. Not with `valid`, nor with a `Dataset`, which is cut once.
-        share: of the training data that is cut off for validation, where there is one cut.
-        patience: epochs without a better value after which a training ends; None makes all.
-        budget: seconds, about; fewer epochs, and fewer challengers, where it would take longer. A
-            training that goes on has as many again.
-        tune_threshold: chooses the threshold on validation data, where the metric has one.
-        seed: of everything random.
-        folder: for checkpoints after every epoch: called again with the same folder, and a model
-            with the weights that it began with, it goes on where it stopped.
-        progress: shows a bar with the metric, on a terminal.
+        valid: Validation data of the same kinds, in the same order each time. None splits it off
+            `train`, which must not be a loader then. If there are more than 50,000 items in memory,
+            50,000 are drawn at random.
+        metric: The metric to train for: a name, a `Metric` or a callable.
+        method: `"auto"` for a search, the name of a loss (`cross_entropy`, `uniloss`, `reloss`,
+            `soft_f_beta`, ...) or a surrogate.
+        options: Options of the loss, if `method` is a name.
+        epochs: Passes through the data. For items in memory, an epoch has 25 to 150 batches.
+        batch: The number of items in a batch.
+        rate: Adam's learning rate, which falls to 0 during training. None tries several.
+        decay: Weight decay, as in AdamW.
+        clip: The norm to which longer gradients are cut; None leaves them as they are.
+        balanced: Whether every class gets an equal share of a batch.
+        memory: How many past items join every batch (`mg.with_memory`); 0 for none.
+        folds: Folds of cross-validation; 1 is a single split. None decides by the number of items
+            of the rarest class. Cannot be combined with `valid` or with a `Dataset`.
+        share: The share of the training data used for validation in a single split.
+        patience: Epochs without a better value after which a training ends; None never ends one.
+        budget: Seconds that all of this may take, roughly. Epochs, and if need be challengers, are
+            left out to stay within it. A resumed run gets the same time again.
+        tune_threshold: Whether the threshold is chosen on validation data, if the metric has one.
+        seed: Seed for splits, batches, dropout and losses that learn.
+        folder: Where checkpoints are written after every epoch. The same call with the same folder,
+            and a model with the weights it had at the start, continues where the first one stopped.
+        progress: Whether to show a progress bar, on a terminal.
 
     Returns:
-        The trained model with its threshold, what was tried and what was decided.
+        The trained model with its threshold, all trials, and the decision between them.
 
     Example:
         >>> import metricgrad as mg
         >>> x = torch.randn(400, 5, generator=torch.Generator().manual_seed(0))
         >>> y = (x[:, 0] > 1).long()
-        >>> found = mg.fit(torch.nn.Linear(5, 1), (x, y), metric="f1", method="uniloss", rate=0.1, epochs=4)
+        >>> linear = torch.nn.Linear(5, 1)
+        >>> found = mg.fit(linear, (x, y), metric="f1", method="uniloss", rate=0.1, epochs=4)
         >>> found.measure(x, y) > 0.9
         True
     """
-    started, chosen = time.monotonic(), to_metric(metric)
+    started = time.monotonic()
+    chosen = to_metric(metric)
     if isinstance(method, WithMemory):
-        method, memory = method.loss, memory or method.size
-    _check(model, method, options, epochs=epochs, batch=batch, folds=folds, patience=patience, rate=rate, clip=clip,
-           budget=budget, share=share, decay=decay, memory=memory)  # fmt: skip
+        memory = memory or method.size
+        method = method.loss
+    _check(
+        model, method, options, epochs=epochs, batch=batch, folds=folds, patience=patience,
+        rate=rate, clip=clip, budget=budget, share=share, decay=decay, memory=memory,
+    )  # fmt: skip
+
+    # Split the data.
     if valid is None:
-        train, valid = cut_dataset(train, share, seed)
-    trained = one_class_each(to_feed("train", train, batch), chosen)
+        train, valid = split_dataset(train, share, seed)
+    trained = one_class_each(to_data("train", train, batch), chosen)
     if balanced and not isinstance(trained, Items):
         raise ValueError(
             "balanced batches are drawn from items in memory; give the loader a sampler instead"
         )
     if valid is not None:
-        valid = one_class_each(to_feed("valid", valid, batch), chosen)
-    plan = Plan(chosen, tune_threshold, batch, balanced, folds, share)
-    cuts, ground = to_ground(trained, valid, plan, seed)
-    place, known = None if folder is None else Path(folder), {}
-    if place is not None:
-        place.mkdir(parents=True, exist_ok=True)
-        known = _known(plan, method, fingerprint(trained, valid), model)
-    arena = Arena(
-        model, ground, Settings(seed, decay, clip, memory, patience, known), epochs, place, budget
-    )
-    rates, alone = list(RATES) if rate is None else [rate], method != "auto"
-    usual = ordinary(chosen, ground.judge.sets)
-    example = _tried(model, trained, chosen)
-    brackets = {"ordinary": [usual], "challengers": _taking(challengers(chosen), chosen, *example)}
-    if alone:
-        brackets = {
-            "ordinary" if method == usual.method else "challengers": contenders(
-                method, chosen, options
-            )
+        valid = one_class_each(to_data("valid", valid, batch), chosen)
+    plan = SplitPlan(chosen, tune_threshold, batch, balanced, folds, share)
+    split = split_data(trained, valid, plan, seed)
+
+    # List the candidates, the ordinary loss apart from its challengers.
+    usual = ordinary_candidate(chosen, split.validation.sets)
+    scores, target = _example(model, trained, chosen)
+    if method == "auto":
+        sides = {
+            "ordinary": [usual],
+            "challengers": fitting(challengers(chosen), chosen, scores, target),
+        }
+    else:
+        side = "ordinary" if method == usual.method else "challengers"
+        sides = {side: candidates_of(method, options)}
+    rates = list(RATES) if rate is None else [rate]
+
+    # Search.
+    checkpoints = None if folder is None else Path(folder)
+    must_match: dict[str, Any] = {}
+    if checkpoints is not None:
+        checkpoints.mkdir(parents=True, exist_ok=True)
+        must_match = _must_match(plan, method, fingerprint(trained, valid), model)
+    settings = TrialSettings(seed, decay, clip, memory, patience, must_match)
+    search = Search(model, split, settings, epochs, checkpoints, budget)
+    if budget is not None:
+        search.epochs = _affordable(search, sides, rates, budget)
+    total = sum(length for _, length in _schedule(search, sides, rates, search.epochs))
+    with to_progress(f"training for {chosen.name}", total, progress) as search.tell:
+        found = {
+            name: successive_halving(search, name, candidates, rates)
+            for name, candidates in sides.items()
         }
 
-    def heats(length: int) -> list[tuple[int, int]]:
-        return [heat for each in brackets.values() for heat in schedule(arena, each, rates, length)]
-
-    if budget is not None:
-        arena.epochs = remembered(
-            place, "epochs", lambda: _affordable(arena, heats, len(rates), budget)
-        )
-    total = sum(length for _, length in heats(arena.epochs))
-    with to_progress(f"training for {chosen.name}", total, progress) as arena.tell:
-        left = {name: bracket(arena, name, each, rates) for name, each in brackets.items()}
+        # Decide.
         others = None
-        if len(left) == 2 and valid is None:
-            _, others = to_ground(trained, None, replace(plan, folds=len(cuts)), seed + 1)
-        decision = decide(arena, left.get("ordinary", []), left.get("challengers", []), others)
-    finalists = _finalists(arena, decision, trained, cuts, plan)
-    winner, sets = decision.winner, _score_sets(arena.entries, ground.judge.seen, seed)
-    for entry in arena.entries:
-        if entry not in (decision.ordinary, decision.challenger):
-            entry.forget()
-    assert winner.value is not None
+        if method == "auto" and valid is None:
+            others = split_data(trained, None, replace(plan, folds=len(split.folds)), seed + 1)
+        decision = decide(search, found.get("ordinary", []), found.get("challengers", []), others)
+
+    # Train on everything, and tell the story.
+    finalists = _finalists(search, decision, trained, plan)
+    score_sets = _score_sets(search.trials, split.validation.items, seed)
+    for trial in search.trials:
+        if trial not in (decision.ordinary, decision.challenger):
+            trial.forget()
+    assert decision.winner.value is not None
     return Fit(
         model=model,
         metric=chosen,
-        threshold=winner.threshold,
-        value=winner.value,
+        threshold=decision.winner.threshold,
+        value=decision.winner.value,
         decision=decision,
         finalists=finalists,
-        entries=arena.entries,
-        seen=ground.judge.seen,
-        score_sets=sets,
-        folds=len(cuts),
+        trials=search.trials,
+        validation=split.validation.items,
+        score_sets=score_sets,
+        folds=len(split.folds),
         seconds=time.monotonic() - started,
-        stopped=arena.stopped,
-        contested=not alone,
+        stopped=search.stopped,
+        contested=method == "auto",
     )
 
 
 def _check(
     model: nn.Module, method: str | Surrogate, options: Mapping[str, Any] | None, **numbers: Any
 ) -> None:
-    """ValueError for what cannot be trained, or would have no effect."""
+    """Refuses what cannot be trained, and what would have no effect."""
     for name in ("epochs", "batch", "folds", "patience"):
         if numbers[name] is not None:
             whole(name, numbers[name], 1)
@@ -210,153 +240,162 @@ def _check(
         raise ValueError(f"share must be between 0 and 1; got {numbers['share']}")
     if not numbers["decay"] >= 0:
         raise ValueError(f"decay must be 0 or more; got {numbers['decay']}")
-    if options and not (isinstance(method, str) and method != "auto"):
-        told = "auto chooses them itself" if method == "auto" else "a surrogate has its own"
+    if options and (method == "auto" or isinstance(method, Surrogate)):
+        why = "auto chooses them itself" if method == "auto" else "a surrogate has its own"
         raise ValueError(
-            f"options are for a method by name, such as 'uniloss'; {told}. Got {dict(options)}"
+            f"options are for a method by name, such as 'uniloss'; {why}. Got {dict(options)}"
         )
     if next(model.parameters(), None) is None:
         raise ValueError(f"the model has no parameters to train; got {model!r}")
 
 
-def _known(plan: Plan, method: str | Surrogate, data: str, model: nn.Module) -> dict[str, Any]:
-    """What a training that goes on must agree in, besides what its heats know: ready for JSON."""
+def _must_match(
+    plan: SplitPlan, method: str | Surrogate, data: str, model: nn.Module
+) -> dict[str, Any]:
+    """What a resumed run must share, besides what its trials know; ready for JSON."""
     loss: Any = method
     if isinstance(method, Surrogate):
         loss = method.description() | {"weights": fingerprint(method.state_dict())}
     return {
-        "metric": metric_config(plan.metric), "balanced": plan.balanced, "tune_threshold": plan.tune,
-        "batch": plan.batch, "method": loss, "data": data, "model": fingerprint(model.state_dict()),
-    }  # fmt: skip
+        "metric": metric_config(plan.metric),
+        "balanced": plan.balanced,
+        "tune_threshold": plan.tune,
+        "batch": plan.batch,
+        "method": loss,
+        "data": data,
+        "model": fingerprint(model.state_dict()),
+    }
 
 
-def _tried(model: nn.Module, trained: Items | Loader, metric: Metric) -> tuple[Tensor, Tensor]:
-    """Scores and targets of a few items; ValueError where the model does not take them."""
-    batch = (
-        trained.take(torch.arange(min(len(trained), _TRIED)))
-        if isinstance(trained, Items)
-        else trained.first()
-    )
+def _example(model: nn.Module, trained: Items | Loader, metric: Metric) -> tuple[Tensor, Tensor]:
+    """Scores and targets of a few items; ValueError if the model does not take them."""
+    if isinstance(trained, Items):
+        batch = trained.take(torch.arange(min(len(trained), _TRIED)))
+    else:
+        batch = trained.first()
     try:
         with torch.no_grad(), modes_kept(model):
             model.eval()
             scores = model(batch.x)
     except (RuntimeError, TypeError, ValueError, IndexError) as error:
-        hint = (
-            ""
-            if batch.x.is_floating_point()
-            else ". Whole numbers stay so, for embeddings; x.float() is features"
-        )
+        hint = ". Integers are left as they are, for embeddings; pass x.float() as features"
         raise ValueError(
-            f"the model fails on x {shape(batch.x)} of {batch.x.dtype}: {error}{hint}"
+            f"the model fails on x {shape(batch.x)} of {batch.x.dtype}: {error}"
+            + ("" if batch.x.is_floating_point() else hint)
         ) from error
-    return binary_scores(metric, scores) if scores.dim() == batch.y.dim() + 1 else scores, batch.y
+    return metric.item_scores(scores, batch.y), batch.y
 
 
-def _taking(
-    found: list[Contender], metric: Metric, scores: Tensor, target: Tensor
-) -> list[Contender]:
-    """The contenders that have a loss of such scores and targets."""
-    able = {each.method: takes(each.method, metric, scores, target) for each in found}
-    return [each for each in found if able[each.method]]
-
-
-def _score_sets(entries: list[Entry], seen: Seen, seed: int) -> list[ScoreSets]:
-    """A few sets of each entrant's validation scores, drawn at random."""
-    if seen.where is not None:
-        return []
-    generator, found = torch.Generator().manual_seed(seed), []
-    number = max(1, _SETS // len(entries))
-    for entry in entries:
-        if entry.value is not None:
-            fold = int(torch.randint(len(seen.live), (), generator=generator))
-            known = seen.live[fold].nonzero().squeeze(-1)
-            drawn = known[
-                torch.randint(len(known), (number, min(_SET, len(known))), generator=generator)
-            ]
-            found.append(ScoreSets(entry.scores[fold][drawn], seen.target[fold][drawn]))
-    return found
-
-
-def _finalists(
-    arena: Arena, decision: Decision, trained: Items | Loader, cuts: list[Fold], plan: Plan
-) -> dict[str, Trained]:
-    """The models of those who met at the end; the winner's is the user's own."""
-    found: dict[str, Trained] = {}
-    for name, entry in (("cross_entropy", decision.ordinary), ("challenger", decision.challenger)):
-        if entry is not None:
-            own = arena.model if entry is decision.winner else copy.deepcopy(arena.model)
-            own.load_state_dict(_state(arena, trained, entry, cuts, plan))
-            found[name] = Trained(model=own.eval(), metric=plan.metric, threshold=entry.threshold)
-    return found
-
-
-def _state(
-    arena: Arena, items: Items | Loader, winner: Entry, cuts: list[Fold], plan: Plan
-) -> dict[str, Tensor]:
-    """The state of an entrant's model: of several folds, that of a training on all items up to its best epoch.
-
-    A short training of few items may fail by an unlucky order of batches. A model that does worse
-    on what it was trained on than others of its kind did on what they never saw has failed, and is
-    trained again with another order.
-    """
-    if len(cuts) == 1:
-        return winner.state
-    assert isinstance(items, Items)
-    assert winner.value is not None
-    index = torch.arange(len(items)).unsqueeze(0)
-    taken = items.take(index)
-    judge = replace(
-        arena.ground.judge,
-        seen=Seen(taken.y, torch.ones_like(index, dtype=torch.bool), taken.where),
-    )
-    found: list[tuple[float, dict[str, Tensor]]] = []
-    for attempt in range(_ATTEMPTS):
-        seed = arena.settings.seed + attempt
-        feed = Drawing(items, everything(items), plan.batch, plan.balanced, seed)
-        again = replace(
-            arena,
-            ground=Ground(feed, View(items, index), judge),
-            settings=replace(arena.settings, seed=seed),
-        )
-        state, scores = again.prepare([(winner.contender, winner.rate)], winner.epochs).train_only(
-            winner.epoch
-        )
-        value = judge.value(scores, winner.threshold) if scores.isfinite().all() else math.nan
-        if not math.isnan(value) and not judge.better(winner.value, value):
-            return state
-        found.append(
-            (
-                -math.inf
-                if math.isnan(value)
-                else value * (1 if judge.metric.higher_is_better else -1),
-                state,
-            )
-        )
-    return max(found, key=lambda each: each[0])[1]
+def _schedule(
+    search: Search, sides: Mapping[str, list[Candidate]], rates: list[float], epochs: int
+) -> list[tuple[int, int]]:
+    """The trials and the epochs of every group of both sides."""
+    return [
+        group
+        for candidates in sides.values()
+        for group in schedule(search, candidates, rates, epochs)
+    ]
 
 
 def _affordable(
-    arena: Arena, heats: Callable[[int], list[tuple[int, int]]], rates: int, budget: float
+    search: Search, sides: Mapping[str, list[Candidate]], rates: list[float], budget: float
 ) -> int:
-    """The epochs of a training with which all heats fit into the budget, by the time that one epoch of one takes."""
-    trial = replace(arena, folder=None, entries=[])
+    """The epochs with which all trials fit into a budget; from a file, if the run is resumed."""
+    path = None if search.folder is None else search.folder / "epochs.json"
+    if path is not None and path.exists():
+        return json.loads(path.read_text())
+    each = _SLOWER * _timed(search, len(rates))
+
+    def seconds(epochs: int) -> float:
+        # Groups of more trials than were timed take longer in proportion. What follows the search
+        # trains single models, which takes about half as long.
+        groups = _schedule(search, sides, rates, epochs)
+        steps = sum(max(1.0, trials / len(rates)) * length for trials, length in groups)
+        return each * (steps + 0.5 * _AFTER * epochs)
+
+    epochs = search.epochs
+    while epochs > _SHORTEST and seconds(epochs) >= budget:
+        epochs -= 1
+    if path is not None:
+        write_json(path, epochs)
+    return epochs
+
+
+def _timed(search: Search, trials: int) -> float:
+    """The seconds of one epoch of the ordinary loss with so many trials."""
+    validation = search.split.validation
+    usual = ordinary_candidate(validation.metric, validation.sets)
+    timed = replace(search, folder=None, trials=[])
     start = time.monotonic()
-    judge = arena.ground.judge
-    trial.heat("trial", [(ordinary(judge.metric, judge.sets), RATES[0])] * rates, 1)
-    if trial.stopped:
+    timed.run("timed", [PlannedTrial(usual, RATES[0])] * trials, 1)
+    if timed.stopped:
         raise KeyboardInterrupt  # there is nothing to keep yet
-    each = 1.3 * (time.monotonic() - start)  # most losses take a little longer than cross-entropy
+    return time.monotonic() - start
 
-    def taken(epochs: int) -> float:
-        # Heats of more entrants than were tried take longer in proportion; those of one, the second
-        # meeting and the training on everything, about half.
-        return each * (
-            sum(max(1.0, places / rates) * length for places, length in heats(epochs))
-            + 0.5 * _AFTER * epochs
+
+def _finalists(
+    search: Search, decision: Decision, trained: Items | Loader, plan: SplitPlan
+) -> dict[str, Trained]:
+    """The models that were compared at the end; the winner's is the user's own."""
+    found: dict[str, Trained] = {}
+    for name, trial in (("cross_entropy", decision.ordinary), ("challenger", decision.challenger)):
+        if trial is not None:
+            own = search.model if trial is decision.winner else copy.deepcopy(search.model)
+            own.load_state_dict(_final_state(search, trained, trial, plan))
+            found[name] = Trained(model=own.eval(), metric=plan.metric, threshold=trial.threshold)
+    return found
+
+
+def _final_state(
+    search: Search, items: Items | Loader, trial: Trial, plan: SplitPlan
+) -> dict[str, Tensor]:
+    """A trial's model; after cross-validation, trained on all items up to the trial's best epoch.
+
+    A short training on few items may fail because of an unlucky order of batches. A model that does
+    worse on the items it was trained on than the models of the folds did on items they had never
+    seen has failed, and is trained again with another order.
+    """
+    if len(search.split.folds) == 1:
+        return trial.state
+    assert isinstance(items, Items)
+    assert trial.value is not None
+    folds = everything(items)
+    data = ValidationData(items, folds[0].train.unsqueeze(0))
+    validation = replace(search.split.validation, items=validation_items(data))
+    best = -math.inf
+    state: dict[str, Tensor] = {}
+    for attempt in range(_ATTEMPTS):
+        seed = search.settings.seed + attempt
+        batches = FoldBatches(items, folds, plan.batch, plan.balanced, seed)
+        again = replace(
+            search,
+            split=Split(folds, batches, data, validation),
+            settings=replace(search.settings, seed=seed),
         )
+        group = again.group([PlannedTrial(trial.candidate, trial.rate)], trial.epochs)
+        found, scores = group.train_only(trial.epoch)
+        value = validation.value(scores, trial.threshold) if scores.isfinite().all() else math.nan
+        gain = -math.inf if math.isnan(value) else validation.gain(value, trial.value)
+        if gain >= 0:
+            return found
+        if gain > best or not state:
+            best = gain
+            state = found
+    return state
 
-    return next(
-        (epochs for epochs in range(arena.epochs, _SHORTEST, -1) if taken(epochs) < budget),
-        _SHORTEST,
-    )
+
+def _score_sets(trials: list[Trial], items: ValidationItems, seed: int) -> list[ScoreSets]:
+    """A few sets of validation items, drawn at random, as each trial scored them."""
+    if items.where is not None:
+        return []
+    generator = torch.Generator().manual_seed(seed)
+    number = max(1, _SETS // len(trials))
+    found = []
+    for trial in trials:
+        if trial.value is not None:
+            fold = int(torch.randint(len(items.live), (), generator=generator))
+            known = items.live[fold].nonzero().squeeze(-1)
+            size = (number, min(_SET, len(known)))
+            drawn = known[torch.randint(len(known), size, generator=generator)]
+            found.append(ScoreSets(trial.scores[fold][drawn], items.target[fold][drawn]))
+    return found

@@ -1,273 +1,266 @@
-r"""Which loss to train on: successive halving, cross-entropy always among the entrants, decided on validation data.
+r"""The search for the best candidate: successive halving, then a decision on validation data.
 
-All contenders train briefly with every learning rate; the best third goes on for twice as long with
-its best two rates, and of those the best two to the end with one. Cross-entropy has a bracket of
-its own, the same in every fit, so that "cross-entropy is as good here" gives exactly the model that
-training on cross-entropy gives.
+Successive halving has three rounds. All candidates are trained briefly with every learning rate;
+the best third continue for twice as long with their two best rates, and the best two of those to
+the end with one. The ordinary loss goes through the same rounds on its own, in the same way in
+every fit, so that "cross-entropy is as good here" gives exactly the model that training on
+cross-entropy gives.
 
-The best of many looks better than it is. So the best challenger meets cross-entropy once more, both
-with the settings and the epoch they were chosen with, on other cuts of the data; it replaces
-cross-entropy only where its gain exceeds what luck would give (`judging.py`) both times. By folds,
-the items of both meetings are the same: what is new is how they are dealt, and all that is random
-in training. Where validation data was passed there are no other cuts, and one meeting has to show
-more: a gain that the best of all challengers would reach by luck in one of twenty cases.
+The best of many trials looks better than it is. So the best challenger is compared with the
+ordinary loss once more, both with the settings and the epoch they were chosen with, on other splits
+of the data. It wins only if its gain exceeds what chance would give (`validation.py`) both times.
+With folds, the items of both comparisons are the same; what is new is how they are split, and all
+that is random in training. Validation data that the user passed cannot be split otherwise, so the
+single comparison has to show more: a gain that the luckiest of twelve challengers would reach by
+chance in only one of twenty cases.
 """
 
-import json
 import math
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 from torch import nn
 
-from metricgrad.training.candidates import Contender
-from metricgrad.training.entry import Entry, Place, Settings
-from metricgrad.training.ground import Ground
-from metricgrad.training.heat import Heat, Tell
-from metricgrad.training.joint_heat import JointHeat
-from metricgrad.training.judging import ONE_SIGMA
+from metricgrad.progress import Tell
+from metricgrad.training.candidates import Candidate
+from metricgrad.training.joint_trials import JointTrialGroup
+from metricgrad.training.split import Split
+from metricgrad.training.trial_group import TrialGroup
+from metricgrad.training.trials import PlannedTrial, Trial, TrialSettings
+from metricgrad.training.validation import ONE_SIGMA
 
-_SHARES = (0.25, 0.5, 1.0)  # of the epochs, in each round
-_FEWEST = 4  # epochs
-_TOGETHER = 128  # models of a heat, at most
-# The best of so many challengers could have been lucky, and a gain must exceed this quantile of
-# what luck gives them:
-_TWICE = (2, ONE_SIGMA)  # where it must do so again on other cuts
-_ONCE = (12, 0.95)  # where there are none
+_SHARES = (0.25, 0.5, 1.0)  # the share of the epochs that trials have, in each round
+_FEWEST = 4  # epochs of a trial, unless the whole training has fewer
+_TOGETHER = 128  # models that are trained side by side, at most
+_LATE = 0.1  # challengers may exceed a round's share of the budget by this much,
+_LAST_START = 0.85  # and their last round must start by then
+
+
+class Chance(NamedTuple):
+    """How chance is judged: by the luckiest of so many challengers, at a quantile of its gains."""
+
+    challengers: int
+    quantile: float
+
+
+_TWICE = Chance(2, ONE_SIGMA)  # the gain must be shown again on other splits
+_ONCE = Chance(12, 0.95)  # there are no other splits
 
 
 @dataclass
-class Arena:
-    """Where heats take place: the model, the data, the metric, the settings of all.
+class Search:
+    """Runs trials and keeps them.
 
     Attributes:
-        model: where every training starts.
-        ground: data and metric.
-        settings: of all heats.
-        epochs: of a whole training.
-        folder: of the checkpoints; None keeps none.
-        deadline: in seconds from now; None takes the time it takes.
-        tell: is told after every epoch of a heat.
-        entries: everything that was trained.
-        started: when, by a clock that only goes forward.
-        stopped: whether the user has had enough (Ctrl-C): what there is then decides.
+        model: Where every trial starts.
+        epochs: The epochs of a complete training.
+        folder: Where checkpoints are kept; None keeps none.
+        deadline: Seconds from the start; None has no limit.
+        tell: Called after every epoch of a group of trials.
+        trials: All trials so far.
+        started: When the search started, by a clock that only goes forward.
+        stopped: Whether the user pressed Ctrl-C; the decision is then made with what there is.
     """
 
     model: nn.Module
-    ground: Ground
-    settings: Settings
+    split: Split
+    settings: TrialSettings
     epochs: int
     folder: Path | None = None
     deadline: float | None = None
     tell: Tell = lambda *_: None
-    entries: list[Entry] = field(default_factory=list)
+    trials: list[Trial] = field(default_factory=list)
     started: float = field(default_factory=time.monotonic)
     stopped: bool = False
 
-    def heat(
-        self, name: str, places: list[Place], epochs: int, only: int | None = None
-    ) -> list[Entry]:
-        """One heat, from its file if it has been run before."""
-        heat = self.prepare(places, epochs)
-        found = heat.run(
-            None if self.folder is None else self.folder / f"{name}.safetensors", self.tell, only
-        )
-        self.stopped |= heat.stopped
-        self.entries += found
+    def run(
+        self, name: str, planned: list[PlannedTrial], epochs: int, only: int | None = None
+    ) -> list[Trial]:
+        """Trains a group of trials, from its checkpoint if there is one."""
+        group = self.group(planned, epochs)
+        path = None if self.folder is None else self.folder / f"{name}.safetensors"
+        found = group.run(path, self.tell, only)
+        self.stopped |= group.stopped
+        self.trials += found
         return found
 
-    def prepare(self, places: list[Place], epochs: int) -> Heat:
-        """A heat that has not begun."""
-        kind = JointHeat if places[0][0].method == "bilevel" else Heat
-        return kind(self.model, places, self.ground, epochs, self.settings)
+    def group(self, planned: list[PlannedTrial], epochs: int) -> TrialGroup:
+        """A group of trials that has not begun."""
+        joint = planned[0].candidate.method == "bilevel"
+        cls = JointTrialGroup if joint else TrialGroup
+        return cls(self.model, planned, self.split, epochs, self.settings)
 
-    def late(self, share: float) -> bool:
-        """Whether a share of the time is over."""
-        return self.deadline is not None and time.monotonic() - self.started > share * self.deadline
-
-    def key(self, entry: Entry) -> float:
-        """Higher is better; a training that diverged is worst."""
-        if entry.value is None:
-            return -math.inf
-        return entry.value if self.ground.judge.metric.higher_is_better else -entry.value
-
-    def heats(self, places: list[Place]) -> list[list[Place]]:
-        """Places that can be trained together, side by side."""
-        judge, kin = self.ground.judge, {}
-        for contender, rate in places:
-            kin.setdefault(contender.kin(judge.metric), []).append((contender, rate))
-        size = max(1, _TOGETHER // len(judge.seen.live))
+    def groups(self, planned: list[PlannedTrial]) -> list[list[PlannedTrial]]:
+        """The trials that can be trained together, in groups of at most `_TOGETHER` models."""
+        kin: dict[tuple[object, ...], list[PlannedTrial]] = {}
+        for each in planned:
+            key = each.candidate.kin(self.split.validation.metric)
+            kin.setdefault(key, []).append(each)
+        size = max(1, _TOGETHER // len(self.split.folds))
         return [
-            group[start : start + size]
-            for group in kin.values()
-            for start in range(0, len(group), size)
+            alike[start : start + size]
+            for alike in kin.values()
+            for start in range(0, len(alike), size)
         ]
 
+    def late(self, share: float) -> bool:
+        """Whether more than a share of the time is over."""
+        return self.deadline is not None and time.monotonic() - self.started > share * self.deadline
 
-def bracket(
-    arena: Arena, name: str, contenders: list[Contender], rates: list[float]
-) -> list[Entry]:
-    """Successive halving among contenders.
+    def best_first(self, trials: list[Trial]) -> list[Trial]:
+        """The trials that did not diverge, by their value."""
+        finished = [trial for trial in trials if trial.value is not None]
+        higher = self.split.validation.metric.higher_is_better
+        return sorted(finished, key=_value, reverse=higher)
 
-    Args:
-        arena: where.
-        name: of the bracket, for its files.
-        contenders: the losses.
-        rates: the learning rates that each enters with.
 
-    Returns:
-        All entrants of all rounds, the best first: a short training can be the best on few items.
-        Those of the first rounds alone, if time runs out.
+def successive_halving(
+    search: Search, name: str, candidates: list[Candidate], rates: list[float]
+) -> list[Trial]:
+    """All trials of all rounds, the best first: with few items, a short training can be the best.
+
+    If time runs out or the user stops the search, these are the trials of the rounds so far.
     """
-    places = [(contender, rate) for contender in contenders for rate in rates]
-    everyone: list[Entry] = []
+    planned = [PlannedTrial(each, rate) for each in candidates for rate in rates]
+    trials: list[Trial] = []
     for number, share in enumerate(_SHARES):
+        epochs = _round_epochs(number, len(planned), search.epochs)
+        if epochs is None:
+            continue
         last = number == len(_SHARES) - 1
-        if not last and len(places) <= 2:
-            continue  # nothing to decide
-        epochs = arena.epochs if last else _short(arena.epochs, share)
-        found: list[Entry] = []
-        for order, group in enumerate(arena.heats(places)):
-            if arena.stopped or (name != "ordinary" and arena.late(0.85 if last else share + 0.1)):
+        found: list[Trial] = []
+        for order, group in enumerate(search.groups(planned)):
+            late = search.late(_LAST_START if last else share + _LATE)
+            if search.stopped or (name != "ordinary" and late):
                 break
-            found += arena.heat(f"{name}-{number}-{order}", group, epochs)
-        found = sorted(
-            (entry for entry in found if entry.value is not None), key=arena.key, reverse=True
-        )
-        everyone += found
-        if last or arena.stopped or not found:
+            found += search.run(f"{name}-{number}-{order}", group, epochs)
+        found = search.best_first(found)
+        trials += found
+        if search.stopped or not found:
             break
-        places = _promoted(found, len(contenders), number)
-    return sorted(everyone, key=arena.key, reverse=True)
+        planned = _promoted(found, len(candidates), number)
+    return search.best_first(trials)
 
 
-def _promoted(found: list[Entry], contenders: int, round_: int) -> list[Place]:
-    """The entrants of the next round, from those of this one, the best first."""
-    several = {
-        entry.contender: [each.rate for each in found if each.contender is entry.contender]
-        for entry in found
-    }
-    kept, width = _promotion(contenders, round_)
+def schedule(
+    search: Search, candidates: list[Candidate], rates: list[float], epochs: int
+) -> list[tuple[int, int]]:
+    """The trials and the epochs of every group of successive halving, if nothing ends it early."""
+    planned = [PlannedTrial(each, rate) for each in candidates for rate in rates]
+    groups: list[tuple[int, int]] = []
+    for number in range(len(_SHARES)):
+        length = _round_epochs(number, len(planned), epochs)
+        if length is None:
+            continue
+        groups += [(len(group), length) for group in search.groups(planned)]
+        kept, width = _promotion(len(candidates), number)
+        planned = [PlannedTrial(each, rate) for each in candidates[:kept] for rate in rates[:width]]
+    return groups
+
+
+def _round_epochs(number: int, trials: int, epochs: int) -> int | None:
+    """The epochs of a round; None if it is skipped, as two trials or fewer leave no choice."""
+    if number == len(_SHARES) - 1:
+        return epochs
+    if trials <= 2:
+        return None
+    return min(epochs, max(_FEWEST, round(_SHARES[number] * epochs)))
+
+
+def _promoted(found: list[Trial], candidates: int, number: int) -> list[PlannedTrial]:
+    """The trials of the next round, from those of this one, the best first."""
+    rates: dict[Candidate, list[float]] = {}
+    for trial in found:
+        rates.setdefault(trial.candidate, []).append(trial.rate)
+    kept, width = _promotion(candidates, number)
     return [
-        (contender, rate)
-        for contender, rates in list(several.items())[:kept]
-        for rate in rates[:width]
+        PlannedTrial(candidate, rate)
+        for candidate, own in list(rates.items())[:kept]
+        for rate in own[:width]
     ]
 
 
-def _promotion(contenders: int, round_: int) -> tuple[int, int]:
-    """How many contenders go on from a round, and with how many learning rates each."""
-    return (max(2, math.ceil(contenders / 3)), 2) if round_ == 0 else (2, 1)
-
-
-def _short(epochs: int, share: float) -> int:
-    return min(epochs, max(_FEWEST, round(share * epochs)))
+def _promotion(candidates: int, number: int) -> tuple[int, int]:
+    """How many candidates continue after a round, and with how many learning rates each."""
+    return (max(2, math.ceil(candidates / 3)), 2) if number == 0 else (2, 1)
 
 
 @dataclass(frozen=True)
 class Decision:
-    """Who won.
+    """The outcome of a search.
 
     Attributes:
-        winner: the entrant to use.
-        ordinary: the best of cross-entropy; None where it did not take part.
-        challenger: the best of the others; None where there was none.
-        gain: of the challenger over cross-entropy, in the metric, where it was checked last.
-        luck: the gain that would be luck there.
-        again: whether both met once more, on other cuts.
+        winner: The trial to use.
+        ordinary: The best trial of the ordinary loss; None if it was not tried.
+        challenger: The best trial of all other losses; None if none was tried.
+        gain: By how much the challenger is better, where both were compared last.
+        luck: Below this, the gain could be chance.
+        again: Whether both were compared again, on other splits.
     """
 
-    winner: Entry
-    ordinary: Entry | None
-    challenger: Entry | None
+    winner: Trial
+    ordinary: Trial | None
+    challenger: Trial | None
     gain: float = 0.0
     luck: float = 0.0
     again: bool = False
 
 
 def decide(
-    arena: Arena, ordinary: list[Entry], challengers: list[Entry], others: Ground | None
+    search: Search, ordinary: list[Trial], challengers: list[Trial], others: Split | None
 ) -> Decision:
-    """Cross-entropy, unless a challenger's gain is more than luck, twice.
+    """The ordinary loss, unless a challenger's gain exceeds chance, on other splits too.
 
     Args:
-        arena: where they were trained.
-        ordinary: what is left of cross-entropy's bracket.
-        challengers: what is left of the others'.
-        others: other cuts of the data, for the second meeting; None where there are none.
-
-    Returns:
-        The decision.
+        search: Where the trials were run.
+        ordinary: Trials of the ordinary loss, the best first.
+        challengers: Trials of all other losses, the best first.
+        others: Other splits of the data; None if there are none.
     """
     if not ordinary and not challengers:
-        if arena.stopped:
+        if search.stopped:
             raise KeyboardInterrupt  # there is nothing to keep yet
         raise RuntimeError(
-            "every training diverged; pass a lower rate, or look for values that are far too large"
+            "every training diverged; pass a lower rate, or check the features for huge values"
         )
-    if not ordinary or not challengers:
-        best = (ordinary or challengers)[0]
-        return Decision(
-            best, ordinary[0] if ordinary else None, challengers[0] if challengers else None
-        )
-    usual, best = ordinary[0], challengers[0]
-    gain, luck = _gain(arena, usual, challengers, *(_ONCE if others is None else _TWICE))
-    decision = Decision(best if gain > luck else usual, usual, best, gain, luck)
-    if decision.winner is usual or others is None or arena.stopped:
-        return decision
-    second, met = replace(arena, ground=others, entries=[]), []
-    for number, entry in enumerate((usual, best)):
-        met += second.heat(
-            f"again-{number}", [(entry.contender, entry.rate)], entry.epochs, entry.epoch
-        )
+    if not challengers:
+        return Decision(ordinary[0], ordinary[0], None)
+    if not ordinary:
+        return Decision(challengers[0], None, challengers[0])
+    usual = ordinary[0]
+    best = challengers[0]
+    first = _compare(search, usual, challengers, _ONCE if others is None else _TWICE)
+    if first.winner is usual or others is None or search.stopped:
+        return first
+    second = replace(search, split=others, trials=[])
+    met: list[Trial] = []
+    for number, trial in enumerate((usual, best)):
+        planned = [PlannedTrial(trial.candidate, trial.rate)]
+        met += second.run(f"again-{number}", planned, trial.epochs, trial.epoch)
         if second.stopped or met[-1].value is None:
-            arena.stopped = second.stopped
-            return replace(decision, winner=usual)  # not shown twice
-    gain, luck = _gain(second, met[0], met[1:], *_TWICE)
-    return Decision(best if gain > luck else usual, usual, best, gain, luck, again=True)
+            search.stopped = second.stopped
+            return replace(first, winner=usual)  # the gain has not been shown twice
+    found = _compare(second, met[0], met[1:], _TWICE)
+    winner = best if found.gain > found.luck else usual
+    return Decision(winner, usual, best, found.gain, found.luck, again=True)
 
 
-def _gain(
-    arena: Arena, usual: Entry, challengers: list[Entry], rivals: int, quantile: float
-) -> tuple[float, float]:
-    """The gain of the first challenger, and what luck would give the best of its rivals."""
-    luck = arena.ground.judge.luck(
-        [usual.scores, *(entry.scores for entry in challengers[:rivals])],
-        [usual.threshold, *(entry.threshold for entry in challengers[:rivals])],
-        torch.Generator().manual_seed(arena.settings.seed),
-        quantile,
+def _compare(search: Search, usual: Trial, challengers: list[Trial], chance: Chance) -> Decision:
+    """The first challenger against the ordinary loss."""
+    compared = [usual, *challengers[: chance.challengers]]
+    gain = search.split.validation.gain(_value(challengers[0]), _value(usual))
+    luck = search.split.validation.luck(
+        [trial.scores for trial in compared],
+        [trial.threshold for trial in compared],
+        torch.Generator().manual_seed(search.settings.seed),
+        chance.quantile,
     )
-    return arena.key(challengers[0]) - arena.key(usual), luck
+    return Decision(challengers[0] if gain > luck else usual, usual, challengers[0], gain, luck)
 
 
-def schedule(
-    arena: Arena, contenders: list[Contender], rates: list[float], epochs: int
-) -> list[tuple[int, int]]:
-    """Entrants and epochs of every heat of a bracket, at most."""
-    heats, places = [], [(contender, rate) for contender in contenders for rate in rates]
-    for number, share in enumerate(_SHARES):
-        last = number == len(_SHARES) - 1
-        if not last and len(places) <= 2:
-            continue
-        length = epochs if last else _short(epochs, share)
-        heats += [(len(group), length) for group in arena.heats(places)]
-        kept, width = _promotion(len(contenders), number)
-        places = [(contender, rate) for contender in contenders[:kept] for rate in rates[:width]]
-    return heats
-
-
-def remembered(folder: Path | None, name: str, make: Callable[[], int]) -> int:
-    """A number that must be the same when a training is resumed: kept in a file."""
-    if folder is None:
-        return make()
-    path = folder / f"{name}.json"
-    if path.exists():
-        return json.loads(path.read_text())
-    value = make()
-    partial = path.with_suffix(".partial")
-    partial.write_text(json.dumps(value))
-    partial.replace(path)
-    return value
+def _value(trial: Trial) -> float:
+    assert trial.value is not None
+    return trial.value

@@ -1,5 +1,6 @@
-"""What a training leaves behind: a model that decides where the metric wants it to, and how it came about."""
+"""What training leaves behind: a model, the threshold at which it decides, and how it was found."""
 
+import html
 from dataclasses import dataclass
 from typing import Any
 
@@ -7,26 +8,25 @@ import torch
 from torch import Tensor, nn
 
 from metricgrad.metrics import Metric
-from metricgrad.surrogates.elements import is_multilabel
 from metricgrad.surrogates.score_sets import ScoreSets
 from metricgrad.training.algorithm import modes_kept
 from metricgrad.training.candidates import ORDINARY
-from metricgrad.training.entry import Entry
-from metricgrad.training.feeding import features, tensor
-from metricgrad.training.judging import Seen, at_threshold, binary_scores
+from metricgrad.training.data import CHUNK, features, numbers, without_column
 from metricgrad.training.search import Decision
+from metricgrad.training.trials import Trial
+from metricgrad.training.validation import ValidationItems
 
-_CHUNK = 16384
+_SHOWN = 5  # trials in the table of a `Fit`
 
 
 @dataclass(kw_only=True)
 class Trained:
-    """A model and where it decides.
+    """A model and the threshold at which it decides.
 
     Attributes:
-        model: in `eval()` mode.
-        metric: what it was trained for.
-        threshold: a score above it is a positive decision; None where the metric has none.
+        model: In `eval()` mode.
+        metric: The metric that it was trained for.
+        threshold: A score above it is a positive decision; None if the metric has no threshold.
     """
 
     model: nn.Module
@@ -45,15 +45,14 @@ class Trained:
         """
         with modes_kept(self.model):
             self.model.eval()
-            found = torch.cat([self.model(part) for part in features(x).split(_CHUNK)])
-        return (
-            found
-            if found.dim() == 1 or is_multilabel(self.metric)
-            else binary_scores(self.metric, found)
-        )
+            found = torch.cat([self.model(part) for part in features(x).split(CHUNK)])
+        if found.dim() == 1 or self.metric.layout == "labels":
+            return found
+        target = found[..., 0]  # of the same shape as the target of such scores
+        return self.metric.item_scores(found, target)
 
     def predict(self, x: Any) -> Tensor:
-        """Decisions: 0 or 1 by the threshold, for binary scores and labels; the class of the highest score otherwise.
+        """Decisions: 0 or 1 for binary scores and labels, otherwise the class of the highest score.
 
         Args:
             x: `[items, ...]`, an array or a tensor.
@@ -62,7 +61,7 @@ class Trained:
             `[items]`, or `[items, C]` for labels.
         """
         scores = self.scores(x)
-        if scores.dim() == 1 or is_multilabel(self.metric):
+        if scores.dim() == 1 or self.metric.layout == "labels":
             return (scores > (0.0 if self.threshold is None else self.threshold)).long()
         return scores.argmax(-1)
 
@@ -70,42 +69,41 @@ class Trained:
         """The metric of items, at the threshold.
 
         Args:
-            x: `[items, ...]`.
-            y: their targets, `[items]` or, as in `mg.fit`, `[items, 1]`.
+            x: `[items, ...]`, an array or a tensor.
+            y: Their targets, `[items]` or, as in `mg.fit`, `[items, 1]`.
 
         Returns:
             The metric.
         """
-        metric, scores = at_threshold(self.metric, self.threshold, self.scores(x))
-        target = tensor(y)
-        column = scores.dim() == 1 and target.shape == (len(scores), 1)
-        return float(metric(scores, target.squeeze(1) if column else target))
+        metric, scores = self.metric.at_threshold(self.threshold, self.scores(x))
+        target = numbers(y)
+        return float(metric(scores, without_column(target) if scores.dim() == 1 else target))
 
 
-@dataclass(kw_only=True)
+@dataclass(kw_only=True, repr=False)
 class Fit(Trained):
-    """What `mg.fit` leaves behind: the model, and how it came about.
+    """What `mg.fit` returns: the trained model, and how it was found.
 
     Attributes:
-        value: the metric on validation data.
-        decision: who won, against whom, by how much.
-        finalists: the models of `cross_entropy` and of the best `challenger`, as far as they took
-            part; the model is one of them.
-        entries: everything that was tried.
-        seen: the validation items, of which the entrants' scores are.
-        score_sets: sets of validation items as the entrants scored them, good and bad, to check
-            losses on.
-        folds: of validation; 1 is one cut.
-        seconds: it took.
-        stopped: whether Ctrl-C ended it: this is the best so far.
-        contested: whether there were to be challengers; there are none if time ran out before them.
+        value: The metric on validation data.
+        decision: Which trial won, against which, and by how much.
+        finalists: The models of `cross_entropy` and of the best `challenger`, if they were tried.
+            The model is one of them.
+        trials: Everything that was tried.
+        validation: The validation items, which the scores of the trials belong to.
+        score_sets: Sets of validation items as the trials scored them, well and badly, on which
+            losses can be checked.
+        folds: Folds of cross-validation; 1 is a single split.
+        seconds: How long it took.
+        stopped: Whether Ctrl-C ended the search; this is the best result by then.
+        contested: Whether challengers were to be tried; time may have run out before them.
     """
 
     value: float
     decision: Decision
     finalists: dict[str, Trained]
-    entries: list[Entry]
-    seen: Seen
+    trials: list[Trial]
+    validation: ValidationItems
     score_sets: list[ScoreSets]
     folds: int
     seconds: float
@@ -114,23 +112,85 @@ class Fit(Trained):
 
     @property
     def method(self) -> str:
-        """The loss that it was trained on, with its settings."""
-        return str(self.decision.winner.contender)
+        """The loss that the model was trained on, with its settings."""
+        return str(self.decision.winner.candidate)
 
     def verdict(self) -> str:
-        """Who won and by how much, in a sentence."""
-        name, found = self.metric.name, self.decision
+        """Which loss won and by how much, in a few sentences."""
+        name = self.metric.name
+        found = self.decision
         how = f"by {self.folds}-fold cross-validation" if self.folds > 1 else "on validation data"
         if found.ordinary is None or found.challenger is None:
-            told = f"{self.method}: {name} {self.value:.4f} {how}"
-            return told + ("; there was no time for a challenger" if self.contested else "")
-        plain = found.ordinary.contender.method
+            missing = " There was no time for a challenger." if self.contested else ""
+            return f"{self.method}: {name} {self.value:.4f} {how}.{missing}"
+        plain = found.ordinary.candidate.method
         usual = "cross-entropy" if plain == ORDINARY else plain
-        told = f"{name} {found.challenger.value:.4f} against {usual}'s {found.ordinary.value:.4f} {how}"
-        told += f"; on other cuts the gain is {found.gain:.4f}" if found.again else ""
-        told += f"; {found.luck:.4f} would be luck"
-        if found.gain > found.luck and found.winner is found.ordinary:
-            return f"{found.challenger.contender} may be better, which no second meeting on other cuts has shown: {told}"
+        challenger = str(found.challenger.candidate)
         if found.winner is found.challenger:
-            return f"{self.method} is better: {told}"
-        return f"{usual} is as good here: the best challenger, {found.challenger.contender}, has {told}"
+            head = f"{challenger} is better than {usual}"
+        elif found.gain > found.luck:
+            head = f"{challenger} may be better, but it was not compared again on other splits"
+        else:
+            head = f"{usual} is as good here as the best challenger, {challenger}"
+        told = [
+            f"{head}: {name} {found.challenger.value:.4f} for {challenger} and "
+            f"{found.ordinary.value:.4f} for {usual}, {how}."
+        ]
+        if found.again:
+            told.append(f"On other splits of the data the gain is {found.gain:.4f}.")
+        told.append(f"A gain below {found.luck:.4f} could be chance.")
+        return " ".join(told)
+
+    def __repr__(self) -> str:
+        header, *rows = self._table()
+        widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
+        lines = [
+            "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+            for row in (header, *rows)
+        ]
+        return "\n".join([self._headline(), self.verdict(), "", *lines, "", self._footer()])
+
+    def _repr_html_(self) -> str:
+        """The same for notebooks."""
+        rows = "".join(
+            "<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>"
+            for row in self._table()
+        )
+        return (
+            f"<p><b>{html.escape(self._headline())}</b><br>{html.escape(self.verdict())}</p>"
+            f"<table>{rows}</table><p>{html.escape(self._footer())}</p>"
+        )
+
+    def _headline(self) -> str:
+        """Metric, winner, value and threshold in a line."""
+        line = f"Fit: {self.metric.name} {self.value:.4f}, trained on {self.method}"
+        if self.threshold is None:
+            return line
+        cuts = self.threshold.flatten().tolist()
+        if len(cuts) == 1:
+            return f"{line}, threshold {cuts[0]:.4g}"
+        return f"{line}, {len(cuts)} thresholds from {min(cuts):.4g} to {max(cuts):.4g}"
+
+    def _table(self) -> list[tuple[str, ...]]:
+        """The best few trials, the best first, below a header."""
+        finished = [trial for trial in self.trials if trial.value is not None]
+        ranked = sorted(
+            finished, key=lambda trial: trial.value or 0.0, reverse=self.metric.higher_is_better
+        )
+        rows = [
+            (
+                f"{trial.value:.4f}",
+                str(trial.candidate),
+                f"{trial.rate:g}",
+                f"{trial.epoch} of {trial.epochs}",
+            )
+            for trial in ranked[:_SHOWN]
+        ]
+        return [(self.metric.name, "trial", "rate", "best epoch"), *rows]
+
+    def _footer(self) -> str:
+        """How many trials there were, how they were validated, and how long it took."""
+        trials = f"{len(self.trials)} trial{'s' if len(self.trials) > 1 else ''}"
+        split = f"{self.folds} folds" if self.folds > 1 else "one split"
+        stopped = ", stopped early" if self.stopped else ""
+        return f"{trials}, {split}, {self.seconds:.1f} s{stopped}"

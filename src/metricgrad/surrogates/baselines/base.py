@@ -11,9 +11,10 @@ from typing import Any, ClassVar, Self
 import torch
 from torch import Tensor
 
+from metricgrad.metrics import Metric
 from metricgrad.metrics import metric as to_metric
 from metricgrad.metrics.base import Inputs
-from metricgrad.surrogates.base import Surrogate
+from metricgrad.surrogates.base import Surrogate, TargetKind
 
 
 class Baseline(Surrogate):
@@ -24,13 +25,20 @@ class Baseline(Surrogate):
 
     Attributes:
         like: the metric whose shapes it takes.
+        kinds: the kinds of targets that it takes, whatever the metric.
     """
 
     like: ClassVar[str] = "accuracy"
+    kinds: ClassVar[tuple[TargetKind, ...]] = ("binary", "classes", "labels")
 
     def __init__(self, **options: Any) -> None:
         super().__init__()
         self.options = options
+
+    @classmethod
+    def fits(cls, metric: Metric, kind: TargetKind) -> bool:
+        """Whether the loss takes targets of a kind; it is the same for every metric."""
+        return kind in cls.kinds
 
     @abstractmethod
     def values(self, scores: Tensor, target: Tensor, where: Tensor | None) -> Tensor:

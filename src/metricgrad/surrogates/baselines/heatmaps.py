@@ -28,6 +28,7 @@ class HeatmapMSE(Baseline):
     """
 
     like = "pck"
+    kinds = ()
 
     def __init__(self, *, sigma: float = 1.0) -> None:
         super().__init__(sigma=sigma)

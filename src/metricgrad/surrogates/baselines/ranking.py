@@ -28,6 +28,7 @@ class Binary(Baseline):
     """A loss of positives against negatives: sets with one class have nothing to learn from."""
 
     like = "auc"
+    kinds = ("binary", "labels")
 
     def check(self, scores: Tensor, target: Tensor, where: Tensor | None) -> Inputs:
         """Binary scores; ValueError for more than two classes."""
@@ -130,6 +131,7 @@ class Graded(Baseline):
     """A loss of lists of graded documents."""
 
     like = "ndcg"
+    kinds = ("binary", "labels", "grades")
 
     def defined(self, target: Tensor, where: Tensor | None) -> Tensor:
         """Lists with a relevant document."""

@@ -1,4 +1,7 @@
-"""Classifiers in one safetensors file: the network's tensors, and all else as JSON in the header; never pickle."""
+"""Classifiers in one safetensors file: the network's tensors, and everything else as JSON.
+
+Nothing is pickled, so a file can be opened without trusting its author.
+"""
 
 from dataclasses import asdict
 from pathlib import Path
@@ -7,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from metricgrad.estimators.features import Category, Number, Preparation
 from metricgrad.estimators.networks import perceptron, widths
-from metricgrad.estimators.preparing import Category, Number, Preparation
 from metricgrad.estimators.target import Target
 from metricgrad.metrics import metric as to_metric
 from metricgrad.metrics.registry import metric_config, metric_from_config
@@ -23,13 +26,9 @@ _KEPT = ("method", "epochs", "batch", "rate", "decay", "folds", "balanced", "bud
 
 
 def save_classifier(model: "MetricClassifier", path: str | Path) -> None:
-    """Writes a fitted classifier.
-
-    Args:
-        model: the classifier.
-        path: where to; an existing file is replaced only once the new one is complete.
-    """
-    trained, threshold = model.trained_, model.trained_.threshold
+    """Writes a fitted classifier; an existing file is replaced once the new one is complete."""
+    trained = model.trained_
+    threshold = trained.threshold
     classes = model.classes_
     header = {
         "metric": metric_config(trained.metric),
@@ -58,23 +57,16 @@ def save_classifier(model: "MetricClassifier", path: str | Path) -> None:
 def load_classifier(
     cls: type["MetricClassifier"], path: str | Path, metric: Any = None
 ) -> "MetricClassifier":
-    """Reads what `save_classifier` wrote.
-
-    Args:
-        cls: of the classifier.
-        path: the file.
-        metric: in place of the stored one.
-
-    Returns:
-        The classifier, ready to predict.
-    """
+    """A classifier from a file, ready to predict; `metric` replaces the stored one."""
     tensors, header = read_tensors(path, _HEADER, "model")
     metric = metric_from_config(header["metric"]) if metric is None else to_metric(metric)
     model = cls(metric, hidden=tuple(header["hidden"]), **header["settings"])
     model.classes_ = np.asarray(header["classes"]["values"], dtype=header["classes"]["dtype"])
     model.target_ = Target(header["kind"], model.classes_, tuple(header["order"]))
-    model._cut, model._steepness = torch.tensor(header["cut"]), header["steepness"]
-    model.n_features_in_, model.n_iter_ = header["features"], header["epoch"]
+    model._cut = torch.tensor(header["cut"])
+    model._steepness = header["steepness"]
+    model.n_features_in_ = header["features"]
+    model.n_iter_ = header["epoch"]
     if header["names"]:
         model.feature_names_in_ = np.asarray(header["names"], dtype=object)
     model._preparation = Preparation()
@@ -98,11 +90,8 @@ def _column(stored: dict[str, Any]) -> Number | Category:
 
 
 def _plain(value: Any) -> Any:
-    """A setting as JSON has it; a surrogate by its name alone."""
+    """A setting as JSON has it; of a surrogate only the name is kept."""
     if isinstance(value, np.generic):
         return value.item()
-    return (
-        value
-        if value is None or isinstance(value, str | int | float | bool)
-        else type(value).__name__.lower()
-    )
+    known = value is None or isinstance(value, str | int | float | bool)
+    return value if known else type(value).__name__.lower()

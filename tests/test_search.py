@@ -1,4 +1,4 @@
-"""The tournament behind mg.fit: how the metric judges, what luck would give, and who replaces cross-entropy."""
+"""The search behind mg.fit: how the metric judges, what luck would give, and who replaces cross-entropy."""
 
 from typing import Any
 
@@ -8,63 +8,65 @@ from sklearn.metrics import average_precision_score, f1_score
 from torch import Tensor
 
 import metricgrad as mg
-from metricgrad.training import heat, search
-from metricgrad.training.candidates import RATES, contenders
-from metricgrad.training.entry import Settings
-from metricgrad.training.feeding import Items
-from metricgrad.training.ground import Plan, to_ground
-from metricgrad.training.judging import Judge, Seen
+from metricgrad.training import search, trial_group
+from metricgrad.training.candidates import RATES, candidates_of
+from metricgrad.training.data import Items
+from metricgrad.training.split import SplitPlan, split_data
+from metricgrad.training.trials import TrialSettings
+from metricgrad.training.validation import Validation, ValidationItems
 from tests.fitting import linear, made, quick, same
 from tests.trainings import seeded
 
 # -----------------------------------------------------------------------------------------------------
-# the judge
+# the validation
 
 
-def judged(metric: Any, number: int = 300, folds: int = 3) -> tuple[Judge, Tensor, Tensor]:
+def judged(metric: Any, number: int = 300, folds: int = 3) -> tuple[Validation, Tensor, Tensor]:
     target = (torch.rand(folds, number, generator=seeded()) < 0.3).long()
     scores = torch.randn(folds, number, generator=seeded(1)) + target
     live = torch.ones(folds, number, dtype=torch.bool)
     live[0, -7:] = False
-    return Judge(mg.metric(metric), Seen(target, live)), scores, target
+    return Validation(mg.metric(metric), ValidationItems(target, live)), scores, target
 
 
 def test_decisions_are_pooled_and_orders_are_averaged() -> None:
-    judge, scores, target = judged("f1")
-    value, threshold = judge.look(scores)
-    live = judge.seen.live
+    validation, scores, target = judged("f1")
+    value, threshold = validation.look(scores)
+    live = validation.items.live
     assert threshold is not None
     assert value == pytest.approx(f1_score(target[live], scores[live] > threshold))
-    judge, scores, target = judged("average_precision")
-    value, threshold = judge.look(scores)
+    validation, scores, target = judged("average_precision")
+    value, threshold = validation.look(scores)
     each = [average_precision_score(target[k][live[k]], scores[k][live[k]]) for k in range(3)]
     assert threshold is None
     assert value == pytest.approx(sum(each) / 3, abs=1e-5)
     perfect = torch.tensor(
         [[4.0, 3, 2, 1], [0.4, 0.3, 0.2, 0.1]]
     )  # of two models, each with a scale of its own
-    seen = Seen(torch.tensor([[1, 1, 0, 0], [1, 1, 0, 0]]), torch.ones(2, 4, dtype=torch.bool))
-    assert Judge(mg.metric("recall_at_k", k=2), seen).look(perfect).value == 1
+    seen = ValidationItems(
+        torch.tensor([[1, 1, 0, 0], [1, 1, 0, 0]]), torch.ones(2, 4, dtype=torch.bool)
+    )
+    assert Validation(mg.metric("recall_at_k", k=2), seen).look(perfect).value == 1
 
 
 def test_luck_is_a_standard_error_for_one_challenger_and_more_for_many() -> None:
     """Two models that differ in whether items are right: the standard error of the difference is known."""
-    judge, _, target = judged("accuracy", 2000, 1)
+    validation, _, target = judged("accuracy", 2000, 1)
     right = torch.where(torch.rand(6, 1, 2000, generator=seeded(2)) < 0.8, 1, -1)
     scores = list((2 * target - 1) * right.float())
     zero = torch.zeros(())
     pair = [(each > 0).long() == target for each in scores[:2]]
     exact = (pair[1].double() - pair[0].double())[
-        judge.seen.live
-    ].std() / judge.seen.live.sum() ** 0.5
-    one = judge.luck(scores[:2], [zero, zero], seeded())
-    many = judge.luck(scores, [zero] * 6, seeded())
+        validation.items.live
+    ].std() / validation.items.live.sum() ** 0.5
+    one = validation.luck(scores[:2], [zero, zero], seeded())
+    many = validation.luck(scores, [zero] * 6, seeded())
     assert one == pytest.approx(exact.item(), rel=0.25)
     assert many > 1.3 * one
 
 
 # ---------------------------------------------------------------------------------------------------
-# the tournament
+# the search
 
 
 def test_cross_entropy_that_wins_is_the_one_that_is_asked_for() -> None:
@@ -130,7 +132,7 @@ def test_a_real_gain_is_taken() -> None:
 
 def test_a_budget_shortens_the_training() -> None:
     found = quick(linear(), made(), budget=1.5, epochs=200)
-    assert max(entry.epochs for entry in found.entries) < 200
+    assert max(trial.epochs for trial in found.trials) < 200
     assert found.seconds < 15
 
 
@@ -165,7 +167,7 @@ def test_memory_joins_small_batches() -> None:
 
 
 def test_a_budget_too_short_for_challengers_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(search.Arena, "late", lambda *_: True)
+    monkeypatch.setattr(search.Search, "late", lambda *_: True)
     found = quick(linear(), made(), folds=1)
     assert found.decision.challenger is None
     assert "no time for a challenger" in found.verdict()
@@ -175,27 +177,30 @@ def test_a_budget_too_short_for_challengers_is_told(monkeypatch: pytest.MonkeyPa
 def test_time_that_runs_out_after_the_first_round_leaves_its_challengers(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(search.Arena, "late", lambda arena, share: share > 0.5)
+    monkeypatch.setattr(search.Search, "late", lambda _, share: share > 0.5)
     found = quick(linear(), made(), folds=1, epochs=8)
     assert found.decision.challenger is not None
     assert {
-        entry.epochs for entry in found.entries if entry.contender.method != "cross_entropy"
+        trial.epochs for trial in found.trials if trial.candidate.method != "cross_entropy"
     } == {4}
 
 
-def arena_of(x: Tensor, y: Tensor) -> search.Arena:
-    plan = Plan(mg.metric("f1"), tune=True, batch=64, balanced=False, folds=1, share=0.2)
-    _, ground = to_ground(Items(x, y), None, plan, 0)
-    return search.Arena(linear(), ground, Settings(), 20)
+def search_of(x: Tensor, y: Tensor) -> search.Search:
+    plan = SplitPlan(mg.metric("f1"), tune=True, batch=64, balanced=False, folds=1, share=0.2)
+    _, split = split_data(Items(x, y), None, plan, 0)
+    return search.Search(linear(), split, TrialSettings(), 20)
 
 
-def test_a_budget_counts_the_entrants_of_a_heat() -> None:
-    """Sixteen entrants take longer than the four that are timed."""
+def test_a_budget_counts_the_trials_of_a_group() -> None:
+    """Sixteen trials take longer than the four that are timed."""
     x, y = made()
-    arena = arena_of(x, y)
-    heats = search.schedule(arena, contenders("uniloss", mg.metric("f1")), list(RATES), 20)
-    assert heats[0] == (16, 5)  # four slopes from scratch, with four rates each
-    assert sum(length for _, length in heats) < sum(places / 4 * length for places, length in heats)
+    groups = search.schedule(
+        search_of(x, y), candidates_of("uniloss", mg.metric("f1")), list(RATES), 20
+    )
+    assert groups[0] == (16, 5)  # four slopes from scratch, with four rates each
+    assert sum(length for _, length in groups) < sum(
+        planned / 4 * length for planned, length in groups
+    )
 
 
 # ------------------------------------------------------------------------------------------ the
@@ -210,18 +215,18 @@ def test_patience_does_not_decide_the_second_meeting() -> None:
 
 
 def test_ctrl_c_in_the_second_meeting_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    whole, train = search.Arena.heat, heat.Heat._train
+    whole, train = search.Search.run, trial_group.TrialGroup._train
 
-    def pressed(_: heat.Heat) -> Tensor:
-        heat.Heat._train = train
+    def pressed(_: trial_group.TrialGroup) -> Tensor:
+        trial_group.TrialGroup._train = train
         raise KeyboardInterrupt
 
-    def interrupted(arena: search.Arena, name: str, *arguments: Any) -> Any:
+    def interrupted(self: search.Search, name: str, *arguments: Any) -> Any:
         if name == "again-0":
-            monkeypatch.setattr(heat.Heat, "_train", pressed)
-        return whole(arena, name, *arguments)
+            monkeypatch.setattr(trial_group.TrialGroup, "_train", pressed)
+        return whole(self, name, *arguments)
 
-    monkeypatch.setattr(search.Arena, "heat", interrupted)
+    monkeypatch.setattr(search.Search, "run", interrupted)
     found = quick(linear(features=2), ring(), epochs=8)
     assert found.stopped
     assert found.decision.winner is found.decision.ordinary
@@ -229,9 +234,9 @@ def test_ctrl_c_in_the_second_meeting_is_told(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_ctrl_c_while_a_budget_is_made_out_stops(monkeypatch: pytest.MonkeyPatch) -> None:
-    def pressed(_: heat.Heat) -> Tensor:
+    def pressed(_: trial_group.TrialGroup) -> Tensor:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(heat.Heat, "_train", pressed)
+    monkeypatch.setattr(trial_group.TrialGroup, "_train", pressed)
     with pytest.raises(KeyboardInterrupt):
         quick(linear(), made(), budget=100.0)

@@ -1,0 +1,101 @@
+"""`metricgrad compare`: several losses on one table and metric, over repeated splits."""
+
+import json
+import statistics
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from metricgrad.cli import options
+from metricgrad.cli.app import app, command_line, examples, plain_errors
+
+if TYPE_CHECKING:
+    from metricgrad.studies import ComparisonResult
+
+
+@app.command(
+    epilog=examples(
+        "metricgrad compare --metric mcc",
+        "metricgrad compare fraud.csv --target is_fraud --methods auto,focal --splits 10",
+    )
+)
+def compare(
+    data: options.DataArgument = None,
+    target: options.TargetOption = "target",
+    metric: options.MetricOption = "f1",
+    methods: Annotated[
+        str | None,
+        typer.Option(
+            help="Losses to compare with cross-entropy, such as auto,uniloss,focal; `all` takes "
+            "every one that fits the data. The usual ones for the metric unless given."
+        ),
+    ] = None,
+    splits: Annotated[
+        int, typer.Option(help="How often the data is split into training and test rows.", min=2)
+    ] = 5,
+    hidden: options.HiddenOption = "100,30,10",
+    test_share: options.TestShareOption = 0.25,
+    positive: options.PositiveOption = None,
+    drop: options.DropOption = None,
+    epochs: options.EpochsOption = 20,
+    budget: options.BudgetOption = None,
+    seed: options.SeedOption = 0,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="Folder for the comparison; runs/DATA-METRIC-compared unless given."),
+    ] = None,
+    as_json: options.JsonOption = False,
+) -> None:
+    """Compare losses with tuned cross-entropy on repeated splits, and say what is significant."""
+    from metricgrad import report, studies
+
+    with plain_errors("Stopped; the same command continues from here."):
+        settings = studies.ComparisonSettings(
+            data=None if data is None else str(data),
+            target=target,
+            metric=metric,
+            splits=splits,
+            hidden=options.widths(hidden),
+            test_share=test_share,
+            positive=positive,
+            epochs=epochs,
+            budget=options.seconds(budget),
+            seed=seed,
+            drop=drop,
+        )
+        folder, result = studies.compare(
+            settings, methods, out, command=command_line(), progress=not as_json
+        )
+        page = report.write(folder)
+    if as_json:
+        typer.echo(json.dumps(result.to_json(), indent=2))
+    else:
+        _show(result, page)
+
+
+def _show(result: "ComparisonResult", page: Path) -> None:
+    """Prints every method's mean, and its difference from cross-entropy."""
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console(highlight=False)
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    for column in ("trained on", result.metric, "spread", "gain", "±", "p", ""):
+        table.add_column(column, justify="left" if column in ("trained on", "") else "right")
+    for name, values in result.values.items():
+        cells = [name, f"{statistics.fmean(values):.4f}", f"{statistics.stdev(values):.4f}"]
+        found = result.differences.get(name)
+        if found is not None:
+            verdict = "better" if found.mean > 0 else "worse"
+            cells += [f"{found.mean:+.4f}", f"{found.error:.4f}", f"{found.p:.3f}"]
+            cells.append(verdict if found.significant else "no difference shown")
+        table.add_row(*cells)
+    console.print(table)
+    arrow = "higher" if result.higher_is_better else "lower"
+    console.print(
+        f"Test values over {result.splits} splits; {arrow} is better. "
+        "Gains are over cross-entropy with its threshold tuned."
+    )
+    console.print(str(page), style="dim")

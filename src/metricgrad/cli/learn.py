@@ -1,0 +1,114 @@
+"""`metricgrad learn`: a loss that is learned by rank correlation with a metric."""
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from metricgrad.cli.app import app, examples, plain_errors
+
+if TYPE_CHECKING:
+    from metricgrad.training.recipes import Taught
+
+
+@app.command(
+    epilog=examples(
+        "metricgrad learn f1 --out f1.safetensors",
+        "metricgrad learn auc --scores mine.npz --steps 2000 --out auc.safetensors",
+    )
+)
+def learn(
+    name: Annotated[
+        str, typer.Argument(help="Metric to learn: accuracy, or any metric of binary scores.")
+    ],
+    out: Annotated[
+        Path, typer.Option(help="File for the loss; a card in JSON is written beside it.")
+    ],
+    scores: Annotated[
+        list[Path] | None,
+        typer.Option(
+            help="Scores of your own models to learn from: .npz files with `scores` [S, N, ...] "
+            "and `target` [S, N]."
+        ),
+    ] = None,
+    steps: Annotated[
+        int | None,
+        typer.Option(
+            help="Learning steps; 300 for accuracy and 2,000 for others unless given.", min=1
+        ),
+    ] = None,
+    seed: Annotated[
+        int, typer.Option(help="Seed for initial weights and the sets that are drawn.")
+    ] = 0,
+    penalty: Annotated[
+        float | None,
+        typer.Option(
+            help="Weight of the gradient penalty; 10 for accuracy and 0 for others unless given.",
+            min=0.0,
+        ),
+    ] = None,
+    force: Annotated[
+        bool, typer.Option("--force", help="Overwrite the loss and its card if they exist.")
+    ] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print the card as JSON, without a table or progress.")
+    ] = False,
+) -> None:
+    """Learn a loss by rank correlation with a metric (ReLoss); `mg.load_surrogate` reads it."""
+    from metricgrad.storage import write_json
+    from metricgrad.training.recipes import as_shipped, read_scores, teach
+
+    with plain_errors():
+        card = _card_path(out, force)
+        own = [read_scores(path) for path in scores] if scores else None
+        options = as_shipped(name, seed)
+        if penalty is not None:
+            options["penalty"] = penalty
+        taught = teach(name, steps=steps, seed=seed, scores=own, progress=not as_json, **options)
+        typed = [f"--scores {path}" for path in scores or []]
+        typed += [] if penalty is None else [f"--penalty {penalty:g}"]
+        taught.card["command"] = " ".join([taught.card["command"], *typed])
+        taught.loss.save(out)
+        write_json(card, taught.card, indent=2)
+    if as_json:
+        typer.echo(json.dumps(taught.card, indent=2))
+    else:
+        _show(name, taught, out)
+
+
+def _card_path(out: Path, force: bool) -> Path:
+    """Where the loss's card goes; ValueError where a file is in the way."""
+    if not out.parent.is_dir():
+        raise ValueError(f"there is no folder {out.parent}; create it, or choose another --out")
+    card = out.with_suffix(".json")
+    if card == out:
+        named = out.with_suffix(".safetensors")
+        raise ValueError(f"--out {out} is where the loss's card goes; name the loss {named}")
+    taken = [str(path) for path in (out, card) if path.exists()]
+    if taken and not force:
+        raise ValueError(
+            f"{' and '.join(taken)} would be overwritten; choose another --out, or add --force"
+        )
+    return card
+
+
+def _show(name: str, taught: "Taught", out: Path) -> None:
+    """Prints how well the loss ranks held-out sets, beside cross-entropy."""
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    table.add_column(f"rank correlation with {name}")
+    table.add_column("Spearman", justify="right")
+    table.add_column("Kendall", justify="right")
+    found = taught.card["held_out"]
+    for label, prefix in (("this loss", ""), ("cross-entropy", "ordinary_")):
+        spearman = found[f"{prefix}spearman"]
+        kendall = found[f"{prefix}kendall"]
+        table.add_row(label, f"{spearman:.4f}", f"{kendall:.4f}")
+    console = Console(highlight=False)
+    console.print(table)
+    console.print(f"Measured on held-out sets, after {taught.card['seconds']} s.")
+    console.print(f"mg.load_surrogate({str(out)!r})", style="cyan", markup=False, soft_wrap=True)

@@ -1,0 +1,102 @@
+"""`metricgrad train`: a table in; a model, its values on test data and a plain answer out."""
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from metricgrad.cli import options
+from metricgrad.cli.app import app, command_line, examples, plain_errors
+
+if TYPE_CHECKING:
+    from metricgrad.studies import RunResult
+
+
+@app.command(
+    epilog=examples(
+        "metricgrad train",
+        "metricgrad train fraud.csv --target is_fraud --metric average_precision",
+        "metricgrad train data.parquet --metric fbeta:beta=2 --hidden none --budget 2m",
+    )
+)
+def train(
+    data: options.DataArgument = None,
+    target: options.TargetOption = "target",
+    metric: options.MetricOption = "f1",
+    method: Annotated[
+        str,
+        typer.Option(help="Loss to train on, such as uniloss; `auto` searches for the best."),
+    ] = "auto",
+    hidden: options.HiddenOption = "100,30,10",
+    test: Annotated[
+        Path | None, typer.Option(help="File with test data, instead of a share of the rows.")
+    ] = None,
+    test_share: options.TestShareOption = 0.25,
+    positive: options.PositiveOption = None,
+    drop: options.DropOption = None,
+    epochs: options.EpochsOption = 20,
+    budget: options.BudgetOption = None,
+    seed: options.SeedOption = 0,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder for the run; runs/DATA-METRIC unless given.")
+    ] = None,
+    as_json: options.JsonOption = False,
+) -> None:
+    """Train a model for a metric, and say whether that beats training on cross-entropy."""
+    from metricgrad import report, studies
+
+    with plain_errors("Stopped before there was a result; the same command continues from here."):
+        settings = studies.RunSettings(
+            data=None if data is None else str(data),
+            target=target,
+            metric=metric,
+            method=method,
+            hidden=options.widths(hidden),
+            test=None if test is None else str(test),
+            test_share=test_share,
+            positive=positive,
+            epochs=epochs,
+            budget=options.seconds(budget),
+            seed=seed,
+            drop=drop,
+        )
+        run = studies.train(settings, out, command=command_line(), progress=not as_json)
+        if not run.fresh and not as_json:
+            typer.secho("This run is finished already. Its result:", fg="yellow", err=True)
+        page = run.folder / "report.html"
+        if run.fresh or not page.exists():  # a kill may have come between result and report
+            report.write(run.folder)
+    if as_json:
+        typer.echo(json.dumps(run.result.to_json(), indent=2))
+    else:
+        _show(run.result, page)
+
+
+def _show(result: "RunResult", page: Path) -> None:
+    """Prints the finalists, the verdict, and what the user may want to do next."""
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console(highlight=False, markup=False)
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    for column in (result.metric, "validation", "test", ""):
+        table.add_column(column, justify="right" if column in ("validation", "test") else "left")
+    for each in result.finalists:
+        tuned = each.label == "cross-entropy" and each.threshold is not None
+        name = each.label + (", threshold tuned" if tuned else "")
+        chosen = "chosen" if each.role == result.chosen else ""
+        table.add_row(name, f"{each.validation:.4f}", f"{each.test:.4f}", chosen)
+    console.print(table)
+    console.print(result.verdict)
+    if result.positive_share is not None:
+        negative, positive = result.classes
+        told = f"Positive is {positive}, {100 * result.positive_share:.1f} % of the test rows."
+        if result.positive_share > 0.5:
+            told += f" Pass --positive {negative} for the other class."
+        console.print(told)
+    if result.stopped:
+        told = "Stopped early: this is the best model so far. The same command continues."
+        console.print(told, style="yellow")
+    console.print(f"{page}, after {result.seconds} s", style="dim")

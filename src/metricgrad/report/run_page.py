@@ -1,0 +1,162 @@
+"""The page of `metricgrad train`: the verdict, values on test data, figures, and every trial."""
+
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from metricgrad.metrics.registry import metric_from_config
+from metricgrad.report import page, plots
+from metricgrad.studies.results import Finalist, RunResult
+from metricgrad.studies.run import StoredRun
+
+
+def write_run(folder: Path, stored: StoredRun) -> Path:
+    """Draws the figures of a run, writes its page into the folder, and returns its path."""
+    result = stored.result
+    figures = folder / "figures"
+    sections = [
+        page.section("On test data", _values(result), _comparison(result, figures)),
+        page.section("During training", _curves(result, figures)),
+        *_binary_figures(stored, figures),
+        *_decisions(stored, figures),
+        *_alignment(stored, figures),
+        page.section("What was tried", _trials(result)),
+        page.section("How to reproduce", page.reproduction(stored.config, result.command)),
+    ]
+    title = f"{result.metric} on {stored.config.settings.source}"
+    return page.write(folder / "report.html", title, _about(result), result.verdict, sections)
+
+
+def _about(result: RunResult) -> str:
+    rows = result.rows
+    told = f"{rows.train:,} training rows, {rows.test:,} test rows"
+    if rows.without_target:
+        told += f", {rows.without_target:,} rows left out because they have no target"
+    told += f"; {result.seconds} s; trained on {result.winner.label}"
+    if result.positive_share is not None:
+        share = 100 * result.positive_share
+        told += f"; positive is {result.classes[1]}, {share:.1f} % of the test rows"
+    return told
+
+
+def _values(result: RunResult) -> str:
+    """The finalists in a table, and the gain on test data."""
+    rows = []
+    for each in result.finalists:
+        values = (f"{each.validation:.4f}", f"{each.test:.4f}", _threshold(each))
+        chosen = "chosen" if each.role == result.chosen else ""
+        rows.append((each.label, *values, f"{each.rate:g}", str(each.epoch), chosen))
+    header = (result.metric, "validation", "test", "threshold", "learning rate", "epoch", "")
+    table = page.table(header, rows)
+    if result.test_gain_interval is None:
+        return table
+    low, high = result.test_gain_interval
+    return table + page.note(
+        f"On the same test rows the challenger gains {result.test_gain:+.4f}, "
+        f"95 % interval {low:+.4f} to {high:+.4f}."
+    )
+
+
+def _threshold(finalist: Finalist) -> str:
+    if finalist.threshold is None:
+        return ""
+    one = isinstance(finalist.threshold, float)
+    return f"{finalist.threshold:.3g}" if one else "one for each label"
+
+
+def _comparison(result: RunResult, figures: Path) -> str:
+    rows = [(each.label, each.test, *each.interval) for each in result.finalists]
+    path = plots.intervals(rows, result.metric, figures / "comparison.png")
+    return page.figure(path, "95 % intervals from resampled test rows.")
+
+
+def _curves(result: RunResult, figures: Path) -> str:
+    curves = {each.label: each.curve for each in result.finalists}
+    path = plots.curves(curves, result.metric, figures / "curves.png")
+    tuned = any(each.threshold is not None for each in result.finalists)
+    where = ", at its best threshold" if tuned else ""
+    caption = f"The loss is measured on training data, the true metric on validation data{where}."
+    return page.figure(path, caption)
+
+
+def _binary_figures(stored: StoredRun, figures: Path) -> list[str]:
+    """Thresholds, ROC and precision-recall curves, where every item has one score."""
+    evidence = stored.evidence
+    labels = {each.role: each.label for each in stored.result.finalists}
+    scores = {labels[role]: each.test for role, each in evidence.finalists.items()}
+    if evidence.test_target.ndim != 1 or any(each.ndim != 1 for each in scores.values()):
+        return []
+    path = plots.roc_and_pr(scores, evidence.test_target, figures / "roc_pr.png")
+    title = "Before and after" if len(scores) > 1 else "ROC and precision-recall curves"
+    return [*_thresholds(stored, figures), page.section(title, page.figure(path, "Test data."))]
+
+
+def _thresholds(stored: StoredRun, figures: Path) -> list[str]:
+    """The metric of validation data at all thresholds, where it has one."""
+    result = stored.result
+    chosen: dict[str, float] = {}
+    for each in result.finalists:
+        if not isinstance(each.threshold, float):
+            return []
+        chosen[each.label] = each.threshold
+    metric = metric_from_config(result.metric_config)
+
+    def value(scores: np.ndarray, target: np.ndarray, threshold: float) -> float:
+        moved, values = metric.at_threshold(torch.tensor(threshold), torch.from_numpy(scores))
+        return float(moved(values, torch.from_numpy(target)))
+
+    evidence = stored.evidence
+    scores = {each.label: evidence.finalists[each.role].validation for each in result.finalists}
+    path = figures / "threshold.png"
+    plots.thresholds(scores, evidence.validation_target, chosen, value, result.metric, path)
+    caption = "Validation data; the dot is the chosen threshold."
+    return [page.section("Choice of threshold", page.figure(path, caption))]
+
+
+def _decisions(stored: StoredRun, figures: Path) -> list[str]:
+    """Confusion matrices, where the metric asks for decisions."""
+    evidence = stored.evidence
+    decisions = {
+        each.label: found
+        for each in stored.result.finalists
+        if (found := evidence.finalists[each.role].decisions) is not None
+    }
+    if not decisions or evidence.test_target.ndim != 1:
+        return []
+    path = figures / "confusion.png"
+    plots.confusions(decisions, evidence.test_target, stored.result.classes, path)
+    return [page.section("Decisions", page.figure(path, "Test data, counts of items."))]
+
+
+def _alignment(stored: StoredRun, figures: Path) -> list[str]:
+    """Losses beside the metric, where they could be ranked."""
+    if not stored.evidence.alignments:
+        return []
+    result = stored.result
+    path = figures / "alignment.png"
+    plots.alignment(stored.evidence.alignments, result.metric, path)
+    line = "falling" if result.higher_is_better else "rising"
+    caption = (
+        "Each point is a set of validation items, scored by one of the trials. The closer the "
+        f"points are to one {line} line, the better the loss agrees with the metric. UniLoss is "
+        "drawn by its relaxation, whose gradient it has; its own value is the metric."
+    )
+    return [page.section("Is the loss aligned with the metric?", page.figure(path, caption))]
+
+
+def _trials(result: RunResult) -> str:
+    """How the search works, and every trial, best first."""
+    sign = -1 if result.higher_is_better else 1
+    known = [(each, each.value) for each in result.tried if each.value is not None]
+    rows = [
+        (each.method, f"{each.rate:g}", str(each.epochs), str(each.epoch), f"{value:.4f}")
+        for each, value in sorted(known, key=lambda pair: sign * pair[1])
+    ]
+    header = ("loss", "learning rate", "epochs", "best epoch", "validation")
+    compared = ", and is compared with cross-entropy" if len(result.finalists) > 1 else ""
+    how = (
+        "Every candidate is trained briefly; the best third continue, and the best two are trained "
+        f"to the end. The best of all trials wins, as a short one can be best{compared}."
+    )
+    return f"<p>{how}</p>{page.folded(f'All {len(rows)} trials', page.table(header, rows))}"

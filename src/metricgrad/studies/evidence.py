@@ -1,0 +1,182 @@
+"""What the figures of a run are drawn from: scores, decisions, and how losses rank score sets.
+
+Evidence is stored in `evidence.npz`, one array a name, so that `metricgrad report` can draw the
+figures again without the model or the data.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple, Self
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from metricgrad.studies.results import Interval
+from metricgrad.surrogates import Surrogate, UniLoss, rank_correlation
+from metricgrad.training import Fit
+from metricgrad.training.candidates import Candidate, ordinary_candidate
+from metricgrad.training.validation import bootstrap
+
+_KEPT = 100_000  # items that are stored of validation and of test data, at most
+_ENDS = (0.025, 0.975)
+
+
+@dataclass(frozen=True)
+class FinalistScores:
+    """Scores of a finalist; `decisions` on test data are None for a metric of order."""
+
+    test: np.ndarray
+    validation: np.ndarray
+    decisions: np.ndarray | None
+
+
+@dataclass(frozen=True)
+class LossAlignment:
+    """A loss beside the metric, over score sets, with their rank correlation."""
+
+    label: str
+    losses: np.ndarray
+    values: np.ndarray
+    spearman: float
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """Targets, the scores of each finalist, and how well losses are aligned with the metric."""
+
+    test_target: np.ndarray
+    validation_target: np.ndarray
+    finalists: dict[str, FinalistScores]
+    alignments: list[LossAlignment]
+
+    def save(self, path: Path) -> None:
+        """Writes all arrays to one `.npz` file."""
+        found = {"test_target": self.test_target, "valid_target": self.validation_target}
+        for role, each in self.finalists.items():
+            found[f"test_{role}"] = each.test
+            if each.decisions is not None:
+                found[f"decided_{role}"] = each.decisions
+            found[f"valid_{role}"] = each.validation
+        if self.alignments:
+            found["aligned_names"] = np.asarray([each.label for each in self.alignments])
+        for number, each in enumerate(self.alignments):
+            found[f"aligned_{number}_losses"] = each.losses
+            found[f"aligned_{number}_values"] = each.values
+            found[f"aligned_{number}_spearman"] = np.asarray(each.spearman)
+        arrays: Any = found  # NumPy's annotation takes keywords for flags
+        np.savez_compressed(path, **arrays)
+
+    @classmethod
+    def load(cls, path: Path) -> Self:
+        """Reads what `save` wrote."""
+        with np.load(path, allow_pickle=False) as file:
+            found = dict(file)
+        finalists = {
+            role: FinalistScores(
+                found[f"test_{role}"], found[f"valid_{role}"], found.get(f"decided_{role}")
+            )
+            for role in ("cross_entropy", "challenger")
+            if f"test_{role}" in found
+        }
+        alignments = [
+            LossAlignment(
+                str(label),
+                found[f"aligned_{number}_losses"],
+                found[f"aligned_{number}_values"],
+                float(found[f"aligned_{number}_spearman"]),
+            )
+            for number, label in enumerate(found.get("aligned_names", []))
+        ]
+        return cls(found["test_target"], found["valid_target"], finalists, alignments)
+
+
+class BootstrapIntervals(NamedTuple):
+    """95 % intervals on test data, of each finalist's value and of the gain between them."""
+
+    finalists: dict[str, Interval]
+    gain: Interval | None
+
+
+def bootstrap_intervals(fit: Fit, x: Tensor, y: Tensor) -> BootstrapIntervals:
+    """Intervals from resampled test rows; both finalists are measured on the same draws."""
+    draws: dict[str, Tensor] = {}
+    for role, trained in fit.finalists.items():
+        scores = trained.scores(x)
+        generator = torch.Generator().manual_seed(0)
+        draws[role] = bootstrap(trained.metric, trained.threshold, scores, y, generator).double()
+    gain = None
+    if len(draws) == 2:
+        better = draws["challenger"] - draws["cross_entropy"]
+        gain = _quantiles(better if fit.metric.higher_is_better else -better)
+    return BootstrapIntervals({role: _quantiles(each) for role, each in draws.items()}, gain)
+
+
+def gather_evidence(fit: Fit, x: Tensor, y: Tensor) -> Evidence:
+    """Scores, decisions and alignment of the finalists, on validation and test data."""
+    x = x[:_KEPT]
+    live = fit.validation.live
+    trials = {"cross_entropy": fit.decision.ordinary, "challenger": fit.decision.challenger}
+    finalists: dict[str, FinalistScores] = {}
+    for role, trial in trials.items():
+        if trial is None:
+            continue
+        trained = fit.finalists[role]
+        scores = trained.scores(x)
+        one_score = scores.dim() == 1
+        decides = trained.threshold is not None if one_score else fit.metric.layout != "labels"
+        finalists[role] = FinalistScores(
+            scores.numpy(),
+            trial.scores[live].numpy()[:_KEPT],
+            trained.predict(x).numpy() if decides else None,
+        )
+    target = fit.validation.target[live].numpy()[:_KEPT]
+    return Evidence(y[:_KEPT].numpy(), target, finalists, _alignments(fit))
+
+
+class _Relaxed(Surrogate):
+    """UniLoss by the function whose gradient it has; its own value is the metric itself."""
+
+    def __init__(self, loss: UniLoss) -> None:
+        super().__init__()
+        self.loss = loss
+
+    def losses(self, scores: Tensor, target: Tensor, where: Tensor | None) -> tuple[Tensor, Tensor]:
+        """The interpolation of every set, and whether it is defined there."""
+        return self.loss.relaxed(scores, target, where), self.loss.losses(scores, target, where)[1]
+
+    def config(self) -> dict[str, object]:
+        """The configuration of the loss."""
+        return self.loss.config()
+
+
+def _alignments(fit: Fit) -> list[LossAlignment]:
+    """Cross-entropy and the best other loss on the score sets of the search."""
+    if len(fit.score_sets) < 3:
+        return []
+    best = (fit.decision.challenger or fit.decision.winner).candidate
+    shown: dict[str, Candidate] = {
+        "cross-entropy": ordinary_candidate(fit.metric, fit.validation.where is not None)
+    }
+    if best.method not in ("cross_entropy", "bilevel"):
+        shown[str(best)] = best
+    try:
+        return [_alignment(fit, label, candidate) for label, candidate in shown.items()]
+    except ValueError:  # too few sets have a value, or all have the same: there is no order to show
+        return []
+
+
+def _alignment(fit: Fit, label: str, candidate: Candidate) -> LossAlignment:
+    """A candidate's loss beside the metric."""
+    scale = candidate.scale(fit.metric)
+    sets = [each._replace(scores=scale * each.scores) for each in fit.score_sets]
+    loss = candidate.loss(fit.metric, 0)
+    loss = _Relaxed(loss) if isinstance(loss, UniLoss) else loss
+    generator = torch.Generator().manual_seed(0)
+    ranked = rank_correlation(loss, fit.metric, sets, generator=generator)
+    return LossAlignment(label, ranked.losses.numpy(), ranked.values.numpy(), ranked.spearman)
+
+
+def _quantiles(draws: Tensor) -> Interval:
+    low, high = torch.quantile(draws, torch.tensor(_ENDS, dtype=torch.float64)).tolist()
+    return (low, high)

@@ -1,0 +1,170 @@
+"""What a run found, as typed records: reports and commands read these, `result.json` stores them.
+
+The keys of the JSON file are the names of the fields, and stay as they are, so that folders written
+by any version can be read. Only the finalists are stored by their role.
+"""
+
+from dataclasses import asdict, dataclass
+from typing import Any, ClassVar, Literal, Self
+
+Role = Literal["cross_entropy", "challenger"]
+Interval = tuple[float, float]
+
+
+@dataclass(frozen=True)
+class Finalist:
+    """The ordinary loss, or the best of its challengers, with its values at the end.
+
+    Attributes:
+        interval: 95 % interval of the test value, from resampled rows.
+        threshold: A score above it is a positive decision; a list has one for each label.
+        epoch: The epoch that was kept.
+        curve: Loss and metric after every epoch; None where training diverged.
+    """
+
+    role: Role
+    method: str
+    validation: float
+    test: float
+    interval: Interval
+    threshold: float | list[float] | None
+    rate: float
+    epoch: int
+    curve: list[tuple[float | None, float | None]]
+
+    @property
+    def label(self) -> str:
+        """The finalist as tables and figures name it."""
+        return "cross-entropy" if self.method == self.role == "cross_entropy" else self.method
+
+
+@dataclass(frozen=True)
+class TrialSummary:
+    """One candidate trained at one learning rate; `value` is None where training diverged."""
+
+    method: str
+    rate: float
+    epochs: int
+    epoch: int
+    value: float | None
+
+
+@dataclass(frozen=True)
+class RowCounts:
+    """Rows that were trained on, tested on, and left out because they have no target."""
+
+    train: int
+    test: int
+    without_target: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunResult:
+    """What `metricgrad train` found.
+
+    Attributes:
+        command: The command line, to reproduce the run.
+        classes: Names of the classes in the order of their numbers.
+        positive_share: Share of positives among the test rows; None unless there are two classes.
+        finalists: The ordinary loss and its best challenger, as far as they took part.
+        chosen: The finalist that the model comes from.
+        gain: How much better the challenger is on validation data.
+        test_gain_interval: 95 % interval of the gain on test data, from the same resampled rows.
+        luck: The gain that could be chance.
+        again: Whether the two were compared again on other splits.
+        folds: Folds of cross-validation; 1 is a single split.
+        stopped: Whether the user stopped the search, so that it can continue.
+    """
+
+    command: str | None = None
+    metric: str
+    higher_is_better: bool
+    metric_config: dict[str, Any]
+    classes: list[str]
+    positive_share: float | None = None
+    finalists: list[Finalist]
+    chosen: Role
+    gain: float | None
+    test_gain_interval: Interval | None = None
+    luck: float | None
+    again: bool
+    folds: int
+    verdict: str
+    tried: list[TrialSummary]
+    seconds: float
+    stopped: bool
+    rows: RowCounts
+
+    @property
+    def winner(self) -> Finalist:
+        """The finalist that the model comes from."""
+        return next(each for each in self.finalists if each.role == self.chosen)
+
+    @property
+    def test_gain(self) -> float:
+        """How much better the challenger is on test data, where there are two finalists."""
+        ordinary, challenger = self.finalists
+        gain = challenger.test - ordinary.test
+        return gain if self.higher_is_better else -gain
+
+    def to_json(self) -> dict[str, Any]:
+        """The content of `result.json`."""
+        stored = asdict(self)
+        stored["finalists"] = {each.pop("role"): each for each in stored["finalists"]}
+        return stored
+
+    @classmethod
+    def from_json(cls, stored: dict[str, Any]) -> Self:
+        """A result that `to_json` wrote."""
+        typed: dict[str, Any] = {
+            "finalists": [Finalist(role, **each) for role, each in stored["finalists"].items()],
+            "tried": [TrialSummary(**each) for each in stored["tried"]],
+            "rows": RowCounts(**stored["rows"]),
+        }
+        return cls(**stored | typed)
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A method against cross-entropy over all splits; a positive mean is an improvement.
+
+    Attributes:
+        error: Standard error of the mean, which allows for rows that splits share.
+        interval: 95 % interval of the mean.
+        p: The p-value after Holm's correction for the number of methods.
+    """
+
+    mean: float
+    error: float
+    interval: Interval
+    p: float
+
+    @property
+    def significant(self) -> bool:
+        """Whether the difference is shown at the 5 % level."""
+        return self.p < 0.05
+
+
+@dataclass(frozen=True, kw_only=True)
+class ComparisonResult:
+    """What `metricgrad compare` found; values and differences are kept by method."""
+
+    stopped: ClassVar[bool] = False  # a comparison has a result only once it is complete
+
+    command: str | None = None
+    metric: str
+    higher_is_better: bool
+    splits: int
+    values: dict[str, list[float]]
+    differences: dict[str, Difference]
+
+    def to_json(self) -> dict[str, Any]:
+        """The content of `result.json`."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, stored: dict[str, Any]) -> Self:
+        """A result that `to_json` wrote."""
+        found = {name: Difference(**each) for name, each in stored["differences"].items()}
+        typed: dict[str, Any] = {"differences": found}
+        return cls(**stored | typed)

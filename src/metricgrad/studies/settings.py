@@ -1,0 +1,159 @@
+"""What a run is asked for: one frozen record per command, which is written to `config.json`.
+
+The keys of the file are the names of the fields. A folder belongs to the settings it was started
+with, so a second start with other settings is refused (`run_folder.py`).
+"""
+
+import json
+import platform
+import re
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, fields
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, ClassVar, Self
+
+from metricgrad.estimators import MetricClassifier
+from metricgrad.metrics import Metric
+from metricgrad.metrics import metric as to_metric
+
+_PACKAGES = ("metricgrad", "torch", "numpy", "scikit-learn", "pandas")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TableSettings:
+    """What training and comparing have in common; the command's own help says what each is.
+
+    Attributes:
+        metric: A name with options, such as `fbeta:beta=2`.
+        positive: The positive one of two classes, as text; None takes the second in order.
+        budget: Seconds for the whole search; None sets no limit.
+        drop: Columns to leave out, separated by commas.
+    """
+
+    command: ClassVar[str]
+
+    data: str | None = None
+    target: str = "target"
+    metric: str = "f1"
+    hidden: Sequence[int] = (100, 30, 10)
+    test_share: float = 0.25
+    positive: str | None = None
+    epochs: int = 20
+    budget: float | None = None
+    seed: int = 0
+    drop: str | None = None
+
+    @property
+    def source(self) -> str:
+        """The data as a page names it."""
+        return self.data or "digits from scikit-learn"
+
+    @property
+    def folder_name(self) -> str:
+        """Name of the run's folder, unless the user gives one: `fraud-f1` for fraud.csv and f1."""
+        stem = "digits" if self.data is None else Path(self.data).name.split(".")[0]
+        return f"{stem}-{re.sub(r'[^0-9A-Za-z_.]+', '-', self.metric)}"
+
+    def classifier(self, y: Any, method: str, seed: int, *, progress: bool) -> MetricClassifier:
+        """An unfitted classifier with these settings; `y` says which classes there are."""
+        return MetricClassifier(
+            named_metric(self.metric),
+            method,
+            hidden=self.hidden,
+            epochs=self.epochs,
+            budget=self.budget,
+            positive=chosen_class(self.positive, y),
+            random_state=seed,
+            progress=progress,
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """The settings under the names of their fields, with the command."""
+        return {"command": self.command, **asdict(self)}
+
+    @classmethod
+    def from_json(cls, stored: dict[str, Any]) -> Self:
+        """Settings that `to_json` wrote; fields that the file does not have keep their defaults."""
+        known = {each.name for each in fields(cls)} & stored.keys()
+        return cls(**{name: stored[name] for name in known})
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunSettings(TableSettings):
+    """What `metricgrad train` is asked for."""
+
+    command: ClassVar[str] = "train"
+
+    method: str = "auto"
+    test: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ComparisonSettings(TableSettings):
+    """What `metricgrad compare` is asked for; `methods` are names, cross-entropy first."""
+
+    command: ClassVar[str] = "compare"
+
+    methods: Sequence[str] = ()
+    splits: int = 5
+
+    @property
+    def folder_name(self) -> str:
+        """Name of the comparison's folder, unless the user gives one."""
+        return f"{super().folder_name}-compared"
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    """The content of `config.json`: settings, digests of the data files, and package versions."""
+
+    settings: RunSettings | ComparisonSettings
+    sha256: list[str | None] | None
+    versions: dict[str, str]
+
+    def asked(self) -> dict[str, Any]:
+        """Everything that a second start must agree with, ready for JSON."""
+        digests = {} if self.sha256 is None else {"sha256": self.sha256}
+        return self.settings.to_json() | digests
+
+    def to_json(self) -> dict[str, Any]:
+        """The content of the file."""
+        return {"asked": self.asked(), "versions": self.versions}
+
+    @classmethod
+    def from_json(cls, stored: dict[str, Any]) -> Self:
+        """A configuration that `to_json` wrote."""
+        asked = stored["asked"]
+        kind = ComparisonSettings if asked["command"] == "compare" else RunSettings
+        return cls(kind.from_json(asked), asked.get("sha256"), stored["versions"])
+
+
+def versions() -> dict[str, str]:
+    """Versions of Python and of the packages that decide the numbers of a run."""
+    return {"python": platform.python_version(), **{name: version(name) for name in _PACKAGES}}
+
+
+def named_metric(text: str) -> Metric:
+    """A metric from its name and options: `f1`, `fbeta:beta=2`, `partial_auc:max_fpr=0.1`."""
+    name, _, rest = text.partition(":")
+    options: dict[str, Any] = {}
+    for each in filter(None, rest.split(",")):
+        option, equals, value = each.partition("=")
+        if not equals:
+            raise ValueError(f"--metric takes options as in fbeta:beta=2; got {text!r}")
+        try:
+            options[option.strip()] = json.loads(value)
+        except ValueError:
+            options[option.strip()] = value.strip()
+    return to_metric(name.strip(), **options)
+
+
+def chosen_class(positive: str | None, y: Any) -> Any:
+    """The class of a target that text such as `1` or `yes` stands for."""
+    if positive is None:
+        return None
+    by_name = {str(each): each for each in y.unique()}
+    if positive not in by_name:
+        raise ValueError(f"--positive must be one of {', '.join(sorted(by_name))}; got {positive}")
+    return by_name[positive]

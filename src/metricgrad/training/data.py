@@ -1,0 +1,242 @@
+"""The data that a model is trained on: items in memory, or batches from the user's own loader.
+
+Items in memory can be drawn in any order, so several models, each with its own fold and batches,
+can be trained at once (`FoldBatches`). The batches of an epoch depend only on the seed, the fold
+and the epoch, never on what was drawn before. A run that is resumed therefore continues exactly as
+it would have done.
+"""
+
+import hashlib
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
+
+from metricgrad.metrics import Metric
+from metricgrad.metrics.checks import shape
+from metricgrad.training.batches import Batches, has_classes, is_whole
+
+CHUNK = 16384  # items that a model scores at once
+NO_BATCH = "the loader gave no batch; pass one that has items, or one without drop_last"
+_PASSES = (25, 150)  # the fewest and the most batches of an epoch, for items in memory
+
+
+class Batch(NamedTuple):
+    """Features, target and `where`, each with a leading dimension of models."""
+
+    x: Any
+    y: Tensor
+    where: Tensor | None
+
+
+@dataclass(frozen=True)
+class Items:
+    """Items in memory.
+
+    Attributes:
+        x: Features, `[items, ...]`.
+        y: Targets, `[items, ...]`.
+        where: `[items, N]` where every item is a set of its own, such as the documents of a query;
+            True for documents that count.
+    """
+
+    x: Tensor
+    y: Tensor
+    where: Tensor | None = None
+
+    def __len__(self) -> int:
+        return len(self.y)
+
+    def take(self, index: Tensor) -> Batch:
+        """The items at an index of any shape."""
+        where = None if self.where is None else self.where[index]
+        return Batch(self.x[index], self.y[index], where)
+
+    def classes(self) -> Tensor | None:
+        """The number of items of each class; None if items do not have one class each."""
+        if self.where is not None or not is_whole(self.y):
+            return None
+        return self.y.unique(return_counts=True)[1]
+
+
+@dataclass(frozen=True)
+class Loader:
+    """Batches `(x, y)` from the user's own loader.
+
+    Attributes:
+        columns: Whether targets `[B, 1]` mean one class per item.
+    """
+
+    batches: DataLoader[Any]
+    columns: bool = False
+
+    def first(self) -> Batch:
+        """The first batch, as one model gets it."""
+        with torch.random.fork_rng(devices=[]):
+            for batch in self.epoch(0, 0, 1):
+                return Batch(batch.x[0], batch.y[0], None)
+        raise ValueError(NO_BATCH)
+
+    def epoch(self, epoch: int, seed: int, models: int) -> Iterator[Batch]:
+        """The loader's batches, the same for every model, shuffled by seed and epoch."""
+        torch.manual_seed(stream_seed(seed, 0, epoch))
+        for batch in self.batches:
+            if not (isinstance(batch, tuple | list) and len(batch) == 2):
+                raise TypeError(f"the loader must give batches (x, y); got {type(batch).__name__}")
+            x = features(batch[0])
+            y = numbers(batch[1])
+            y = without_column(y) if self.columns else y
+            yield Batch(x.expand(models, *x.shape), y.expand(models, *y.shape), None)
+
+
+def to_data(name: str, data: Any, batch: int) -> Items | Loader:
+    """Data as it can be trained on; `name` is the user's argument, for error messages."""
+    if isinstance(data, Items | Loader):
+        return data
+    if isinstance(data, DataLoader):
+        return Loader(data)
+    if isinstance(data, TensorDataset) and len(data.tensors) == 2:
+        data = data.tensors
+    if isinstance(data, IterableDataset):
+        return Loader(DataLoader(data, batch))
+    if isinstance(data, Dataset):
+        count = len(data)  # pyright: ignore[reportArgumentType] (every other kind has a length)
+        if not count:
+            raise ValueError(f"{name} is a Dataset without items")
+        # Batches of nearly equal size: no small one is left over, and no item is left out.
+        even = math.ceil(count / math.ceil(count / batch))
+        return Loader(DataLoader(data, even, shuffle=name == "train"))
+    if not (isinstance(data, tuple | list) and len(data) == 2):
+        raise TypeError(
+            f"{name} must be (x, y) of arrays or tensors, a Dataset or a DataLoader; "
+            f"got {type(data).__name__}"
+        )
+    x = features(data[0])
+    y = numbers(data[1])
+    if len(x) != len(y) or not len(x):
+        raise ValueError(
+            f"{name} must have as many features as targets, and at least one; "
+            f"got x {shape(x)} and y {shape(y)}"
+        )
+    if x.is_floating_point() and not x.isfinite().all():
+        missing = int((~x.isfinite()).sum())
+        raise ValueError(f"{name} has {missing} values that are missing or infinite; fill them in")
+    return Items(x, y)
+
+
+def numbers(data: Any) -> Tensor:
+    """Anything that can be an array of numbers, as a tensor."""
+    if isinstance(data, Tensor):
+        return data
+    found = np.asarray(data)
+    if found.dtype.kind not in "biuf":
+        example = repr(found.flat[0]) if found.size else "nothing"
+        raise ValueError(
+            f"x and y must be numbers; got {found.dtype}, such as {example}. Number the classes, "
+            "or pass tables with text to mg.MetricClassifier"
+        )
+    return torch.as_tensor(found)
+
+
+def features(data: Any) -> Tensor:
+    """Features for a model: floats, booleans and pixels as float32, other integers unchanged."""
+    x = numbers(data)
+    return x.float() if x.is_floating_point() or x.dtype in (torch.bool, torch.uint8) else x
+
+
+def without_column(target: Tensor) -> Tensor:
+    """Targets `[items, 1]` as `[items]`; others unchanged."""
+    return target.squeeze(1) if target.dim() == 2 and target.shape[1] == 1 else target
+
+
+def one_class_each(data: Items | Loader, metric: Metric) -> Items | Loader:
+    """Data whose targets `[items, 1]` are `[items]`, unless the metric itself takes columns."""
+    if metric.layout in ("labels", "any"):
+        return data
+    if isinstance(data, Loader):
+        return replace(data, columns=True)
+    if data.y.dim() != 2 or data.where is not None:
+        return data
+    if data.y.shape[1] != 1 and metric.takes_classes:
+        raise ValueError(
+            f"targets {shape(data.y)} are labels; pass metric=mg.metric({metric.name!r}, "
+            "multilabel=True), or one class for each item"
+        )
+    return replace(data, y=without_column(data.y))
+
+
+def fingerprint(*parts: Items | Loader | Mapping[str, Tensor] | None) -> str:
+    """A digest of all tensors, which tells data or models apart; for a loader, of its length."""
+    digest = hashlib.sha256()
+    for part in parts:
+        tensors: Iterable[Tensor | None] = ()
+        if isinstance(part, Items):
+            tensors = (part.x, part.y, part.where)
+        elif isinstance(part, Mapping):
+            tensors = part.values()
+        elif part is not None:
+            digest.update(str(len(part.batches)).encode())
+        for each in tensors:
+            if each is not None:
+                digest.update(str(tuple(each.shape)).encode())
+                raw = each.detach().cpu().contiguous().view(torch.uint8)
+                digest.update(raw.flatten().numpy().data)
+    return digest.hexdigest()[:16]
+
+
+class Fold(NamedTuple):
+    """The indices of the items to train on, `[T]`, and to validate on, `[V]`."""
+
+    train: Tensor
+    valid: Tensor
+
+
+class FoldBatches:
+    """Draws the batches of several folds at once.
+
+    Args:
+        items: The items that the folds index.
+        folds: One fold for each model.
+        batch: The number of items of a batch, where the smallest fold has as many.
+        balanced: Whether every class gets an equal share of a batch, instead of its own share.
+        seed: The seed of the batches.
+    """
+
+    def __init__(
+        self, items: Items, folds: list[Fold], batch: int, balanced: bool, seed: int
+    ) -> None:
+        self.items = items
+        self.folds = folds
+        self.balanced = balanced
+        self._seed = seed
+        smallest = min(len(fold.train) for fold in folds)
+        self.size = min(batch, smallest)
+        self.steps = min(max(smallest // self.size, _PASSES[0]), _PASSES[1])
+        stratified = items.where is None and has_classes(items.y, self.size)
+        if balanced and not stratified:
+            raise ValueError(
+                "balanced batches need one class for each item, and room for every class among "
+                f"{self.size} items; pass balanced=False, or a larger batch"
+            )
+        self._batches = [
+            Batches(items.y[fold.train], self.size, stratified, balanced) for fold in folds
+        ]
+
+    def epoch(self, epoch: int, copies: int) -> Iterator[Batch]:
+        """The batches of an epoch; every fold's come `copies` times: `[copies * folds, B, ...]`."""
+        drawn = []
+        for number, (fold, batches) in enumerate(zip(self.folds, self._batches, strict=True)):
+            generator = torch.Generator().manual_seed(stream_seed(self._seed, 2 + number, epoch))
+            drawn.append(fold.train[batches.draw(self.steps, generator)])
+        for index in torch.stack(drawn, 1):  # [folds, B]
+            yield self.items.take(index.repeat(copies, 1))
+
+
+def stream_seed(seed: int, stream: int, epoch: int) -> int:
+    """A seed for every use: stream 0 shuffles loaders, 1 splits, 2 and up draw a fold's batches."""
+    return (seed * 1_000_003 + stream * 10_007 + epoch) % 2**62

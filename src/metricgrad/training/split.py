@@ -1,0 +1,219 @@
+"""How data is split into training and validation.
+
+The rarest class decides: with few items of it a single split is misleading, so they are
+cross-validated by five folds instead.
+
+Splits are stratified, but scikit-learn's StratifiedKFold and train_test_split are not called. Items
+are dealt to the folds in one vectorised pass that depends on nothing but the seed, so the splits
+(and with them all published results) stay the same whatever version of scikit-learn is installed,
+and `import metricgrad` does not need to load it.
+"""
+
+import math
+import warnings
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.utils.data import Dataset, IterableDataset, Subset, TensorDataset
+
+from metricgrad.metrics import Metric
+from metricgrad.training.data import (
+    Fold,
+    FoldBatches,
+    Items,
+    Loader,
+    numbers,
+    stream_seed,
+    without_column,
+)
+from metricgrad.training.validation import Validation, ValidationItems
+
+_ENOUGH = 1000  # items of the rarest class: with as many, one split will do
+_FOLDS = 5
+_FEW = 30  # validation items of the rarest class: with fewer, a Dataset's split gets a warning
+_MOST_VALIDATED = 50_000  # items of validation data that the user passed
+
+
+@dataclass(frozen=True)
+class SplitPlan:
+    """How data is split, drawn and validated.
+
+    Attributes:
+        tune: Whether a threshold is chosen on validation data.
+        folds: The number of folds, 1 for a single split; None decides by the rarest class.
+        share: The share of validation data in a single split.
+    """
+
+    metric: Metric
+    tune: bool
+    batch: int
+    balanced: bool
+    folds: int | None
+    share: float
+
+
+@dataclass(frozen=True)
+class ValidationData:
+    """What the models score: items in memory at an index `[K, V]`, or a loader."""
+
+    data: Items | Loader
+    index: Tensor | None = None
+
+
+class Split(NamedTuple):
+    """Data that has been split.
+
+    Attributes:
+        folds: Their indices; a loader has one fold without any.
+        batches: What models are trained on.
+        data: What they are validated on.
+        validation: The metric of it.
+    """
+
+    folds: list[Fold]
+    batches: FoldBatches | Loader
+    data: ValidationData
+    validation: Validation
+
+
+def split_data(
+    trained: Items | Loader, valid: Items | Loader | None, plan: SplitPlan, seed: int
+) -> Split:
+    """Training data and validation data; the latter is split off where none was passed."""
+    if valid is None:
+        if isinstance(trained, Loader):
+            raise ValueError("a loader cannot be split into training and validation; pass valid=")
+        return _split_off(trained, plan, seed)
+    if plan.folds is not None:
+        raise ValueError(
+            "folds split training data, but there is validation data already; "
+            f"leave out folds or valid. Got folds={plan.folds}"
+        )
+    folds = everything(trained)
+    batches = (
+        FoldBatches(trained, folds, plan.batch, plan.balanced, seed)
+        if isinstance(trained, Items)
+        else trained
+    )
+    if isinstance(valid, Loader):
+        with torch.random.fork_rng(devices=[]):
+            target = torch.cat([batch.y for batch in valid.epoch(0, 0, 1)], 1)
+        data = ValidationData(valid)
+        items = ValidationItems(target, torch.ones(target.shape[:2], dtype=torch.bool))
+    else:
+        order = torch.randperm(len(valid), generator=torch.Generator().manual_seed(seed))
+        data = ValidationData(valid, order[:_MOST_VALIDATED].sort().values.unsqueeze(0))
+        items = validation_items(data)
+    return Split(folds, batches, data, Validation(plan.metric, items, plan.tune))
+
+
+def everything(trained: Items | Loader) -> list[Fold]:
+    """One fold that trains on all items and validates on none."""
+    items = torch.arange(len(trained) if isinstance(trained, Items) else 0)
+    return [Fold(items, torch.zeros(0, dtype=torch.int64))]
+
+
+def validation_items(data: ValidationData, live: Tensor | None = None) -> ValidationItems:
+    """The targets of validation data in memory; all items count unless `live` says otherwise."""
+    assert isinstance(data.data, Items)
+    assert data.index is not None
+    taken = data.data.take(data.index)
+    live = torch.ones_like(data.index, dtype=torch.bool) if live is None else live
+    return ValidationItems(taken.y, live, taken.where)
+
+
+def _split_off(trained: Items, plan: SplitPlan, seed: int) -> Split:
+    """Folds of training data, one of which each model is validated on."""
+    folds = split_items(trained, _number_of_folds(trained, plan.folds), plan.share, seed)
+    longest = max(len(fold.valid) for fold in folds)
+    padded = [F.pad(fold.valid, (0, longest - len(fold.valid))) for fold in folds]
+    live = torch.stack([torch.arange(longest) < len(fold.valid) for fold in folds])
+    data = ValidationData(trained, torch.stack(padded))
+    validation = Validation(plan.metric, validation_items(data, live), plan.tune)
+    batches = FoldBatches(trained, folds, plan.batch, plan.balanced, seed)
+    return Split(folds, batches, data, validation)
+
+
+def _number_of_folds(trained: Items, asked: int | None) -> int:
+    """How many folds there are: as many as asked for, or by the rarest class; both need items."""
+    counts = trained.classes()
+    if counts is not None and len(counts) < 2:
+        raise ValueError(
+            f"all {len(trained)} targets are {trained.y[0].item()}: there is nothing to tell apart"
+        )
+    fewest = len(trained) // 5 if counts is None else int(counts.min())
+    number = asked or (1 if fewest >= _ENOUGH else _FOLDS)
+    if counts is not None and fewest < max(2, number):
+        rarest = trained.y.unique()[counts.argmin()].item()
+        advice = "leave it out, or collect more" if fewest < 2 else "pass folds=1"
+        raise ValueError(
+            f"class {rarest} has only {fewest} of {len(trained)} items, too few to train on some "
+            f"and validate on others ({number} folds); {advice}"
+        )
+    return number
+
+
+def split_items(items: Items, folds: int, share: float, seed: int) -> list[Fold]:
+    """Folds in which classes keep their shares; one fold validates on a `share` of the items."""
+    generator = torch.Generator().manual_seed(stream_seed(seed, 1, 0))
+    order = torch.randperm(len(items), generator=generator)
+    if items.classes() is not None:  # sorted by class, so that each is dealt out evenly
+        order = order[torch.argsort(items.y[order], stable=True)]
+    place = torch.arange(len(items))
+    if folds > 1:
+        parts = [place % folds == fold for fold in range(folds)]
+    else:
+        every = round(1 / share)
+        if every > 1 and math.isclose(every * share, 1):  # a half, a third, a quarter, ...
+            part = place % every == every // 2
+        else:
+            part = ((place + 1) * share).floor() > (place * share).floor()
+        parts = [part if items.classes() is None else _all_classes(part, items.y[order])]
+    return [Fold(order[~part].sort().values, order[part].sort().values) for part in parts]
+
+
+def _all_classes(part: Tensor, target: Tensor) -> Tensor:
+    """A part `[items]` changed so that classes of two or more items are on both sides of it."""
+    _, number, counts = target.unique(return_inverse=True, return_counts=True)
+    taken = torch.bincount(number[part], minlength=len(counts))
+    part = part.clone()
+    for each in ((counts > 1) & ((taken == 0) | (taken == counts))).nonzero():
+        own = (number == each).nonzero().squeeze(-1)
+        part[own[len(own) // 2]] ^= True
+    return part
+
+
+def split_dataset(data: Any, share: float, seed: int) -> tuple[Any, Any]:
+    """A `Dataset` in two stratified parts, the second with the `share`; other data is left whole.
+
+    The items are read once for their targets.
+    """
+    if not isinstance(data, Dataset) or isinstance(data, TensorDataset | IterableDataset):
+        return data, None
+    count = len(data)  # pyright: ignore[reportArgumentType] (every other kind has a length)
+    if not count:
+        raise ValueError("train is a Dataset without items")
+    first = data[0]
+    if not (isinstance(first, tuple | list) and len(first) == 2):
+        raise TypeError(f"a Dataset must give items (x, y); got {type(first).__name__}")
+    target = without_column(torch.stack([numbers(data[number][1]) for number in range(count)]))
+    items = Items(target, target)
+    classes = items.classes()
+    if classes is not None and len(classes) < 2:
+        raise ValueError(
+            f"all {count} targets are {target[0].item()}: there is nothing to tell apart"
+        )
+    (fold,) = split_items(items, 1, share, seed)
+    if classes is not None:
+        fewest = int(target[fold.valid].unique(return_counts=True)[1].min())
+        if fewest < _FEW:
+            warnings.warn(
+                f"validation data has {fewest} items of its rarest class, so choices made on it "
+                "are partly chance; pass train=(x, y) in memory, which is cross-validated, or "
+                "valid=",
+                stacklevel=3,
+            )
+    return Subset(data, fold.train.tolist()), Subset(data, fold.valid.tolist())

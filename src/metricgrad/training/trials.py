@@ -1,0 +1,141 @@
+"""A trial: the training of one candidate at one learning rate, and which of its epochs is best.
+
+After every epoch the metric is measured on validation data. A single epoch that stands out is
+chance, and its model is fragile, so the mean of the last three epochs decides:
+
+    best epoch = argmax_e  mean(m_{e-2}, m_{e-1}, m_e)
+
+Epochs spent on the ordinary loss, before a warm start ends, neither win nor enter the mean.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from metricgrad.training.candidates import Candidate
+
+_RECENT = 3  # epochs whose mean decides which is best
+
+
+@dataclass(frozen=True)
+class TrialSettings:
+    """The settings that all trials of one fit share; `mg.fit` describes them.
+
+    Attributes:
+        must_match: What else a resumed run must share with its checkpoint, ready for JSON.
+    """
+
+    seed: int = 0
+    decay: float = 0.0
+    clip: float | None = 1.0
+    memory: int = 0
+    patience: int | None = None
+    must_match: Mapping[str, Any] = field(default_factory=dict)
+
+
+class PlannedTrial(NamedTuple):
+    """A trial before its training."""
+
+    candidate: Candidate
+    rate: float
+
+
+@dataclass(eq=False)
+class Trial:
+    """A trial after its training.
+
+    Attributes:
+        rate: The learning rate.
+        epochs: How many epochs it was to be trained for.
+        epoch: The best of them.
+        value: The metric at that epoch, on validation data; None if the training diverged.
+        threshold: The threshold at which the value was reached; None if the metric has none.
+        scores: `[K, V, ...]`, of the validation data at that epoch.
+        state: The model's state at that epoch, where there is one fold.
+        curve: `[epochs, 2]`, loss and metric; NaN for epochs that were not trained.
+    """
+
+    candidate: Candidate
+    rate: float
+    epochs: int
+    epoch: int
+    value: float | None
+    threshold: Tensor | None
+    scores: Tensor
+    state: dict[str, Tensor]
+    curve: Tensor
+
+    def forget(self) -> None:
+        """Drops scores and state, which need much memory, and keeps what tells how it went."""
+        self.scores = self.scores[:0].clone()
+        self.state = {}
+
+
+class BestEpochs:
+    """The curves of several trials, and the best epoch of each.
+
+    Args:
+        epochs: How many epochs the trials have.
+        trials: How many trials there are.
+        warm_up: How many epochs are spent on the ordinary loss first.
+        higher_is_better: Whether a higher value of the metric is better.
+
+    Attributes:
+        curve: `[epochs, trials, 2]`, loss and metric.
+        value: `[trials]`, the metric at the best epoch; NaN if there is none.
+        recent: `[trials]`, the mean of the last three epochs there.
+        epoch: `[trials]`, counted from 1; 0 if there is none.
+    """
+
+    def __init__(self, epochs: int, trials: int, warm_up: int, higher_is_better: bool) -> None:
+        self.curve = torch.full((epochs, trials, 2), torch.nan, dtype=torch.float64)
+        self.value = torch.full((trials,), torch.nan, dtype=torch.float64)
+        self.recent = torch.full((trials,), torch.nan, dtype=torch.float64)
+        self.epoch = torch.zeros(trials, dtype=torch.int64)
+        self._warm_up = warm_up
+        self._sign = 1 if higher_is_better else -1
+
+    def record(self, trial: int, epoch: int, loss: float, value: float) -> bool:
+        """Adds an epoch, counted from 1, to a trial's curve; True if it is the best so far."""
+        self.curve[epoch - 1, trial] = torch.tensor([loss, value], dtype=torch.float64)
+        if epoch <= self._warm_up:
+            return False
+        recent = self.curve[max(self._warm_up, epoch - _RECENT) : epoch, trial, 1].nanmean()
+        best = self.recent[trial]
+        if not (best.isnan() or self._sign * recent > self._sign * best):
+            return False
+        self.value[trial] = value
+        self.recent[trial] = recent
+        self.epoch[trial] = epoch
+        return True
+
+    def gave_up(self, epoch: int, patience: int | None) -> bool:
+        """Whether no trial has improved for as many epochs as patience allows, warm-up aside."""
+        if patience is None or epoch <= self._warm_up:
+            return False
+        latest = max(int(self.epoch.max()), self._warm_up)
+        return epoch - latest >= patience
+
+    def best_value(self) -> float | None:
+        """The best value of all trials so far."""
+        known = self._sign * self.value[self.value.isfinite()]
+        return self._sign * known.max().item() if len(known) else None
+
+    def state(self) -> dict[str, Tensor]:
+        """Everything that a checkpoint must keep."""
+        return {
+            "best.value": self.value,
+            "best.recent": self.recent,
+            "best.epoch": self.epoch,
+            "curve": self.curve,
+        }
+
+    def restore(self, state: Mapping[str, Tensor]) -> None:
+        """Continues from what `state` returned."""
+        self.value = state["best.value"]
+        self.recent = state["best.recent"]
+        self.epoch = state["best.epoch"]
+        self.curve = state["curve"]

@@ -1,0 +1,164 @@
+r"""What decides: the true metric on validation data, and how large a gain chance alone would give.
+
+With several folds, the scores come from several models. A metric of decisions pools them and has
+one threshold for all, since the threshold of a fold with six positives would be chance. A metric of
+order compares scores of one model only, so its value is the mean over the folds. A user's own
+function is treated as a metric of decisions, because nothing tells whether it is one of order.
+
+Whether a gain over the ordinary loss could be chance is answered by the bootstrap. The items are
+drawn again with replacement; m_j is the metric of candidate j on all items, m_j* on a draw, and
+j = 0 is the ordinary loss. The highest centred gain
+
+    max_j  (m_j* - m_0*) - (m_j - m_0)
+
+is what the luckiest of the candidates gains on that draw. `luck` is a quantile of it over the
+draws: the 84th percentile is one standard error if there is one candidate, and more if there are
+several.
+"""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from metricgrad.metrics import Metric
+from metricgrad.metrics.threshold import stable_threshold
+
+ONE_SIGMA = 0.8413  # the quantile of a normal distribution at one standard deviation
+_DRAWS = 200
+_ELEMENTS = 4_000_000  # scores that are drawn at once
+
+
+class Measured(NamedTuple):
+    """A metric's value, and the threshold at which it was reached; None if it has none."""
+
+    value: float
+    threshold: Tensor | None
+
+
+@dataclass(frozen=True)
+class ValidationItems:
+    """The validation items of K folds, padded to the same number.
+
+    Attributes:
+        target: `[K, V, ...]`.
+        live: `[K, V]`, False for padding.
+        where: `[K, V, N]` if every item is a set of its own; True for what counts.
+    """
+
+    target: Tensor
+    live: Tensor
+    where: Tensor | None = None
+
+
+@dataclass(frozen=True)
+class Validation:
+    """The metric on validation items.
+
+    Attributes:
+        tune: Whether a threshold is chosen, where the metric has one.
+    """
+
+    metric: Metric
+    items: ValidationItems
+    tune: bool = True
+
+    @property
+    def sets(self) -> bool:
+        """Whether every item is a set of its own."""
+        return self.items.where is not None
+
+    def gain(self, value: float, over: float) -> float:
+        """By how much a value is better than another; negative if it is worse."""
+        return value - over if self.metric.higher_is_better else over - value
+
+    def measure(self, scores: Tensor) -> Measured:
+        """The metric of scores `[K, V, ...]` at its best threshold."""
+        threshold = None
+        alike = scores.shape == self.items.target.shape
+        if self.tune and self.metric.has_threshold and alike and not self.sets:
+            live = self.items.live
+            threshold = stable_threshold(scores[live], self.items.target[live], self.metric)
+        return Measured(self.value(scores, threshold), threshold)
+
+    def value(self, scores: Tensor, threshold: Tensor | None) -> float:
+        """The metric of scores `[K, V, ...]` at a given threshold."""
+        return float(self._values(scores, threshold))
+
+    def luck(
+        self,
+        scores: list[Tensor],
+        thresholds: list[Tensor | None],
+        generator: torch.Generator,
+        quantile: float = ONE_SIGMA,
+    ) -> float:
+        """The gain over the first that the luckiest of the others reaches by chance.
+
+        Args:
+            scores: `[K, V, ...]` of the ordinary loss, then of every candidate.
+            thresholds: One for each of the scores.
+            generator: The source of the draws.
+            quantile: The quantile of the highest centred gain.
+        """
+        models = list(zip(scores, thresholds, strict=True))
+        whole = torch.stack([self._values(*each) for each in models])
+        live = self.items.live
+        draws = _draws_at_once(scores[0])
+        gains = []
+        for _ in range(-(-_DRAWS // draws)):
+            drawn = torch.multinomial(
+                live.double(), live.shape[1] * draws, replacement=True, generator=generator
+            )
+            drawn = drawn.unflatten(1, (draws, live.shape[1])).movedim(0, 1)  # [D, K, V]
+            found = torch.stack([self._values(*each, drawn) for each in models])
+            gains.append((found[1:] - found[:1]) - (whole[1:] - whole[:1]).unsqueeze(-1))
+        centred = torch.cat(gains, -1)
+        highest = (centred if self.metric.higher_is_better else -centred).amax(0)
+        return float(torch.quantile(highest.double(), quantile))
+
+    def _values(
+        self, scores: Tensor, threshold: Tensor | None, drawn: Tensor | None = None
+    ) -> Tensor:
+        """The metric, 0-dim; for draws `[D, K, V]` of the items, `[D]`."""
+        target = self.items.target
+        live = self.items.live
+        where = self.items.where
+        if drawn is not None:
+            fold = torch.arange(len(live)).unsqueeze(-1)
+            scores = scores[fold, drawn]
+            target = target[fold, drawn]
+            live = live[fold, drawn]
+            where = None if where is None else where[fold, drawn]
+        metric, scores = self.metric.at_threshold(threshold, scores)
+        if where is not None:  # one value per item; those without anything relevant have none
+            counts = live & (where & (target > 0)).any(-1)
+            values = metric(scores, target, where=where).masked_fill(~counts, 0.0)
+            return values.sum((-1, -2)) / counts.sum((-1, -2)).clamp(min=1)
+        if metric.decided_by == "order":
+            return metric(scores, target, where=live).mean(-1)
+        first = live.dim() - 2
+        scores, target, live = (part.flatten(first, first + 1) for part in (scores, target, live))
+        return metric(scores, target, where=live)
+
+
+@torch.no_grad()
+def bootstrap(
+    metric: Metric,
+    threshold: Tensor | None,
+    scores: Tensor,
+    target: Tensor,
+    generator: torch.Generator,
+) -> Tensor:
+    """The metric, at a threshold, on draws of the items with replacement: `[D]`."""
+    metric, scores = metric.at_threshold(threshold, scores)
+    draws = _draws_at_once(scores)
+    found = []
+    for _ in range(-(-_DRAWS // draws)):
+        drawn = torch.randint(len(scores), (draws, len(scores)), generator=generator)
+        found.append(metric(scores[drawn], target[drawn]))
+    return torch.cat(found)
+
+
+def _draws_at_once(scores: Tensor) -> int:
+    return max(1, min(_DRAWS, _ELEMENTS // max(1, scores.numel())))
