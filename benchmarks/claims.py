@@ -11,7 +11,7 @@ import statistics
 from typing import Any, NamedTuple
 
 from benchmarks.table import Table
-from metricgrad.cli.comparing import differences
+from metricgrad.studies import paired_differences
 
 _LEVEL = 0.05
 
@@ -112,9 +112,10 @@ def _tested(found: dict[str, Cell]) -> str:
     whole = {name: cell.values[:seeds] for name, cell in found.items()}
     if seeds < 2:
         return "not measured yet"
-    tested = differences({"cross_entropy": [0.0] * seeds, **whole}, True, test_share=0.0)
-    shown = {name: each["mean"] for name, each in tested.items() if each["p"] < _LEVEL}
-    worse, better = ([name for name in shown if sign * shown[name] > 0] for sign in (-1, 1))
+    tested = paired_differences({"cross_entropy": [0.0] * seeds, **whole}, True, test_share=0.0)
+    shown = {name: each.mean for name, each in tested.items() if each.p < _LEVEL}
+    worse = [name for name in shown if shown[name] < 0]
+    better = [name for name in shown if shown[name] > 0]
     named = f" ({'; '.join(better)})" if better else ""
     return (
         f"none of {len(whole)} cells is significantly worse "

@@ -17,8 +17,8 @@ from torch import Tensor, nn
 
 import metricgrad as mg
 from benchmarks.timing import Row, best_of
-from metricgrad.cli.parts import parts
 from metricgrad.estimators import Preparation, perceptron
+from metricgrad.studies import load_split
 
 SEED = 0
 ITEMS = 48_000
@@ -119,9 +119,9 @@ def reading() -> Iterator[Row]:
         size = _write(path)
 
         def ours() -> None:
-            read = parts(path, "target", None, 0.25, SEED)
-            preparation = Preparation().fit(read.trained.x, read.trained.rows)
-            for part in (read.trained, read.tested):
+            split = load_split(path, seed=SEED)
+            preparation = Preparation().fit(split.train.x, split.train.rows)
+            for part in (split.train, split.test):
                 preparation.transform(part.x, part.rows)
 
         spent, base = best_of(5, ours, lambda: pd.read_csv(path))

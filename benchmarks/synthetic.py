@@ -8,7 +8,7 @@ at the moved inputs; lower is better.
 
 import itertools
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -23,7 +23,6 @@ class RandomMetric(mg.Metric):
 
     name = "random network"
     families = ("binary",)
-    layout = "binary"
     higher_is_better = False
     best = -float("inf")
     worst = float("inf")
@@ -37,6 +36,11 @@ class RandomMetric(mg.Metric):
             torch.randn(a, b, generator=generator) * (2 / a) ** 0.5
             for a, b in itertools.pairwise(widths)
         ]
+
+    @property
+    def layout(self) -> Literal["binary"]:
+        """One number per item of a set."""
+        return "binary"
 
     def value(self, scores: Tensor) -> Tensor:
         """`[...]` from vectors `[..., size]`, with a gradient."""
