@@ -15,17 +15,18 @@ from benchmarks.table import SCALES, table, table_names
 
 EXAMPLES = """examples:
   python -m benchmarks list
-  python -m benchmarks run tabular --data ~/data            # three seeds of every row and column; resumes if stopped
+  python -m benchmarks run tabular --data ~/data            # all seeds, rows and columns
   python -m benchmarks run tabular --rows uniloss --seeds 1 # one row, one seed
   python -m benchmarks run mnist_ap --scale paper           # the paper's budget
-  python -m benchmarks report                               # builds benchmarks/README.md from the results
+  python -m benchmarks report                               # build benchmarks/README.md
 
-Data comes from --data DIR or the environment variable METRICGRAD_DATA.
+A run that is stopped continues where it was: runs that have a report are skipped.
+Data comes from --data DIR or from the environment variable METRICGRAD_DATA.
 """
 
 
 def show_list(console: Console) -> None:
-    """All tables, with how much of each is there."""
+    """Prints all tables and how many of their runs are done."""
     grid = Grid(box=box.SIMPLE_HEAD)
     for column in ("table", "about", "runs done", "scales"):
         grid.add_column(column, justify="right" if column == "runs done" else "left")
@@ -39,49 +40,23 @@ def show_list(console: Console) -> None:
 
 
 def run(arguments: argparse.Namespace, console: Console) -> int:
-    """Runs a table, or all of them."""
+    """Runs one table or all of them; returns 1 if a run failed."""
     names = table_names() if arguments.name == "all" else [arguments.name]
     rows = arguments.rows.split(",") if arguments.rows else None
     runs = [
         run for name in names for run in table(name).runs(arguments.scale, arguments.seeds, rows)
     ]
     needs_data = any(run.configuration.get("dataset", BUNDLED[0]) not in BUNDLED for run in runs)
-    errors = run_all(
-        runs, data_folder(arguments.data) if needs_data else None, arguments.jobs, console
-    )
+    folder = data_folder(arguments.data) if needs_data else None
+    errors = run_all(runs, folder, arguments.jobs, console)
     for error in errors:
         console.print(f"[red]failed[/red] {error}", highlight=False)
     return 1 if errors else 0
 
 
 def main(words: list[str] | None = None) -> int:
-    """Reads the arguments and does what they say; 0 if it could."""
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks",
-        description="Benchmarks of metricgrad: tables as TOML, runs as JSON, one report.",
-        epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    commands = parser.add_subparsers(dest="command", required=True, metavar="list | run | report")
-    commands.add_parser("list", help="all tables, with how much of each is there")
-    running = commands.add_parser("run", help="run a table; runs that have a report are skipped")
-    running.add_argument("name", help="of the table, or all")
-    running.add_argument(
-        "--data", type=Path, help="folder of the data sets (default: METRICGRAD_DATA)"
-    )
-    running.add_argument(
-        "--scale",
-        choices=SCALES,
-        default="small",
-        help="small fits two cores; paper is the full budget",
-    )
-    running.add_argument("--seeds", type=int, help="how many (default: the table's own number)")
-    running.add_argument("--rows", help="names of rows, separated by commas (default: all)")
-    running.add_argument(
-        "--jobs", type=int, default=2, help="processes at once, one thread each (default: 2)"
-    )
-    commands.add_parser("report", help="build benchmarks/README.md from the results")
-    arguments = parser.parse_args(words)
+    """Reads the arguments and does what they ask for; returns the exit code."""
+    arguments = _parser().parse_args(words)
     console = Console()
     try:
         if arguments.command == "run":
@@ -94,6 +69,37 @@ def main(words: list[str] | None = None) -> int:
         console.print(f"[red]{error}[/red]", highlight=False)
         return 2
     return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks",
+        description="Run the benchmarks of metricgrad and build their page.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    commands = parser.add_subparsers(dest="command", required=True, metavar="list | run | report")
+    commands.add_parser("list", help="show all tables and how many of their runs are done")
+    running = commands.add_parser("run", help="run a table; runs that have a report are skipped")
+    running.add_argument("name", help="name of a table, or all")
+    running.add_argument(
+        "--data", type=Path, help="folder with the data sets (default: METRICGRAD_DATA)"
+    )
+    running.add_argument(
+        "--scale",
+        choices=SCALES,
+        default="small",
+        help="small fits two cores, paper is the paper's budget (default: small)",
+    )
+    running.add_argument(
+        "--seeds", type=int, help="number of seeds, counted from 0 (default: the table's own)"
+    )
+    running.add_argument("--rows", help="names of rows, separated by commas (default: all)")
+    running.add_argument(
+        "--jobs", type=int, default=2, help="number of processes, one thread each (default: 2)"
+    )
+    commands.add_parser("report", help="build benchmarks/README.md from the results")
+    return parser
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
-"""How well losses rank models as metrics do, on real scores (ReLoss, Table 1 and Table 13).
+"""How well losses rank score sets as a metric does, on real scores (ReLoss, Tables 1 and 13).
 
-Networks are trained on cross-entropy, and their scores of training data taken along the way: that
-is what ReLoss learns from, besides made-up sets. The rank correlations are over sets of test data,
-scored along the training of a network that was not learned from.
+Networks are trained on cross-entropy, and their scores on training data are collected along the
+way. ReLoss learns from these sets and from made-up ones. The rank correlations are measured on sets
+of test data, scored by a second network that no loss has learned from.
 """
 
 import json
@@ -25,17 +25,10 @@ Sets = list[tuple[Tensor, Tensor]]
 def run(
     settings: Settings, seed: int, folder: Path | None, known: list[dict[str, Any]]
 ) -> dict[str, Any]:
-    """One learning of each kind of loss, and the rank correlations of all.
+    """Learns each kind of loss once and gives the rank correlations of all of them.
 
-    Args:
-        settings: the data set, metric, network and steps.
-        seed: of the losses, and of the networks and sets too unless the settings have a seed for
-            `networks`.
-        folder: where the data sets are.
-        known: not used.
-
-    Returns:
-        `values`: Spearman's and Kendall's correlation of each loss with the metric.
+    A number `networks` in the settings is the seed of networks and score sets, so that losses
+    learned with several seeds are compared on the same scores.
     """
     stored, held = _networks(json.dumps(settings), settings.get("networks", seed), folder)
     losses: dict[str, mg.Surrogate] = {"ordinary": mg.baselines.CrossEntropy()}
@@ -51,7 +44,7 @@ def run(
             loss, settings["metric"], held, generator=torch.Generator().manual_seed(seed)
         )
         values |= {f"{name}_spearman": found.spearman, f"{name}_kendall": found.kendall}
-    # What is left of the ordinary loss's disagreement.
+    # The share of the ordinary loss's disagreement with the metric that a learned loss still has.
     for name in (*settings["losses"], "pretrained"):
         values[f"{name}_left"] = (1 - values[f"{name}_spearman"]) / (
             1 - values["ordinary_spearman"]
@@ -61,29 +54,21 @@ def run(
 
 @cache
 def _networks(settings: str, seed: int, folder: Path | None) -> tuple[Sets, Sets]:
-    """Score sets of training data to learn from, and of test data and another network to be judged on."""
+    """Score sets of training data to learn from, and another network's sets of test data."""
     chosen = json.loads(settings)
     data = load(chosen["dataset"], folder, seed)
-    return along_training(chosen, data, data.train, seed), along_training(
-        chosen, data, data.test, seed + 1000
-    )
+    stored = along_training(chosen, data, data.train, seed)
+    held = along_training(chosen, data, data.test, seed + 1000)
+    return stored, held
 
 
 def learned_loss(
     metric: str, stored: Sets, options: dict[str, Any], steps: int, generator: torch.Generator
 ) -> mg.ReLoss:
-    """A ReLoss, learned from stored sets and made-up ones.
+    """A ReLoss that has learned from stored and made-up sets, and is frozen.
 
-    Args:
-        metric: its metric.
-        stored: score sets of models.
-        options: of ReLoss; `sees`, `width`, `layers` and `monotone` of its network, `relabel` of
-            its learning.
-        steps: of learning.
-        generator: source of randomness.
-
-    Returns:
-        The loss, frozen.
+    `options` are those of ReLoss, of its network (`sees`, `width`, `layers`, `monotone`) and of its
+    learning (`relabel`, `share`).
     """
     options = dict(options)
     shape = {
@@ -99,12 +84,13 @@ def learned_loss(
 
 
 def along_training(settings: Settings, data: Data, part: Part, seed: int) -> Sets:
-    """Score sets of one part of the data, taken along the training of one network on cross-entropy."""
+    """Score sets of one part of the data, taken while a network is trained on cross-entropy."""
     torch.manual_seed(seed)
     model = image_network(settings, data)
     generator = torch.Generator().manual_seed(seed)
     optimizer = torch.optim.SGD(model.parameters(), settings["learning_rate"], momentum=0.9)
-    moments, found = settings["moments"], []
+    moments = settings["moments"]
+    found = []
     for step in range(max(moments) + 1):
         if step in moments:
             chosen = torch.randperm(len(part.y), generator=generator)[: settings["items"]]
@@ -119,7 +105,7 @@ def along_training(settings: Settings, data: Data, part: Part, seed: int) -> Set
 
 
 def image_network(settings: Settings, data: Data) -> nn.Module:
-    """A ResNet where the settings name its blocks, else fully connected."""
+    """A ResNet if the settings give its number of blocks, otherwise a fully connected network."""
     if "blocks" in settings:
         return ResNet(int(data.train.y.max()) + 1, settings["blocks"])
     return network(settings, data)

@@ -1,7 +1,7 @@
-"""Algorithm 1 of Learning Surrogate Losses as its pseudo-code reads, in plain eager PyTorch: the yardstick of speed.
+"""Algorithm 1 of Learning Surrogate Losses in plain eager PyTorch: a yardstick for our speed.
 
-Batch by batch: a forward pass, scikit-learn's metric, a step of `torch.optim.Adam` with clipped
-gradients. It is written as one would from the paper, with nothing of the library.
+It is written from the paper's pseudo-code without anything of the library. Every batch takes a
+forward pass, scikit-learn's metric, and a step of `torch.optim.Adam` with clipped gradients.
 """
 
 from collections.abc import Callable, Sequence
@@ -14,7 +14,7 @@ from torch import Tensor, nn
 def paper_network(
     features: int, hidden: Sequence[int] = (100, 30, 10), dropout: float = 0.2
 ) -> nn.Sequential:
-    """The paper's prediction model (Sec. 4.1): batch normalisation, dropout and Leaky-ReLU after each hidden layer."""
+    """The paper's model (Sec. 4.1): hidden layers with batch norm, dropout and Leaky-ReLU."""
     layers: list[nn.Module] = []
     for width in hidden:
         layers += [
@@ -43,24 +43,13 @@ class SetNetwork(nn.Module):
         )
 
     def forward(self, target: Tensor, scores: Tensor) -> Tensor:
-        """The surrogate of one set."""
-        return self.h(
-            self.g(torch.stack([target.float(), scores], -1)).mean(0, keepdim=True)
-        ).squeeze(0)
+        """The surrogate's value of one set."""
+        items = self.g(torch.stack([target.float(), scores], -1))
+        return self.h(items.mean(0, keepdim=True)).squeeze(0)
 
 
 class PlainAlternation:
-    """The paper's loop.
-
-    Args:
-        model: the prediction model.
-        metric: `(target, scores) -> number` of NumPy arrays, higher is better.
-        x: `[items, features]`.
-        y: `[items]`, 0 and 1.
-        rate: the learning rate of both.
-        clip: the longest gradient.
-        batch: items of a batch.
-    """
+    """The paper's loop, for a metric `(target, scores) -> number` of which higher is better."""
 
     def __init__(
         self,
@@ -72,16 +61,20 @@ class PlainAlternation:
         clip: float = 1.0,
         batch: int = 100,
     ) -> None:
-        self.model, self.surrogate, self.metric, self.x, self.y = model, SetNetwork(), metric, x, y
+        self.model = model
+        self.surrogate = SetNetwork()
+        self.metric = metric
+        self.x = x
+        self.y = y
         self.model_adam = torch.optim.Adam(model.parameters(), rate)
         self.surrogate_adam = torch.optim.Adam(self.surrogate.parameters(), rate)
         self.clip = clip
         self.classes = [(y == value).nonzero().squeeze(-1) for value in (0, 1)]
         positives = max(1, round(batch * len(self.classes[1]) / len(y)))
-        self.counts = batch - positives, positives
+        self.counts = (batch - positives, positives)
 
     def sample(self) -> tuple[Tensor, Tensor]:
-        """A stratified batch."""
+        """Draws a batch with the same share of positives as the data."""
         parts = zip(self.classes, self.counts, strict=True)
         index = torch.cat(
             [members[torch.randint(len(members), (count,))] for members, count in parts]
@@ -89,7 +82,7 @@ class PlainAlternation:
         return self.x[index], self.y[index]
 
     def iterate(self, model_steps: int = 3, surrogate_steps: int = 10) -> None:
-        """Lines 3 to 13."""
+        """Lines 3 to 13: some steps of the model, then some of the surrogate."""
         self.model.train()
         for _ in range(model_steps):
             x, y = self.sample()

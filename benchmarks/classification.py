@@ -1,15 +1,15 @@
-"""The task of most tables: a small network, a loss, a metric; everything chosen on validation data.
+"""The task of most tables: a small network, a loss and a metric; validation decides all choices.
 
 A run trains one model for every point of its grid (learning rate, slope, start, ...), keeps each at
-its best moment on validation data, and reports the test value of the one that was best there. A
-metric of decisions has its threshold tuned on validation scores, for every method alike. `start =
-"warm"` spends the first half of the same budget on cross-entropy. With `screen` in the settings the
-grid is decided after that share of the budget, and only the winner is trained in full. A training
+its best moment on validation data, and reports the test value of the best of them. For a metric
+with a threshold, the threshold is tuned on validation scores, for every method alike. `start =
+"warm"` spends the first half of the budget on cross-entropy. If the settings have `screen`, the
+grid is decided after that share of the budget, and only its winner is trained in full. A training
 that diverges ends there.
 
-Every point is trained from the same seed on its own, so a grid that grows takes the known points'
-validation values from the old report and trains only the new ones (and again the winner, whose
-weights a report does not keep).
+Every point is trained on its own from the same seed. So when a grid grows, the validation values of
+the old points come from the old report and only new points are trained, and the winner once more,
+because a report does not keep weights.
 """
 
 import itertools
@@ -34,38 +34,38 @@ _CHUNK = 16384
 
 
 @dataclass(frozen=True)
-class Judge:
-    """The metric that decides, and where it has a threshold, the one that was best on validation data."""
+class Evaluation:
+    """The metric of a table's column, with its threshold tuned on validation data if it has one."""
 
     settings: Settings
 
     def metric(self, **options: Any) -> mg.Metric:
-        """The metric of the table's column."""
+        """The metric with the column's options and these."""
         return own.metric(
             self.settings["metric"], **self.settings.get("metric_options", {}), **options
         )
 
     def value(self, scores: Tensor, target: Tensor, threshold: float | None) -> float:
-        """The true metric."""
-        return float(
-            self.metric(**({} if threshold is None else {"threshold": threshold}))(scores, target)
-        )
+        """The true metric at a threshold."""
+        metric = self.metric() if threshold is None else self.metric(threshold=threshold)
+        return float(metric(scores, target))
 
     def tuned(self, scores: Tensor, target: Tensor) -> tuple[float, float | None]:
-        """The metric at its best threshold, and that threshold; None where the metric has none."""
-        metric, threshold = self.metric(), None
+        """The metric at its best threshold, and that threshold, or None if the metric has none."""
+        metric = self.metric()
+        threshold = None
         if scores.shape == target.shape and own.decides(self.settings["metric"], metric):
             threshold = float(mg.best_threshold(scores, target, metric, candidates=200))
         return self.value(scores, target, threshold), threshold
 
     def better(self, value: float, than: float | None) -> bool:
-        """Whether a value is better than another."""
+        """Whether a value is better than another one, or the first."""
         return than is None or (value > than if self.metric().higher_is_better else value < than)
 
 
 @dataclass
 class Trial:
-    """One training: its point of the grid, its curve, and the best moment on validation data."""
+    """One training: its point of the grid, its curve, and its best moment on validation data."""
 
     point: dict[str, Any]
     curve: list[list[float]] = field(default_factory=list)
@@ -82,27 +82,17 @@ def run(
     known: list[dict[str, Any]],
     point: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """One run.
-
-    Args:
-        settings: the merged settings of a table.
-        seed: of the cut, the weights, the batches and the anchors.
-        folder: where the data sets are.
-        known: trials of an earlier report of the same settings with a smaller grid.
-        point: of the grid, where it has been chosen for all seeds together.
-
-    Returns:
-        `value` on test data, `valid`, the chosen point, all points with their validation values,
-        and the curve.
-    """
-    data, judge = load(settings["dataset"], folder, seed), Judge(settings)
+    """Trains the grid, or only a `point` that was chosen for all seeds together, and tests it."""
+    data = load(settings["dataset"], folder, seed)
+    evaluation = Evaluation(settings)
     if settings["method"] == "constant":
-        return _constant(judge, data)
+        return _constant(evaluation, data)
     steps = settings.get("steps") or settings["epochs"] * (len(data.train.y) // settings["batch"])
     if point is None:
-        best, trials = _tournament(settings, data, seed, steps, known)
+        best, trials = _search(settings, data, seed, steps, known)
     else:
-        best, trials = train(settings, point, data, seed, steps), known
+        best = train(settings, point, data, seed, steps)
+        trials = known
     if best.valid is None:
         raise RuntimeError(
             f"every training diverged before its first evaluation: {settings.get('grid')}"
@@ -110,7 +100,7 @@ def run(
     model = network(settings, data)
     model.load_state_dict(best.state)
     return {
-        "value": judge.value(predict(model, data.test.x), data.test.y, best.threshold),
+        "value": evaluation.value(predict(model, data.test.x), data.test.y, best.threshold),
         "valid": best.valid,
         "chosen": {**best.point, "step": best.step, "threshold": best.threshold},
         "trials": trials,
@@ -119,39 +109,35 @@ def run(
     }
 
 
-def _tournament(
+def _search(
     settings: Settings, data: Data, seed: int, steps: int, known: list[dict[str, Any]]
 ) -> tuple[Trial, list[dict[str, Any]]]:
-    """The best point on validation data, trained, and all points with their validation values."""
-    grid, judge = points(dict(settings)), Judge(settings)
+    """The best point on validation data, trained, and the validation values of all points."""
+    grid = points(dict(settings))
     screened = len(grid) > 1 and "screen" in settings
+    budget = int(steps * settings["screen"]) if screened else steps
     trials = []
     for point in grid:
         old = None if screened else known_trial(known, point)
         if old is None:
-            trials.append(
-                train(
-                    settings,
-                    point,
-                    data,
-                    seed,
-                    int(steps * settings["screen"]) if screened else steps,
-                )
-            )
+            trials.append(train(settings, point, data, seed, budget))
         else:
             trials.append(Trial(point, valid=old["valid"], step=old["step"]))
-    best = _best(trials, judge)
+    best = _best(trials, Evaluation(settings))
     if not best.state or screened:
         best = train(settings, best.point, data, seed, steps)
     return best, [{**trial.point, "step": trial.step, "valid": trial.valid} for trial in trials]
 
 
 def train(settings: Settings, point: dict[str, Any], data: Data, seed: int, steps: int) -> Trial:
-    """Trains one model and remembers it at its best moment on validation data."""
+    """Trains one model and keeps it at its best moment on validation data."""
     torch.manual_seed(seed)
     settings = {**settings, **point}
-    model, objective, trial = network(settings, data), loss(settings, seed), Trial(point)
-    optimizer, judge = _optimizer(settings, model), Judge(settings)
+    model = network(settings, data)
+    objective = loss(settings, seed)
+    trial = Trial(point)
+    optimizer = _optimizer(settings, model)
+    evaluation = Evaluation(settings)
     warm = steps // 2 if settings.get("start") == "warm" else 0
     every = max(1, steps // settings.get("evaluations", 20))
     losses: list[Tensor] = []
@@ -160,30 +146,24 @@ def train(settings: Settings, point: dict[str, Any], data: Data, seed: int, step
     ):
         for group in optimizer.param_groups:
             group["lr"] = settings["learning_rate"] * _decay(settings, step - 1, warm, steps)
-        scores, target = model(data.train.x[batch]), data.train.y[batch]
+        target = data.train.y[batch]
+        scores = model(data.train.x[batch])
         if not scores.isfinite().all():
-            break  # diverged: what it was before that still counts
+            break  # The training has diverged; its best moment before that still counts.
         value = cross_entropy(scores, target) if step <= warm else objective(scores, target)
         optimizer.zero_grad(set_to_none=True)
         value.backward()
         optimizer.step()
         losses.append(value.detach())
         if step % every == 0 or step == steps:
-            _look(
-                trial,
-                model,
-                data.valid,
-                judge,
-                step,
-                torch.stack(losses).mean().item(),
-                eligible=step > warm,
-            )
+            mean = torch.stack(losses).mean().item()
+            _validate(trial, model, data.valid, evaluation, step, mean, eligible=step > warm)
             losses.clear()
     return trial
 
 
 def _decay(settings: Settings, done: int, warm: int, steps: int) -> float:
-    """What is left of the learning rate: all of it, or with `schedule = "cosine"` half a wave in each phase."""
+    """The factor of the learning rate: 1, or with `schedule = "cosine"` half a wave per phase."""
     if settings.get("schedule") != "cosine":
         return 1.0
     progress = done / warm if done < warm else (done - warm) / (steps - warm)
@@ -191,7 +171,7 @@ def _decay(settings: Settings, done: int, warm: int, steps: int) -> float:
 
 
 def network(settings: Settings, data: Data) -> nn.Sequential:
-    """Fully connected with ReLU: `hidden` widths (none is a linear model), one score or one per class."""
+    """A ReLU network with `hidden` widths (none: a linear model); one score, or one per class."""
     classes = int(data.train.y.max()) + 1
     widths = [data.train.x.shape[1], *settings["hidden"], 1 if classes == 2 else classes]
     layers: list[nn.Module] = []
@@ -202,36 +182,39 @@ def network(settings: Settings, data: Data) -> nn.Sequential:
 
 @torch.no_grad()
 def predict(model: nn.Module, x: Tensor) -> Tensor:
-    """Scores of all items, a chunk at a time."""
+    """Scores of all items, computed in chunks."""
     return torch.cat([model(part) for part in x.split(_CHUNK)])
 
 
-def _best(trials: list[Trial], judge: Judge) -> Trial:
+def _best(trials: list[Trial], evaluation: Evaluation) -> Trial:
     best = trials[0]
     for trial in trials[1:]:
-        if trial.valid is not None and judge.better(trial.valid, best.valid):
+        if trial.valid is not None and evaluation.better(trial.valid, best.valid):
             best = trial
     return best
 
 
-def _look(
+def _validate(
     trial: Trial,
     model: nn.Module,
     valid: Part,
-    judge: Judge,
+    evaluation: Evaluation,
     step: int,
     mean: float,
     eligible: bool,
 ) -> None:
-    value, threshold = judge.tuned(predict(model, valid.x), valid.y)
+    """Adds a moment to the curve, and keeps the model if it is eligible and the best so far."""
+    value, threshold = evaluation.tuned(predict(model, valid.x), valid.y)
     trial.curve.append([step, round(mean, 6), round(value, 6)])
-    if eligible and judge.better(value, trial.valid):
-        trial.valid, trial.step, trial.threshold = value, step, threshold
+    if eligible and evaluation.better(value, trial.valid):
+        trial.valid = value
+        trial.step = step
+        trial.threshold = threshold
         trial.state = {name: weight.clone() for name, weight in model.state_dict().items()}
 
 
-def _constant(judge: Judge, data: Data) -> dict[str, Any]:
-    """The better of two constant scores, on validation data; for many classes, the most frequent one."""
+def _constant(evaluation: Evaluation, data: Data) -> dict[str, Any]:
+    """The better of two constant scores on validation data; of many classes, the most frequent."""
     if int(data.train.y.max()) > 1:
         candidates = [torch.nn.functional.one_hot(data.train.y).sum(0).float()]
     else:
@@ -239,24 +222,23 @@ def _constant(judge: Judge, data: Data) -> dict[str, Any]:
 
     def value(score: Tensor, target: Tensor) -> float:
         scores = score.expand(len(target), *score.shape)
-        if (
-            judge.settings["metric"] in own.FUNCTIONS
-        ):  # these take equal scores in the order of the data
-            scores = scores + 1e-3 * torch.rand(
-                scores.shape, generator=torch.Generator().manual_seed(0)
-            )
-        return judge.value(scores, target, None)
+        if evaluation.settings["metric"] in own.FUNCTIONS:
+            # These functions rank equal scores in the order of the data, so ties are broken here.
+            generator = torch.Generator().manual_seed(0)
+            scores = scores + 1e-3 * torch.rand(scores.shape, generator=generator)
+        return evaluation.value(scores, target, None)
 
     best = candidates[0]
     for score in candidates[1:]:
-        if judge.better(value(score, data.valid.y), value(best, data.valid.y)):
+        if evaluation.better(value(score, data.valid.y), value(best, data.valid.y)):
             best = score
     chosen = {"scores": best.tolist()}
     return {"value": value(best, data.test.y), "valid": value(best, data.valid.y), "chosen": chosen}
 
 
 def _optimizer(settings: Settings, model: nn.Module) -> torch.optim.Optimizer:
-    rate, decay = settings["learning_rate"], settings.get("weight_decay", 0.0)
+    rate = settings["learning_rate"]
+    decay = settings.get("weight_decay", 0.0)
     if settings["optimizer"] == "adam":
         return torch.optim.AdamW(model.parameters(), rate, weight_decay=decay, fused=True)
     return torch.optim.SGD(
@@ -265,9 +247,10 @@ def _optimizer(settings: Settings, model: nn.Module) -> torch.optim.Optimizer:
 
 
 def _batches(items: int, size: int, steps: int, seed: int) -> Iterator[Tensor]:
-    """Indices of each step's batch: epoch after epoch, every item at most once in each, whole batches only."""
+    """Indices of each step's batch, epoch after epoch, shuffled; whole batches only."""
     generator = torch.Generator().manual_seed(seed)
-    size, done = min(size, items), 0
+    size = min(size, items)
+    done = 0
     while True:
         for batch in torch.randperm(items, generator=generator)[: items // size * size].split(size):
             if done == steps:

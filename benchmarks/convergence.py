@@ -1,8 +1,8 @@
-"""How fast a model converges with a loss from scratch and with one that has learned before (Figure 3).
+"""How fast a model converges with a loss from scratch and with a universal start (Figure 3).
 
-Algorithm 1 for several metrics at once, stacked: the surrogate's value on the model's batches, its
-misfit, and the true loss on test data along the way. Nothing is chosen here, so the test data is
-only looked at.
+Algorithm 1 runs for several metrics at once, stacked. Recorded along the way are the surrogate's
+value on the model's batches, its misfit, and the true loss on test data. Nothing is chosen, so the
+test data influences nothing.
 """
 
 from pathlib import Path
@@ -20,24 +20,12 @@ from benchmarks.surrogate import VARIANTS, universal
 def run(
     settings: Settings, seed: int, folder: Path | None, known: list[dict[str, Any]]
 ) -> dict[str, Any]:
-    """One training for all metrics.
-
-    Args:
-        settings: of a table: the variant, metrics, iterations and learning rates.
-        seed: of the cut, the weights and the batches.
-        folder: where the data sets are.
-        known: not used.
-
-    Returns:
-        `values`: under `METRIC_KIND_ITERATION` the surrogate's value, its misfit and the true test
-        loss.
-    """
-    data, metrics, variant = (
-        load(settings["dataset"], folder, seed),
-        settings["metrics"],
-        VARIANTS[settings["method"]],
-    )
-    models, losses = [], []
+    """Trains for all metrics; the names of the values are METRIC_KIND_ITERATION."""
+    data = load(settings["dataset"], folder, seed)
+    metrics = settings["metrics"]
+    variant = VARIANTS[settings["method"]]
+    models = []
+    losses = []
     for name in metrics:
         torch.manual_seed(seed)
         models.append(paper_network(data.train.x.shape[1]))

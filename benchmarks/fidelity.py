@@ -1,9 +1,9 @@
-"""How well an interpolation follows the metric away from the bits it was made for (UniLoss, supplement Sec. 2.1).
+"""How well an interpolation follows its metric away from the bits at which it was made.
 
-A network is trained, and the bits v of some of its batches are kept, as training met them. At each
-distance, so many bits of v are flipped at random; the interpolation made at v (its anchors drawn
-there, or its gains taken there) is compared with the true metric of the flipped bits: root mean
-square error in points of 100, and rank correlation.
+A network is trained, and the bits v of some of its batches are kept. At every distance, some bits
+of v are flipped at random, and the interpolation made at v (from anchors drawn there, or from the
+flip gains there) is compared with the true metric of the flipped bits, by root mean square error in
+percentage points and by rank correlation (UniLoss, supplement, Sec. 2.1).
 """
 
 from collections.abc import Callable, Mapping
@@ -17,8 +17,9 @@ import metricgrad as mg
 from benchmarks.classification import network
 from benchmarks.data import load
 from benchmarks.losses import cross_entropy
-from metricgrad.surrogates.uniloss import inverse_distance, multilinear
+from metricgrad.surrogates import inverse_distance, multilinear
 
+# Shares of the bits that are flipped, by the names that they have in the results.
 DISTANCES = {
     "0": 0.0,
     "1_512": 1 / 512,
@@ -32,18 +33,7 @@ DISTANCES = {
 def run(
     settings: Mapping[str, Any], seed: int, folder: Path | None, known: list[dict[str, Any]]
 ) -> dict[str, Any]:
-    """One interpolation of one metric.
-
-    Args:
-        settings: `dataset`, `hidden`, `metric`, `metric_options`, `interpolation`, `batch`, `steps`
-            of training, `batches` to keep, `draws` at each distance.
-        seed: of weights, batches, flips and anchors.
-        folder: where the data sets are.
-        known: not used.
-
-    Returns:
-        `values`: error and rank correlation at each distance, under `error_D` and `rank_D`.
-    """
+    """Error and rank correlation of one interpolation of one metric, at every distance."""
     generator = torch.Generator().manual_seed(seed)
     metric: Any = mg.metric(settings["metric"], **settings.get("metric_options", {}))
     approximate: dict[str, list[Tensor]] = {name: [] for name in DISTANCES}
@@ -60,7 +50,8 @@ def run(
             true[name].append(metric.from_bits(flipped, target, shape=scores.shape))
     values = {}
     for name in DISTANCES:
-        ours, truth = torch.cat(approximate[name]).double(), torch.cat(true[name]).double()
+        ours = torch.cat(approximate[name]).double()
+        truth = torch.cat(true[name]).double()
         values[f"error_{name}"] = 100 * (ours - truth).square().mean().sqrt().item()
         values[f"rank_{name}"] = float(mg.ops.spearman(ours, truth))
     return {"values": values}
@@ -69,15 +60,17 @@ def run(
 def _met_in_training(
     settings: Mapping[str, Any], seed: int, folder: Path | None
 ) -> list[tuple[Tensor, Tensor]]:
-    """Scores and targets of batches at even moments of a training with cross-entropy."""
+    """Scores and targets of some batches, evenly spaced in a training on cross-entropy."""
     torch.manual_seed(seed)
     data = load(settings["dataset"], folder, seed)
     model = network(settings, data)
     optimizer = torch.optim.SGD(model.parameters(), settings["learning_rate"], momentum=0.5)
-    kept, every = [], settings["steps"] // settings["batches"]
+    every = settings["steps"] // settings["batches"]
+    kept = []
     for step in range(1, settings["steps"] + 1):
         batch = torch.randint(len(data.train.y), (settings["batch"],))
-        scores, target = model(data.train.x[batch]), data.train.y[batch]
+        scores = model(data.train.x[batch])
+        target = data.train.y[batch]
         if step % every == 0:
             kept.append((scores.detach(), target))
         optimizer.zero_grad()
@@ -89,7 +82,7 @@ def _met_in_training(
 def _interpolation(
     kind: str, metric: Any, scores: Tensor, target: Tensor, bits: Tensor, generator: torch.Generator
 ) -> Callable[[Tensor], Tensor]:
-    """g~, made at the bits, from configurations `[A, D]` to values `[A]`."""
+    """The interpolation made at the bits: a function from configurations `[A, D]` to `[A]`."""
     live = torch.ones_like(bits)
     value = metric.from_bits(bits, target, shape=scores.shape)
     if kind == "multilinear":
@@ -108,6 +101,6 @@ def _interpolation(
 
 
 def _flipped(bits: Tensor, number: int, draws: int, generator: torch.Generator) -> Tensor:
-    """Configurations `[draws, D]` at that Hamming distance from the bits."""
-    places = torch.rand(draws, bits.numel(), generator=generator).argsort(-1)[:, :number]
-    return bits ^ torch.zeros(draws, bits.numel(), dtype=torch.bool).scatter_(1, places, True)
+    """Configurations `[draws, D]` that differ from the bits in `number` random positions."""
+    flipped = torch.rand(draws, bits.numel(), generator=generator).argsort(-1)[:, :number]
+    return bits ^ torch.zeros(draws, bits.numel(), dtype=torch.bool).scatter_(1, flipped, True)

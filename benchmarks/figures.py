@@ -1,4 +1,9 @@
-"""Draws the pictures of the benchmark page from the same values as its tables."""
+"""Pictures of the benchmark page, drawn from the same values as its tables.
+
+A table with `figure = true` has a function of its name here. It takes the cells (mean and spread by
+row and column), the settings of the rows, the values that the paper printed (None if it printed
+none) and the path of the picture.
+"""
 
 from pathlib import Path
 from typing import Any
@@ -35,16 +40,9 @@ _COLORS = {"accuracy": "#2a6f97", "accuracy_best": "#6a994e", "ap": "#bc4749"}
 def fidelity(
     cells: dict[tuple[str, str], Any], rows: dict[str, dict[str, Any]], paper: Any, path: Path
 ) -> None:
-    """Error and rank correlation against Hamming distance, one line per row.
-
-    Args:
-        cells: mean and spread by row and column.
-        rows: settings of the rows, with their labels.
-        paper: values that the paper printed, by row.
-        path: where the picture goes.
-    """
+    """Error and rank correlation by the share of flipped bits, with one line per row."""
     figure, axes = plt.subplots(1, 2, figsize=(11, 4.2), layout="constrained")
-    places = range(len(_DISTANCES))
+    positions = range(len(_DISTANCES))
     for axis, measure in zip(axes, ("error", "rank"), strict=True):
         for row, settings in rows.items():
             values = [cells[row, f"{measure}_{distance}"].mean for distance in _DISTANCES]
@@ -55,17 +53,17 @@ def fidelity(
                 "marker": "o",
                 "ms": 4,
             }
-            axis.plot(places, values, label=settings["label"], **style)
+            axis.plot(positions, values, label=settings["label"], **style)
         printed = [next(iter(paper.values()))[f"{measure}_{distance}"] for distance in _DISTANCES]
         axis.plot(
-            places,
+            positions,
             printed,
             color="black",
             linestyle=":",
             marker="x",
             label="UniLoss, supplement, Table 1",
         )
-        axis.set_xticks(places, [distance.replace("_", "/") for distance in _DISTANCES])
+        axis.set_xticks(positions, [distance.replace("_", "/") for distance in _DISTANCES])
         axis.set_xlabel("share of bits flipped")
     axes[0].set_yscale("symlog", linthresh=0.1)
     axes[0].set_ylim(0, None)
@@ -79,14 +77,7 @@ def fidelity(
 def convergence(
     cells: dict[tuple[str, str], Any], rows: dict[str, dict[str, Any]], paper: Any, path: Path
 ) -> None:
-    """The surrogate, its misfit and the true test loss in training; a panel per metric and row.
-
-    Args:
-        cells: mean and spread by row and column.
-        rows: settings of the rows, with their labels.
-        paper: not used; the paper prints a picture only.
-        path: where the picture goes.
-    """
+    """The surrogate, its misfit and the true test loss during training, by metric and row."""
     names = list(dict.fromkeys(column.rsplit("_", 2)[0] for _, column in cells))
     moments = sorted({int(column.rsplit("_", 1)[1]) for _, column in cells})
     figure, axes = plt.subplots(
@@ -115,14 +106,7 @@ def convergence(
 def synthetic(
     cells: dict[tuple[str, str], Any], rows: dict[str, dict[str, Any]], paper: Any, path: Path
 ) -> None:
-    """Rank correlation while losses learn, and the metric while inputs are moved down them.
-
-    Args:
-        cells: mean and spread by row and column.
-        rows: settings of the rows, with their labels.
-        paper: not used; the paper prints a picture only.
-        path: where the picture goes.
-    """
+    """Rank correlation while losses learn, and the metric while they move inputs."""
     colors = {"metric": "#444444", "approximation": "#bc4749", "correlation": "#2a6f97"}
     figure, axes = plt.subplots(1, 2, figsize=(11, 4.2), layout="constrained")
     for row, settings in rows.items():
@@ -139,9 +123,8 @@ def synthetic(
                 if at == row and column.startswith(kind)
             )
             found = [cells[row, f"{kind}_{moment}"] for moment in moments]
-            if not found:
-                continue
-            _band(axis, moments, found, **style)
+            if found:  # the metric itself has no learning curve
+                _band(axis, moments, found, **style)
     axes[0].set(title="Spearman with the metric on held-out inputs", xlabel="learning steps")
     axes[1].set(title="metric of inputs that minimise each loss (lower is better)", xlabel="steps")
     handles, labels = axes[1].get_legend_handles_labels()
@@ -152,14 +135,7 @@ def synthetic(
 def reloss_mnist(
     cells: dict[tuple[str, str], Any], rows: dict[str, dict[str, Any]], paper: Any, path: Path
 ) -> None:
-    """Accuracy by rank correlation (ReLoss, Figure 3a) and by the size of the loss (Figure 3b).
-
-    Args:
-        cells: mean and spread by row and column.
-        rows: settings of the rows, with their labels.
-        paper: not used; the paper prints a picture only.
-        path: where the picture goes.
-    """
+    """Accuracy by rank correlation (ReLoss, Figure 3a) and by the size of the loss (Figure 3b)."""
     figure, axes = plt.subplots(2, 2, figsize=(11, 8), layout="constrained")
     sizes = {
         "width_4": 53,
@@ -183,23 +159,11 @@ def reloss_mnist(
         (axes[1, 0], beside, "trained on the loss and cross-entropy"),
     ):
         for row in chosen:
-            ranked, found = cells[row, "spearman"], cells[row, "accuracy"]
-            style = {
-                "color": next(
-                    color for start, (_, color) in _KINDS.items() if row.startswith(start)
-                ),
-                "fmt": "o",
-            }
-            axis.errorbar(
-                ranked.mean,
-                found.mean,
-                found.spread,
-                ranked.spread,
-                ms=6,
-                capsize=2,
-                lw=0.8,
-                **style,
-            )
+            ranked = cells[row, "spearman"]
+            found = cells[row, "accuracy"]
+            color = next(color for start, (_, color) in _KINDS.items() if row.startswith(start))
+            style = {"color": color, "fmt": "o", "ms": 6, "capsize": 2, "lw": 0.8}
+            axis.errorbar(ranked.mean, found.mean, found.spread, ranked.spread, **style)
         axis.set(
             title=title, xlabel="Spearman of the loss with accuracy, %", ylabel="test accuracy, %"
         )
@@ -231,23 +195,20 @@ def reloss_mnist(
 
 
 def gains(lines: list[tuple[str, Any, Any]], path: Path) -> None:
-    """Cross-entropy and training on the metric, one line for each task.
-
-    Args:
-        lines: label of the task, test values of cross-entropy and of UniLoss, over seeds.
-        path: where the picture goes.
-    """
+    """Cross-entropy and UniLoss, with one line per task: its label and the two cells."""
     figure, axis = plt.subplots(figsize=(8.4, 0.42 * len(lines) + 1.1), layout="constrained")
     lines = sorted(lines, key=lambda line: line[2].mean - line[1].mean)
-    for place, (_, usual, ours) in enumerate(lines):
-        axis.plot([usual.mean, ours.mean], [place, place], color="#9dbfd3", lw=3, zorder=1)
+    for height, (_, usual, ours) in enumerate(lines):
+        axis.plot([usual.mean, ours.mean], [height, height], color="#9dbfd3", lw=3, zorder=1)
         for cell, color in ((usual, "#777777"), (ours, "#2a6f97")):
             axis.errorbar(
-                cell.mean, place, xerr=cell.spread, fmt="o", color=color, ms=7, capsize=2, lw=1
+                cell.mean, height, xerr=cell.spread, fmt="o", color=color, ms=7, capsize=2, lw=1
             )
         end = max(usual.mean + usual.spread, ours.mean + ours.spread)
-        gain = round(ours.mean - usual.mean, 3) + 0.0  # no -0.000
-        axis.annotate(f"{gain:+.3f}", (end, place), (8, -3), textcoords="offset points", fontsize=9)
+        gain = round(ours.mean - usual.mean, 3) + 0.0  # avoids -0.000
+        axis.annotate(
+            f"{gain:+.3f}", (end, height), (8, -3), textcoords="offset points", fontsize=9
+        )
     axis.set_yticks(range(len(lines)), [label for label, _, _ in lines])
     axis.plot([], [], "o", color="#777777", label="trained on cross-entropy, threshold tuned")
     axis.plot([], [], "o", color="#2a6f97", label="trained on the metric, mg.UniLoss")
@@ -259,11 +220,12 @@ def gains(lines: list[tuple[str, Any, Any]], path: Path) -> None:
     _save(figure, path)
 
 
-def _band(axis: Any, places: list[int], found: list[Any], **style: Any) -> None:
-    """A line of means in a band of their spread."""
-    axis.plot(places, [cell.mean for cell in found], **style)
-    low, high = ([cell.mean + sign * cell.spread for cell in found] for sign in (-1, 1))
-    axis.fill_between(places, low, high, color=style["color"], alpha=0.12, linewidth=0)
+def _band(axis: Any, positions: list[int], found: list[Any], **style: Any) -> None:
+    """Draws a line of means in a band of their spread."""
+    axis.plot(positions, [cell.mean for cell in found], **style)
+    low = [cell.mean - cell.spread for cell in found]
+    high = [cell.mean + cell.spread for cell in found]
+    axis.fill_between(positions, low, high, color=style["color"], alpha=0.12, linewidth=0)
 
 
 def _save(figure: Any, path: Path) -> None:

@@ -1,9 +1,9 @@
-"""Who receives a gradient at random initialisation: the share of the wrong items, by metric.
+"""The share of wrong items that receive a gradient at random initialisation, by metric.
 
-A wrong item is one decided wrongly, or for a metric of order a positive below some negative.
-Metrics with a cut-off (EER, precision at k, NDCG at k, ...) change only near their cut, so that
-most flips gain nothing; `samples=K` averages flip gains over K configurations drawn around the
-current one.
+An item is wrong if its decision is wrong. Where order counts, a positive is wrong if a negative has
+a higher score. Metrics with a cut-off (EER, precision at k, NDCG at k, ...) change only near the
+cut, so most flips gain nothing; `samples=K` averages flip gains over K configurations drawn around
+the current one.
 """
 
 from collections.abc import Mapping
@@ -15,23 +15,17 @@ from torch import Tensor
 
 import metricgrad as mg
 
-_SETS, _ITEMS, _POSITIVES, _CLASSES, _MAP = 20, 256, 0.1, 100, 64
+_SETS = 20
+_ITEMS = 256
+_POSITIVES = 0.1  # share of the items
+_CLASSES = 100
+_MAP = 64  # height and width of a heatmap
 
 
 def run(
     settings: Mapping[str, Any], seed: int, folder: Path | None, known: list[dict[str, Any]]
 ) -> dict[str, Any]:
-    """One metric: the share for each number of samples.
-
-    Args:
-        settings: `metric`, `metric_options`, `kind` of the sets, `slope`, `samples` to try.
-        seed: of the sets.
-        folder: not used.
-        known: not used.
-
-    Returns:
-        `values`: the share for each number of samples, under `samples_K`.
-    """
+    """The share for one metric, for every number of samples in the settings."""
     generator = torch.Generator().manual_seed(seed)
     metric = mg.metric(settings["metric"], **settings.get("metric_options", {}))
     scores, target, wrong = _KINDS[settings["kind"]](generator)
@@ -47,9 +41,8 @@ def run(
         loss(scores, target).backward()
         assert scores.grad is not None
         received = scores.grad != 0
-        received = (
-            received.flatten(wrong.dim()).any(-1) if received.dim() > wrong.dim() else received
-        )
+        if received.dim() > wrong.dim():  # an item has several scores
+            received = received.flatten(wrong.dim()).any(-1)
         values[f"samples_{samples}"] = received[wrong].float().mean().item()
     return {"values": values}
 

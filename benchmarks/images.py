@@ -1,10 +1,10 @@
-"""Training image classifiers on learned losses (ReLoss, Tables 2, 8, 10 to 12 and 14).
+"""Image classifiers trained on learned losses (ReLoss, Tables 2, 8, 10 to 12 and 14).
 
-A small ResNet on CIFAR-10, or a fully connected network on MNIST; SGD with momentum and half a
-cosine wave of learning rates, images flipped and shifted. The learning rate is decided after a
-share of the budget, on validation data, and the test accuracy is that of the epoch that was best
-there. Learned losses are those that ship, or are learned by the same recipe with other settings:
-from made-up sets and scikit-learn's digits, never from the data of the table.
+A small ResNet for CIFAR-10 or a fully connected network for MNIST is trained by SGD with momentum,
+half a cosine wave of learning rates, and images that are mirrored and shifted. The learning rate is
+chosen on validation data after a share of the budget, and the test accuracy is that of the best
+epoch on validation data. Losses are learned as those that ship, some with other settings: from
+made-up sets and from scikit-learn's digits, never from the data of the table.
 """
 
 import copy
@@ -20,23 +20,13 @@ import metricgrad as mg
 from benchmarks.alignment import image_network
 from benchmarks.classification import Settings, Trial, predict
 from benchmarks.data import Data, Part, load
-from metricgrad.training.recipes import digit_scores, teach
+from metricgrad.training import digit_scores, teach
 
 
 def run(
     settings: Settings, seed: int, folder: Path | None, known: list[dict[str, Any]]
 ) -> dict[str, Any]:
-    """One row: a loss, its learning rate, a training.
-
-    Args:
-        settings: the data set, network, loss and budget.
-        seed: of the cut, the weights, the batches and the loss.
-        folder: where the data sets are.
-        known: not used.
-
-    Returns:
-        `values`: test accuracy and the loss's rank correlations with accuracy; and the curve.
-    """
+    """Chooses a learning rate, trains a network, and measures how the loss ranks score sets."""
     data = load(settings["dataset"], folder, seed)
     base = row_loss(settings, seed)
     rates = settings["grid"]["learning_rate"]
@@ -59,8 +49,9 @@ def run(
 
 
 def row_loss(settings: Settings, seed: int) -> mg.Surrogate | None:
-    """The loss of a row that stands beside cross-entropy or in its place, learned where it has to be; None for none."""
-    kind, options = settings["method"], dict(settings.get("loss_options", {}))
+    """The loss of a row, learned if it has to be; None if the row has cross-entropy alone."""
+    kind = settings["method"]
+    options = dict(settings.get("loss_options", {}))
     if kind == "cross_entropy":
         return None
     if kind == "rank_loss":
@@ -74,7 +65,7 @@ def row_loss(settings: Settings, seed: int) -> mg.Surrogate | None:
     }
     generator = torch.Generator().manual_seed(seed)
     net = mg.nets.Classification(**shape, generator=generator) if shape else None
-    if kind == "embeddings":  # they are for one number of classes
+    if kind == "embeddings":  # this network takes only one number of classes
         net = mg.nets.Embeddings(settings["classes"], generator=generator)
         options["classes"] = [settings["classes"]]
     steps = options.pop("steps", settings["learning_steps"])
@@ -82,7 +73,7 @@ def row_loss(settings: Settings, seed: int) -> mg.Surrogate | None:
 
 
 def alignment(base: mg.Surrogate | None, seed: int) -> dict[str, float]:
-    """Rank correlations with accuracy, in percent, over networks for digits that no loss was learned from."""
+    """Rank correlations with accuracy in percent, on networks that no loss has learned from."""
     held = digit_scores(True, range(2, 4), progress=False)
     loss = mg.baselines.CrossEntropy() if base is None else base
     found = mg.rank_correlation(
@@ -94,10 +85,11 @@ def alignment(base: mg.Surrogate | None, seed: int) -> dict[str, float]:
 def train(
     settings: Settings, base: mg.Surrogate | None, rate: float, data: Data, seed: int, epochs: int
 ) -> Trial:
-    """Trains one network and remembers it at its best epoch on validation data."""
+    """Trains one network and keeps it at its best epoch on validation data."""
     torch.manual_seed(seed)
-    base = copy.deepcopy(base)  # alternate training changes it
-    model, trial = image_network(settings, data), Trial({"learning_rate": rate})
+    base = copy.deepcopy(base)  # alternate training changes the loss
+    model = image_network(settings, data)
+    trial = Trial({"learning_rate": rate})
     optimizer = torch.optim.SGD(
         model.parameters(),
         rate,
@@ -107,23 +99,22 @@ def train(
         fused=True,
     )
     generator = torch.Generator().manual_seed(seed)
-    steps, stored = len(data.train.y) // settings["batch"], []
+    steps = len(data.train.y) // settings["batch"]
+    stored = []
     for epoch in range(1, epochs + 1):
         losses = []
-        for index in torch.randperm(len(data.train.y), generator=generator)[
-            : steps * settings["batch"]
-        ].split(settings["batch"]):
+        order = torch.randperm(len(data.train.y), generator=generator)
+        for index in order[: steps * settings["batch"]].split(settings["batch"]):
             done = (epoch - 1 + len(losses) / steps) / epochs
             for group in optimizer.param_groups:
                 group["lr"] = rate * (0.5 + 0.5 * math.cos(math.pi * done))
-            images = (
-                augmented(data.train.x[index], generator)
-                if settings["augment"]
-                else data.train.x[index]
-            )
-            scores, target = model(images), data.train.y[index]
+            images = data.train.x[index]
+            if settings["augment"]:
+                images = augmented(images, generator)
+            scores = model(images)
+            target = data.train.y[index]
             if not scores.isfinite().all():
-                return trial  # diverged: what it was before that still counts
+                return trial  # The training has diverged; its best epoch before that still counts.
             value = objective(settings, base, scores, target)
             optimizer.zero_grad(set_to_none=True)
             value.backward()
@@ -132,7 +123,8 @@ def train(
         found = accuracy(model, data.valid)
         trial.curve.append([epoch, round(torch.stack(losses).mean().item(), 6), round(found, 6)])
         if trial.valid is None or found > trial.valid:
-            trial.valid, trial.step = found, epoch
+            trial.valid = found
+            trial.step = epoch
             trial.state = {name: value.clone() for name, value in model.state_dict().items()}
         if settings.get("alternate") and isinstance(base, mg.ReLoss) and epoch < epochs:
             relearn(base, model, data, settings, generator, stored)
@@ -142,7 +134,7 @@ def train(
 def objective(
     settings: Settings, base: mg.Surrogate | None, scores: Tensor, target: Tensor
 ) -> Tensor:
-    """The learned loss and cross-entropy, each with its weight."""
+    """The learned loss plus cross-entropy with the weight `ordinary` of the settings."""
     weight = settings.get("ordinary", 1.0 if base is None else 0.0)
     value = scores.new_zeros(()) if base is None else base(scores, target)
     return value + weight * F.cross_entropy(scores, target) if weight else value
@@ -156,14 +148,11 @@ def relearn(
     generator: torch.Generator,
     stored: list[Any],
 ) -> None:
-    """A few steps of learning on the network's own scores of training data, now and before (Table 11)."""
+    """Learns a little more, from the network's scores of this and earlier epochs (Table 11)."""
     chosen = torch.randperm(len(data.train.y), generator=generator)[:4096]
-    sets = mg.collect_scores(
-        model,
-        [(data.train.x[i], data.train.y[i]) for i in chosen.split(512)],
-        size=settings["batch"],
-    )
-    stored.append(sets)  # a good network's sets alone hardly differ in accuracy
+    batches = [(data.train.x[index], data.train.y[index]) for index in chosen.split(512)]
+    # Earlier sets are kept because those of a good network alone hardly differ in accuracy.
+    stored.append(mg.collect_scores(model, batches, size=settings["batch"]))
     loss.learn(
         stored, steps=settings["alternate"], rate=1e-3, sets=32, progress=False, generator=generator
     )
@@ -177,13 +166,12 @@ def augmented(images: Tensor, generator: torch.Generator) -> Tensor:
     columns = right + torch.arange(images.shape[-1])
     mirrored = torch.rand(len(images), 1, 1, generator=generator) < 0.5
     columns = torch.where(mirrored, columns.flip(-1), columns)
-    return padded.permute(0, 2, 3, 1)[
-        torch.arange(len(images))[:, None, None], rows, columns
-    ].permute(0, 3, 1, 2)
+    items = torch.arange(len(images))[:, None, None]
+    return padded.permute(0, 2, 3, 1)[items, rows, columns].permute(0, 3, 1, 2)
 
 
 def accuracy(model: nn.Module, part: Part) -> float:
-    """Share of the items that are right, in `eval()` mode; the model is left in `train()` mode."""
+    """The share of correct predictions in `eval()` mode; leaves the model in `train()` mode."""
     model.eval()
     found = torch.cat([predict(model, images) for images in part.x.split(1024)])
     model.train()

@@ -1,4 +1,4 @@
-"""Losses by name: ours, and what people use today. All take logits and give a 0-dim tensor."""
+"""Losses by name: ours and those that people use today. All take logits and give a 0-dim tensor."""
 
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -15,15 +15,11 @@ Loss = Callable[[Tensor, Tensor], Tensor]
 
 
 def loss(settings: Mapping[str, Any], seed: int) -> Loss:
-    """The loss that the settings ask for.
+    """The loss for the `method` in the settings.
 
-    Args:
-        settings: `method`; `metric` with `metric_options` for ours, or `trained_options` where
-            training takes others; `loss_options` for the loss itself, and `slope`.
-        seed: of the anchors and samples.
-
-    Returns:
-        From logits and target to a 0-dim tensor.
+    Our losses are of `metric` with its `metric_options`, or with `trained_options` where the metric
+    to train on has other options than the reported one. `loss_options` and `slope` are options of
+    the loss itself.
     """
     options = dict(settings.get("loss_options", {}))
     slope = {"slope": settings["slope"]} if "slope" in settings else {}
@@ -46,11 +42,11 @@ def loss(settings: Mapping[str, Any], seed: int) -> Loss:
         case "uniloss_published":
             return mg.UniLoss.as_published(metric, generator=generator, **options)
         case method:
-            raise ValueError(f"there is no method {method!r}; see benchmarks/losses.py")
+            raise ValueError(f"there is no method {method!r}; benchmarks/losses.py has all methods")
 
 
 def cross_entropy(scores: Tensor, target: Tensor) -> Tensor:
-    """Binary for scores in the target's shape, multi-class otherwise."""
+    """Binary cross-entropy if scores and target have the same shape, otherwise multi-class."""
     if scores.shape == target.shape:
         return F.binary_cross_entropy_with_logits(scores, target.to(scores.dtype))
     return F.cross_entropy(scores, target)
@@ -59,6 +55,6 @@ def cross_entropy(scores: Tensor, target: Tensor) -> Tensor:
 def _anchors_of(
     plan: Any, bits: Tensor, live: Tensor, generator: Any, *, kinds: list[str], number: int
 ) -> Tensor:
-    """Anchors of some kinds only, and the best one unless they are all drawn at random."""
+    """Anchors of some kinds only; the ideal one joins them unless all are bad ones."""
     drawn = mg.sample_anchors(plan, bits, live, generator, number=number, kinds=tuple(kinds))
     return drawn[1:] if kinds == ["bad"] else drawn

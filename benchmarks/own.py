@@ -1,7 +1,7 @@
-"""Metrics of the benchmarks' own, in plain torch: what a user of `mg.reexpress` would write. The library has none.
+"""Metrics in plain torch that the library does not have, as a user of `mg.reexpress` writes them.
 
-They take one set, `(scores, target)`, and decide at score > 0 where they decide. A name in a
-table's settings may be one of these or one of the library's.
+They take one set, `(scores, target)`; those with decisions decide at score > 0. A table's settings
+name one of these metrics or one of the library's.
 """
 
 from collections.abc import Callable
@@ -12,17 +12,18 @@ from torch import Tensor
 
 import metricgrad as mg
 
-EARNED, COST = 8.0, 1.0  # for each customer who responds, and for each contact
+EARNED = 8.0  # for each customer who responds
+COST = 1.0  # for each contact
 
 
 def profit(scores: Tensor, target: Tensor) -> Tensor:
-    """Earnings for each customer of the list, if the best tenth of it is contacted."""
+    """What the list earns per customer if the best tenth of it is contacted."""
     contacted = scores.topk(len(scores) // 10).indices
     return (EARNED * target[contacted] - COST).sum() / len(scores)
 
 
 def precision_at_recall(scores: Tensor, target: Tensor) -> Tensor:
-    """The best precision with a recall of at least 0.8."""
+    """The best precision at a recall of at least 0.8."""
     hits = target[scores.argsort(descending=True)].float()
     found = hits.cumsum(0)
     precision = found / torch.arange(1, len(hits) + 1, device=hits.device)
@@ -31,15 +32,18 @@ def precision_at_recall(scores: Tensor, target: Tensor) -> Tensor:
 
 def fowlkes_mallows(scores: Tensor, target: Tensor) -> Tensor:
     """The geometric mean of precision and recall."""
-    predicted, positive = scores > 0, target == 1
+    predicted = scores > 0
+    positive = target == 1
     right = (predicted & positive).sum()
     return right / (predicted.sum() * positive.sum()).clamp(min=1).sqrt()
 
 
 def p4(scores: Tensor, target: Tensor) -> Tensor:
-    """The harmonic mean of precision, recall, specificity and negative predictive value (Sitarz, 2022)."""
-    predicted, positive = scores > 0, target == 1
-    tp, tn = (predicted & positive).sum(), (~predicted & ~positive).sum()
+    """The harmonic mean of precision, recall, specificity and NPV (Sitarz, 2022)."""
+    predicted = scores > 0
+    positive = target == 1
+    tp = (predicted & positive).sum()
+    tn = (~predicted & ~positive).sum()
     wrong = (predicted != positive).sum()
     return 4 * tp * tn / (4 * tp * tn + (tp + tn) * wrong).clamp(min=1)
 
@@ -51,16 +55,7 @@ DECIDING = ("fowlkes_mallows", "p4")
 
 
 def metric(name: str, threshold: float = 0.0, **options: Any) -> mg.Metric:
-    """A metric by name: one of these, re-expressed, or one of the library's.
-
-    Args:
-        name: of the metric.
-        threshold: at which it decides.
-        **options: the library metric's own.
-
-    Returns:
-        The metric.
-    """
+    """A metric by name: one of these, re-expressed, or one of the library's with its options."""
     if name not in FUNCTIONS:
         return mg.metric(name, **options, **({"threshold": threshold} if threshold else {}))
     function = FUNCTIONS[name]
@@ -72,4 +67,4 @@ def metric(name: str, threshold: float = 0.0, **options: Any) -> mg.Metric:
 
 def decides(name: str, chosen: mg.Metric) -> bool:
     """Whether a metric has a threshold to tune."""
-    return name in DECIDING or ("binary" in chosen.families and hasattr(chosen, "threshold"))
+    return name in DECIDING or chosen.has_threshold

@@ -175,7 +175,8 @@ def _paper_lines(content: Table, cells: Cells, row: str, digits: int) -> list[st
     printed = content.content.get("paper", {}).get(row, {})
     if not printed.keys() & content.columns.keys():
         return []
-    values, differences = [], []
+    values = []
+    differences = []
     for column in content.columns:
         values.append(f"{printed[column]:.{digits}f}" if column in printed else "")
         both = column in printed and (row, column) in cells

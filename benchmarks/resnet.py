@@ -1,8 +1,9 @@
-"""ResNets for small images, as He et al. (2016, Sec. 4.2) trained on CIFAR-10: 6 n + 2 layers, 0.27 million parameters.
+"""The ResNets of He et al. (2016, Sec. 4.2) for the small images of CIFAR-10, with 6 n + 2 layers.
 
-A 3 x 3 convolution, three stages of n blocks with 16, 32 and 64 channels, global average pooling
-and a linear layer. A stage halves the image with its first stride. Shortcuts have no parameters:
-where the channels double, the image is subsampled and the new channels are zero ("option A").
+They have a 3 x 3 convolution, three stages of n blocks with 16, 32 and 64 channels, global average
+pooling and a linear layer. The first stride of the later stages halves the image. Shortcuts have no
+parameters: where the channels double, the image is subsampled and the new channels are zero
+("option A").
 """
 
 import torch.nn.functional as F
@@ -12,19 +13,16 @@ _WIDTHS = (16, 32, 64)
 
 
 class Block(nn.Module):
-    """Two 3 x 3 convolutions and the input added to what they give.
-
-    Args:
-        inputs: channels that come in.
-        outputs: channels that go out.
-        stride: of the first convolution.
-    """
+    """Two 3 x 3 convolutions, whose output is added to their input."""
 
     def __init__(self, inputs: int, outputs: int, stride: int) -> None:
         super().__init__()
-        self.first, self.first_norm = _convolution(inputs, outputs, stride), nn.BatchNorm2d(outputs)
-        self.second, self.second_norm = _convolution(outputs, outputs, 1), nn.BatchNorm2d(outputs)
-        self.stride, self.added = stride, outputs - inputs
+        self.first = _convolution(inputs, outputs, stride)
+        self.first_norm = nn.BatchNorm2d(outputs)
+        self.second = _convolution(outputs, outputs, 1)
+        self.second_norm = nn.BatchNorm2d(outputs)
+        self.stride = stride
+        self.added = outputs - inputs
 
     def forward(self, images: Tensor) -> Tensor:
         """`[N, outputs, H / stride, W / stride]` from `[N, inputs, H, W]`."""
@@ -37,31 +35,29 @@ class Block(nn.Module):
 
 
 class ResNet(nn.Module):
-    """A ResNet of 6 n + 2 layers; n = 3 is ResNet-20.
-
-    Args:
-        classes: number of classes C.
-        blocks: n, blocks of each of the three stages.
+    """A ResNet with n blocks in each of the three stages; n = 3 is ResNet-20.
 
     Example:
         >>> import torch
         >>> model = ResNet(classes=10)
-        >>> model(torch.zeros(2, 3, 32, 32)).shape, sum(parameter.numel() for parameter in model.parameters())
-        (torch.Size([2, 10]), 269722)
-
-    Reference:
-        Deep Residual Learning for Image Recognition, Sec. 4.2 and Table 6.
+        >>> model(torch.zeros(2, 3, 32, 32)).shape
+        torch.Size([2, 10])
+        >>> sum(parameter.numel() for parameter in model.parameters())
+        269722
     """
 
     def __init__(self, classes: int, blocks: int = 3) -> None:
         super().__init__()
-        self.stem, self.norm = _convolution(3, _WIDTHS[0], 1), nn.BatchNorm2d(_WIDTHS[0])
-        stages, inputs = [], _WIDTHS[0]
+        self.stem = _convolution(3, _WIDTHS[0], 1)
+        self.norm = nn.BatchNorm2d(_WIDTHS[0])
+        inputs = _WIDTHS[0]
+        stages = []
         for stage, outputs in enumerate(_WIDTHS):
             for block in range(blocks):
                 stages.append(Block(inputs, outputs, stride=2 if stage and not block else 1))
                 inputs = outputs
-        self.stages, self.linear = nn.Sequential(*stages), nn.Linear(inputs, classes)
+        self.stages = nn.Sequential(*stages)
+        self.linear = nn.Linear(inputs, classes)
         for module in self.modules():
             if isinstance(module, nn.Conv2d):
                 nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")

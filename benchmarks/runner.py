@@ -1,12 +1,12 @@
-"""Runs configurations and keeps what each leaves behind: one JSON that stands on its own.
+"""Runs configurations and writes one JSON report for each, which can be read on its own.
 
 A report has the configuration, seed, command, versions, commit, hardware, threads, time, result and
-curve. A run whose report is there, with the same configuration, is skipped, so a grid that was
-stopped goes on where it was; a report of another configuration is made anew. Every process has one
-thread.
+curve. A run is skipped if its report exists and has the same configuration, so a table that was
+stopped continues where it was. A report of another configuration is written again. Every process
+has one thread.
 
-With `choose = "pooled"` in a table all seeds share one point of the grid (`pooling.py`): there are
-two rounds then.
+With `choose = "pooled"` in a table, all seeds share one point of the grid (`pooling.py`), and there
+are two rounds: first the grids, then the common point.
 """
 
 import importlib
@@ -40,7 +40,7 @@ _PACKAGES = ("metricgrad", "torch", "numpy", "scikit-learn")
 
 
 def finished(run: Run) -> bool:
-    """Whether the run's report is there, has the same configuration, and is of the common point where one is asked."""
+    """Whether the report exists, has this configuration and, if seeds share a point, is of that."""
     if not run.path.exists():
         return False
     report = json.loads(run.path.read_text())
@@ -50,26 +50,17 @@ def finished(run: Run) -> bool:
 
 
 def run_all(runs: Iterable[Run], data: Path | None, jobs: int, console: Console) -> list[str]:
-    """Runs everything that has no report yet.
-
-    Args:
-        runs: what to run.
-        data: folder of the data sets.
-        jobs: processes at once.
-        console: where progress goes.
-
-    Returns:
-        What went wrong, one line for each run that failed; the others are kept.
-    """
+    """Runs everything that has no report yet; returns one line for each run that failed."""
     runs = list(runs)
     errors: list[str] = []
     grids = [run for run in runs if pools(run) and not grid_known(run)]
     if grids:
-        console.print(f"{len(grids)} of {len(runs)} runs train their grids first, {jobs} at once")
+        console.print(f"{len(grids)} of {len(runs)} runs train their grids first, {jobs} at a time")
         errors += _run_those(grids, data, jobs, console)
     todo = [run for run in runs if not finished(run)]
+    done = len(runs) - len(todo)
     console.print(
-        f"{len(runs) - len(todo)} of {len(runs)} runs are there already, {len(todo)} to go, {jobs} at once"
+        f"{done} of {len(runs)} runs are done already; {len(todo)} remain, {jobs} at a time"
     )
     return errors + _run_those(todo, data, jobs, console)
 
@@ -103,14 +94,16 @@ def _results(todo: list[Run], data: Path | None, jobs: int) -> Iterable[tuple[Ru
 
 
 def run_one(run: Run, data: Path | None) -> str | None:
-    """Runs one configuration and writes its report; returns what went wrong, None if nothing did."""
+    """Runs one configuration and writes its report; returns the error as a line, or None."""
     torch.set_num_threads(1)
     task = importlib.import_module(f"benchmarks.{run.configuration['task']}")
-    start, trials, point = time.perf_counter(), known_trials(run), common_point(run)
+    start = time.perf_counter()
+    trials = known_trials(run)
+    point = common_point(run)
     shared = {} if point is None else {"point": point}
     try:
         result = task.run(run.configuration, run.seed, data, trials, **shared)
-    except Exception as error:  # the other runs of a long grid go on
+    except Exception as error:  # The other runs of a long table continue.
         return f"{type(error).__name__}: {error}"
     before = json.loads(run.path.read_text())["seconds"] if trials else 0.0
     report = {
@@ -126,15 +119,16 @@ def run_one(run: Run, data: Path | None) -> str | None:
 
 
 def provenance(run: Run) -> dict[str, Any]:
-    """All that it takes to make the run again."""
+    """Everything that is needed to repeat the run."""
     scale = run.path.parent.name
+    command = f"python -m benchmarks run {run.table} --scale {scale}"
     return {
         "table": run.table,
         "row": run.row,
         "column": run.column,
         "scale": scale,
         "seed": run.seed,
-        "command": f"python -m benchmarks run {run.table} --scale {scale} --rows {run.row} --seeds {run.seed + 1}",
+        "command": f"{command} --rows {run.row} --seeds {run.seed + 1}",
         "configuration": run.configuration,
         "versions": {
             "python": platform.python_version(),
@@ -151,7 +145,7 @@ def provenance(run: Run) -> dict[str, Any]:
 
 
 def _commit() -> str:
-    """The commit, with a plus if the code of library or benchmarks differs from it."""
+    """The commit, with a plus if the code of the library or the benchmarks differs from it."""
     here = Path(__file__).parent
 
     def git(*arguments: str) -> str:
@@ -176,7 +170,7 @@ def _processor() -> str:
 
 
 def _compact(report: dict[str, Any]) -> str:
-    """JSON with one line per key, trial and step of the curve: diffs stay readable, files short."""
+    """JSON with one line per key and trial, which keeps diffs readable and files short."""
     lines = []
     for key, value in report.items():
         if key != "result":

@@ -1,11 +1,11 @@
-"""Speed as ratios within one run: `python -m benchmarks.speed` (or `make speed`) fails if a claim does not hold.
+"""Speed as ratios: `python -m benchmarks.speed` (or `make speed`) fails if a claim does not hold.
 
-Machines differ and are busy, so seconds prove little. Every row times ours and a yardstick in turn,
-takes the best of several rounds of each, and compares the two; the number of threads is fixed.
-Memory is the peak of a fresh process.
+Machines differ and may be busy, so seconds prove little. Every row times our code and a yardstick
+in turn, takes the best of several rounds of each, and compares the two, on one thread. Memory is
+the peak of a fresh process.
 
-    python -m benchmarks.speed                     # all rows, one thread
-    python -m benchmarks.speed --out speed.json    # and keep the numbers with versions and settings
+    python -m benchmarks.speed                     # measure all rows
+    python -m benchmarks.speed --out speed.json    # and write the numbers, versions and settings
 """
 
 import argparse
@@ -34,16 +34,21 @@ from benchmarks.resnet import ResNet
 from benchmarks.speed_doors import fitting, reading
 from benchmarks.speed_imports import imports
 from benchmarks.timing import Row, best_of, faster, peak_memory, within
-from metricgrad.training.recipes import as_shipped, teach
+from metricgrad.training import as_shipped, teach
 
-SETS, ITEMS, MILLION = 1024, 128, 1_000_000
-BATCH, LARGE, STEPS = 256, 20_000, 30
-SEED, THREADS = 0, 1
+SETS = 1024
+ITEMS = 128
+MILLION = 1_000_000
+BATCH = 256
+LARGE = 20_000
+STEPS = 30
+SEED = 0
+THREADS = 1
 FIVE_MINUTES = 300.0
 
 
 def many_sets() -> Iterator[Row]:
-    """1,024 sets of 128 items in one call."""
+    """Metrics of 1,024 sets of 128 items in one call."""
     generator = torch.Generator().manual_seed(SEED)
     scores = torch.randn(SETS, ITEMS, generator=generator)
     target = (torch.rand(SETS, ITEMS, generator=generator) < 0.3).long()
@@ -67,7 +72,8 @@ def many_sets() -> Iterator[Row]:
     grades = target * torch.randint(1, 5, target.shape, generator=generator)
     for label, values in (("", scores), (", ties", tied)):
         for name in ("auc", "average_precision", "eer", "ndcg"):
-            metric, truth = mg.metric(name), grades if name == "ndcg" else target
+            metric = mg.metric(name)
+            truth = grades if name == "ndcg" else target
             yield within(
                 f"{name}, {SETS} x {ITEMS}{label}, against torch.sort",
                 lambda m=metric, v=values, y=truth: m(v, y),
@@ -78,7 +84,7 @@ def many_sets() -> Iterator[Row]:
 
 
 def one_large_set() -> Iterator[Row]:
-    """One set of a million items: time and memory."""
+    """Time and memory for one set of a million items."""
     generator = torch.Generator().manual_seed(SEED)
     scores = torch.randn(MILLION, generator=generator)
     target = (torch.rand(MILLION, generator=generator) < 0.1).long()
@@ -103,10 +109,8 @@ def one_large_set() -> Iterator[Row]:
 
 
 def losses_of_order() -> Iterator[Row]:
-    """UniLoss of average precision, forward and backward: a batch against a pairwise loss, a large set's memory."""
-    generator = torch.Generator().manual_seed(SEED)
-    scores = torch.randn(BATCH, generator=generator).requires_grad_()
-    target = (torch.randperm(BATCH, generator=generator) < BATCH // 10).long()
+    """UniLoss of average precision: time of a step on a batch, and memory for a large set."""
+    scores, target = _batch()
 
     def step(loss: Callable[[Tensor, Tensor], Tensor]) -> None:
         scores.grad = None
@@ -117,31 +121,38 @@ def losses_of_order() -> Iterator[Row]:
         ({"interpolation": "idw", "anchors": 16}, 10, 1000),
     ):
         loss = mg.UniLoss("average_precision", **options)
-        claim = f"UniLoss({loss.interpolation!r}) of average precision, 1 x {BATCH}, against the pairwise logistic loss"
+        claim = (
+            f"UniLoss({loss.interpolation!r}) of average precision, 1 x {BATCH}, "
+            "against the pairwise logistic loss"
+        )
         yield within(
             claim, lambda loss=loss: step(loss), lambda: step(pairwise_logistic), factor, rounds
         )
-    spent, most = peak_memory("loss", "average_precision", LARGE), 1024
+    spent = peak_memory("loss", "average_precision", LARGE)
+    most = 1024
     claim = f"UniLoss of average precision, memory, 1 x {LARGE:,}, against 1 GiB"
     yield Row(claim, spent, most, "MiB", spent / most, "at most 1", spent <= most)
 
 
 def own_functions() -> Iterator[Row]:
-    """UniLoss of F1 written in plain torch and watched, forward and backward, against UniLoss of the library's F1."""
-    generator = torch.Generator().manual_seed(SEED)
-    scores = torch.randn(BATCH, generator=generator).requires_grad_()
-    target = (torch.randperm(BATCH, generator=generator) < BATCH // 10).long()
+    """A step with UniLoss of an F1 written in plain torch, against UniLoss of the library's F1."""
+    scores, target = _batch()
 
     def f1(values: Tensor, truth: Tensor) -> Tensor:
-        predicted, positive = values > 0, truth == 1
+        predicted = values > 0
+        positive = truth == 1
         return 2 * (predicted & positive).sum() / (predicted.sum() + positive.sum()).clamp(min=1)
 
     metric = mg.reexpress(f1, best=1.0)
-    watched, own = mg.UniLoss(metric), mg.UniLoss("f1")
+    watched = mg.UniLoss(metric)
+    own = mg.UniLoss("f1")
     watched(scores, target)
     before = metric.runs
     watched(scores, target)
-    claim = f"UniLoss(reexpress(f1)), 1 x {BATCH}, {metric.runs - before} runs of the function, against UniLoss('f1')"
+    claim = (
+        f"UniLoss(reexpress(f1)), 1 x {BATCH}, {metric.runs - before} runs of the function, "
+        "against UniLoss('f1')"
+    )
     yield within(
         claim,
         lambda: watched(scores, target).backward(),
@@ -151,33 +162,36 @@ def own_functions() -> Iterator[Row]:
     )
 
 
+def _batch() -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(SEED)
+    scores = torch.randn(BATCH, generator=generator).requires_grad_()
+    return scores, (torch.randperm(BATCH, generator=generator) < BATCH // 10).long()
+
+
 def pairwise_logistic(scores: Tensor, target: Tensor) -> Tensor:
-    """The mean of log(1 + exp(-(positive - negative))) over all pairs, written as one would."""
+    """The mean of log(1 + exp(-(positive - negative))) over all pairs, in one plain line."""
     return F.softplus(-(scores[target == 1][:, None] - scores[target == 0][None, :])).mean()
 
 
 def alternations() -> Iterator[Row]:
-    """Algorithm 1 of Learning Surrogate Losses: an iteration of 3 and 10 steps on batches of 100."""
+    """Algorithm 1 of Learning Surrogate Losses: iterations of 3 + 10 steps on batches of 100."""
     generator = torch.Generator().manual_seed(SEED)
     x = torch.randn(30_000, 22, generator=generator)
     y = (x[:, 0] + torch.randn(30_000, generator=generator) > 1.8).long()
     metrics = ("auc", "eer", "average_precision", "error_rate", "f1", "mcc", "jaccard") * 3
     plain = PlainAlternation(paper_network(22), sklearn.metrics.roc_auc_score, x, y)
     one = mg.JointTraining(paper_network(22), mg.BilevelLoss("auc"), x, y, start="scratch")
-    models, losses = (
-        [paper_network(22) for _ in metrics],
-        [mg.BilevelLoss(name) for name in metrics],
-    )
+    models = [paper_network(22) for _ in metrics]
+    losses = [mg.BilevelLoss(name) for name in metrics]
     stacked = mg.StackedTraining(models, losses, x, y, start="scratch")
     one.advance(10)
     stacked.advance(2)
-    slow, fast, many = best_of(
+    slow, three, many = best_of(
         20, plain.iterate, lambda: one.advance(3), lambda: stacked.advance(1)
     )
-    fast, many = fast / 3, many / len(metrics)
     for claim, spent, factor in (
-        ("one run", fast, 3),
-        (f"{len(metrics)} runs stacked, for each", many, 6),
+        ("one run", three / 3, 3),
+        (f"{len(metrics)} runs stacked, for each", many / len(metrics), 6),
     ):
         hours = f"300,000 iterations in {spent * 300_000 / 3600:.1f} hours; the paper's 28 on a GPU"
         claim = f"Algorithm 1, an iteration against the plain loop, {claim} ({hours})"
@@ -187,12 +201,12 @@ def alternations() -> Iterator[Row]:
 
 
 def training_steps() -> Iterator[Row]:
-    """A step of ResNet-20 on 128 images with UniLoss or ReLoss of accuracy, against the same step with cross-entropy.
+    """A step of ResNet-20 on 128 images with our losses, against one with cross-entropy.
 
-    A loss takes a thousandth of a step, and a busy machine makes steps differ by some hundredths.
-    So the steps take turns, and each is timed in two parts: the loss from logits to their gradient,
-    best of its own steps; and the network's passes and the optimiser, the same work whatever the
-    loss, best of all steps.
+    The loss takes a thousandth of a step, but on a busy machine steps differ by some hundredths. So
+    the losses take turns, and each step is timed in two parts: the loss from logits to their
+    gradient, of which each loss's own best time counts; and the network and the optimiser, the same
+    work whatever the loss, of which the best time of all steps counts.
     """
     torch.manual_seed(SEED)
     model = convert_conv2d_weight_memory_format(ResNet(classes=10), torch.channels_last)
@@ -218,7 +232,8 @@ def training_steps() -> Iterator[Row]:
         "ReLoss": mg.ReLoss.pretrained("accuracy"),
     }
     times = torch.tensor([[step(loss) for loss in losses.values()] for _ in range(STEPS)])
-    own, network = times[..., 0].amin(0), times[..., 1].min()
+    own = times[..., 0].amin(0)
+    network = times[..., 1].min()
     base, *ours = (own + network).tolist()
     for name, spent in zip([*losses][1:], ours, strict=True):
         claim = f"ResNet-20 step with {name} of accuracy, against cross-entropy"
@@ -226,7 +241,7 @@ def training_steps() -> Iterator[Row]:
 
 
 def learning() -> Iterator[Row]:
-    """Learning the accuracy loss that ships, from nothing."""
+    """Learning the loss for accuracy that ships, from scratch."""
     start = time.perf_counter()
     teach("accuracy", progress=False, **as_shipped("accuracy"))
     spent = time.perf_counter() - start
@@ -239,13 +254,13 @@ def learning() -> Iterator[Row]:
 
 
 GROUPS = (
-    many_sets, one_large_set, losses_of_order, own_functions, alternations, training_steps, learning, fitting, reading,
-    imports,
-)  # fmt: skip
+    *(many_sets, one_large_set, losses_of_order, own_functions, alternations, training_steps),
+    *(learning, fitting, reading, imports),
+)
 
 
 def show(rows: list[Row]) -> Table:
-    """The rows as a table."""
+    """The rows as a table for the terminal."""
     table = Table(
         box=box.SIMPLE_HEAD,
         title=f"Speed, {THREADS} thread, torch {torch.__version__}",
@@ -267,11 +282,11 @@ def show(rows: list[Row]) -> Table:
 
 
 def main() -> None:
-    """Runs all rows, prints them, and exits with 1 if one does not hold."""
+    """Measures all rows, prints them, and exits with 1 if a claim does not hold."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--out", type=Path, help="where to keep the numbers, as JSON")
+    parser.add_argument("--out", type=Path, help="JSON file for the numbers")
     arguments = parser.parse_args()
     warnings.simplefilter("ignore")
     torch.set_num_threads(THREADS)

@@ -1,4 +1,4 @@
-"""Speed of the front doors: a training by `mg.fit` against a loop by hand, a large file against pandas reading it."""
+"""Speed of `mg.fit` against a loop by hand, and of reading a large file against pandas."""
 
 import math
 import subprocess
@@ -17,13 +17,18 @@ from torch import Tensor, nn
 
 import metricgrad as mg
 from benchmarks.timing import Row, best_of
-from metricgrad.cli.parts import parts
-from metricgrad.estimators.networks import perceptron
-from metricgrad.estimators.preparing import Preparation
+from metricgrad.estimators import Preparation, perceptron
+from metricgrad.studies import load_split
 
 SEED = 0
-ITEMS, WIDTH, BATCH, STEPS, EPOCHS, RATE = 48_000, 22, 256, 150, 5, 0.003
-ROWS, COLUMNS = 1_000_000, 30
+ITEMS = 48_000
+WIDTH = 22  # features
+BATCH = 256
+STEPS = 150  # per epoch
+EPOCHS = 5
+RATE = 0.003
+ROWS = 1_000_000
+COLUMNS = 30
 _MEMORY = """
 import re, sys
 from metricgrad.cli import app
@@ -31,35 +36,39 @@ from metricgrad import MetricClassifier
 def memory(name):  # KiB, of this process alone
     return int(re.search(name + r":\\s+(\\d+)", open("/proc/self/status").read())[1])
 before = memory("VmRSS")
-app(["train", sys.argv[1], "--method", "cross_entropy", "--hidden", "none", "--epochs", "1", "--out", sys.argv[2],
-     "--json"], standalone_mode=False)
+options = ["--method", "cross_entropy", "--hidden", "none", "--epochs", "1", "--json"]
+app(["train", sys.argv[1], "--out", sys.argv[2], *options], standalone_mode=False)
 print(memory("VmHWM") - before)
 """
 
 
 def fitting() -> Iterator[Row]:
-    """The same trainings, by `mg.fit` and by hand: loss, steps, schedule, and a look at validation data per epoch."""
+    """The same training by `mg.fit` and by hand: loss, steps, schedule, validation every epoch."""
     generator = torch.Generator().manual_seed(SEED)
     x = torch.randn(ITEMS, WIDTH, generator=generator)
     y = (x[:, 0] + x[:, 1] * x[:, 2] > 2).long()
-    train, valid = (x[: -ITEMS // 5], y[: -ITEMS // 5]), (x[-ITEMS // 5 :], y[-ITEMS // 5 :])
+    train = (x[: -ITEMS // 5], y[: -ITEMS // 5])
+    valid = (x[-ITEMS // 5 :], y[-ITEMS // 5 :])
     for method, loss in (
         ("cross_entropy", mg.baselines.CrossEntropy()),
         ("soft_f_beta", mg.baselines.SoftFBeta()),
     ):
-        starts = (
-            [0] if method == "cross_entropy" else [0, EPOCHS // 2]
-        )  # other losses start cold and warm
+        # mg.fit trains losses other than cross-entropy twice, without and with a warm-up.
+        starts = [0] if method == "cross_entropy" else [0, EPOCHS // 2]
 
         def ours(method: str = method) -> mg.Fit:
             model = perceptron(WIDTH, (100, 30, 10), 1, SEED)
-            settings: dict[str, Any] = {
-                "rate": RATE,
-                "epochs": EPOCHS,
-                "batch": BATCH,
-                "progress": False,
-            }
-            return mg.fit(model, train, valid, metric="f1", method=method, **settings)
+            return mg.fit(
+                model,
+                train,
+                valid,
+                metric="f1",
+                method=method,
+                rate=RATE,
+                epochs=EPOCHS,
+                batch=BATCH,
+                progress=False,
+            )
 
         def yardstick(loss: Callable[..., Tensor] = loss, starts: list[int] = starts) -> None:
             for warm in starts:
@@ -77,18 +86,19 @@ def by_hand(
     valid: tuple[Tensor, ...],
     warm: int,
 ) -> float:
-    """A training as one writes it: the best F1 on validation data, at its best threshold, over the epochs."""
-    optimizer, best = torch.optim.Adam(model.parameters(), RATE), 0.0
+    """A plain training loop; returns the best F1 on validation data, thresholds tuned."""
+    optimizer = torch.optim.Adam(model.parameters(), RATE)
+    best = 0.0
     usual = nn.functional.binary_cross_entropy_with_logits
     for epoch in range(EPOCHS):
         model.train()
         first, last = (0, warm) if epoch < warm else (warm, EPOCHS)
         for step, batch in enumerate(torch.randperm(len(train[1]))[: STEPS * BATCH].split(BATCH)):
+            done = (epoch - first + step / STEPS) / (last - first)
             for group in optimizer.param_groups:
-                group["lr"] = RATE * (
-                    0.5 + 0.5 * math.cos(math.pi * (epoch - first + step / STEPS) / (last - first))
-                )
-            scores, target = model(train[0][batch]).squeeze(-1), train[1][batch]
+                group["lr"] = RATE * (0.5 + 0.5 * math.cos(math.pi * done))
+            scores = model(train[0][batch]).squeeze(-1)
+            target = train[1][batch]
             value = usual(scores, target.float()) if epoch < warm else loss(scores, target)
             optimizer.zero_grad()
             value.backward()
@@ -103,15 +113,15 @@ def by_hand(
 
 
 def reading() -> Iterator[Row]:
-    """A CSV file of a million rows: everything before the training, and the memory of a whole `metricgrad train`."""
+    """A CSV file of a million rows: time before training, and memory of the whole command."""
     with TemporaryDirectory() as folder:
         path = Path(folder) / "million.csv"
         size = _write(path)
 
         def ours() -> None:
-            read = parts(path, "target", None, 0.25, SEED)
-            preparation = Preparation().fit(read.trained.x, read.trained.rows)
-            for part in (read.trained, read.tested):
+            split = load_split(path, seed=SEED)
+            preparation = Preparation().fit(split.train.x, split.train.rows)
+            for part in (split.train, split.test):
                 preparation.transform(part.x, part.rows)
 
         spent, base = best_of(5, ours, lambda: pd.read_csv(path))
@@ -125,7 +135,7 @@ def reading() -> Iterator[Row]:
 
 
 def _write(path: Path) -> float:
-    """Writes the file; MiB of the table that pandas reads from it."""
+    """Writes the file and returns the MiB of the DataFrame that pandas reads from it."""
     generator = np.random.default_rng(SEED)
     x = generator.standard_normal((ROWS, COLUMNS)).round(4)
     columns: dict[str, Any] = {f"x{number + 1}": x[:, number] for number in range(COLUMNS)}

@@ -1,7 +1,7 @@
-"""Speed of the first second: how long `import metricgrad` and `metricgrad --help` keep a user waiting.
+"""How long a user waits for `import metricgrad` and for `metricgrad --help`.
 
 Each command runs in a process of its own. Public names are imported on first use, so the first row
-asks for a loss as well: that is what a training script does.
+asks for a loss as well, as a training script does.
 """
 
 import subprocess
@@ -14,7 +14,7 @@ ROUNDS = 7
 
 
 def imports() -> Iterator[Row]:
-    """Imports against that of torch, and the command's help against that of its own libraries."""
+    """The import against that of torch, and the help against the import of typer and rich."""
     yield within(
         "import metricgrad and its losses, against import torch",
         _python("-c", "import metricgrad as mg; mg.UniLoss; mg.fit"),

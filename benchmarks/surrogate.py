@@ -1,10 +1,10 @@
-"""Learning Surrogate Losses against what people use: all points of a grid trained at once, stacked into one model.
+"""Learning Surrogate Losses compared with the losses people use, with whole grids stacked.
 
-A run trains one network for every point of its grid, and where the loss depends on the metric, for
-every metric. Each is looked at on validation data ten times; for every metric the best model,
-moment and threshold there are tested. All methods make the same number of steps on stratified
-batches of the same size, with Adam and a learning rate that falls to 0 along half a cosine wave;
-points of a grid see the same data in the same order.
+A run trains one network for every point of its grid and, if the loss depends on the metric, for
+every metric. Each is evaluated on validation data ten times. For every metric, the model, moment
+and threshold that are best there are tested. All methods take the same number of steps on
+stratified batches of the same size, with Adam and a learning rate that falls to 0 along half a
+cosine wave. All points of a grid get the same batches in the same order.
 """
 
 import functools
@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 import metricgrad as mg
 from benchmarks.alternation import paper_network
-from benchmarks.classification import Judge, Settings, predict
+from benchmarks.classification import Evaluation, Settings, predict
 from benchmarks.data import Data, Part, load
 from benchmarks.pooling import points
 from metricgrad import training
@@ -50,8 +50,8 @@ class Best:
 
 
 @dataclass
-class Trial:
-    """One training: its point of the grid, the metric it is trained for (None for any), and its best moments."""
+class StackedTrial:
+    """One of the trainings in a stack; `metric` is None if its loss serves all metrics."""
 
     point: dict[str, Any]
     metric: str | None
@@ -62,39 +62,19 @@ class Trial:
 def run(
     settings: Settings, seed: int, folder: Path | None, known: list[dict[str, Any]]
 ) -> dict[str, Any]:
-    """One run.
-
-    Args:
-        settings: the merged settings of a table.
-        seed: of the cut, the weights and the batches.
-        folder: where the data sets are.
-        known: not used; the points of a grid are trained together.
-
-    Returns:
-        `values` on test data by metric, as losses 1 - metric; the chosen points, and all with their
-        validation values.
-    """
-    data, judges = (
-        _data(settings, seed, folder),
-        {name: Judge({"metric": name}) for name in settings["metrics"]},
-    )
+    """Trains the whole grid at once; the test values are losses, 1 - metric."""
+    data = _data(settings, seed, folder)
+    evaluations = {name: Evaluation({"metric": name}) for name in settings["metrics"]}
     if settings["method"] == "constant":
-        scores = {
-            name: torch.zeros(len(data.test.y)) + (1.0 if name == "f1" else 0.0) for name in judges
-        }
-        return {
-            "values": {
-                name: 1 - judge.value(scores[name], data.test.y, None)
-                for name, judge in judges.items()
-            }
-        }
+        return {"values": _constant(evaluations, data.test.y)}
     trials = _trials(settings, seed, data.train.x.shape[1])
     train = _learned if settings["method"] in VARIANTS else _direct
     for step in train(settings, trials, data.train, seed):
         for trial in trials:
-            _look(trial, data.valid, judges, step)
-    values, chosen = {}, {}
-    for name, judge in judges.items():
+            _validate(trial, data.valid, evaluations, step)
+    values = {}
+    chosen = {}
+    for name, evaluation in evaluations.items():
         able = [
             trial
             for trial in trials
@@ -105,30 +85,41 @@ def run(
         winner = max(able, key=lambda trial: trial.best[name].valid or -math.inf)
         best = winner.best[name]
         winner.model.load_state_dict(best.state)
-        values[name] = 1 - judge.value(
-            predict(winner.model, data.test.x), data.test.y, best.threshold
-        )
+        scores = predict(winner.model, data.test.x)
+        values[name] = 1 - evaluation.value(scores, data.test.y, best.threshold)
         chosen[name] = {
             **winner.point,
             "step": best.step,
             "valid": best.valid,
             "threshold": best.threshold,
         }
-    shown = [{**trial.point, **({"metric": trial.metric} if trial.metric else {}),
-              **{name: best.valid for name, best in trial.best.items() if trial.metric in (None, name)}}
-             for trial in trials]  # fmt: skip
-    return {"values": values, "chosen": chosen, "trials": shown}
+    return {"values": values, "chosen": chosen, "trials": [_shown(trial) for trial in trials]}
+
+
+def _constant(evaluations: Mapping[str, Evaluation], target: Tensor) -> dict[str, float]:
+    """Losses of equal scores; for F1, whose best constant decides for the positive class, of 1."""
+    return {
+        name: 1 - each.value(torch.full((len(target),), float(name == "f1")), target, None)
+        for name, each in evaluations.items()
+    }
+
+
+def _shown(trial: StackedTrial) -> dict[str, Any]:
+    """A trial as the report has it: its point and its validation values."""
+    metric = {"metric": trial.metric} if trial.metric else {}
+    values = {name: best.valid for name, best in trial.best.items() if trial.metric in (None, name)}
+    return {**trial.point, **metric, **values}
 
 
 def _data(settings: Settings, seed: int, folder: Path | None) -> Data:
-    """The parts, with the classes exchanged where the paper has them so, and no more validation items than asked."""
+    """The parts, with classes exchanged if the paper has them so, and limited validation data."""
     data = load(settings["dataset"], folder, seed)
     if settings.get("exchange"):
         data = Data(*(Part(part.x, 1 - part.y) for part in data))
     return data._replace(valid=Part(*(each[: settings["valid_items"]] for each in data.valid)))
 
 
-def _trials(settings: Settings, seed: int, features: int) -> list[Trial]:
+def _trials(settings: Settings, seed: int, features: int) -> list[StackedTrial]:
     metrics = (
         settings["metrics"]
         if settings["method"] in (*VARIANTS, "uniloss", "global_objective")
@@ -139,22 +130,23 @@ def _trials(settings: Settings, seed: int, features: int) -> list[Trial]:
         if settings["method"] != "global_objective" or metric in OBJECTIVES:
             torch.manual_seed(seed)
             model = paper_network(features, settings["hidden"])
-            trials.append(
-                Trial(point, metric, model, {name: Best() for name in settings["metrics"]})
-            )
+            best = {name: Best() for name in settings["metrics"]}
+            trials.append(StackedTrial(point, metric, model, best))
     return trials
 
 
-def _look(trial: Trial, valid: Part, judges: Mapping[str, Judge], step: int) -> None:
-    """Keeps the model wherever it is the best so far on validation data."""
+def _validate(
+    trial: StackedTrial, valid: Part, evaluations: Mapping[str, Evaluation], step: int
+) -> None:
+    """Keeps the model for each metric by which it is the best so far."""
     trial.model.eval()
     scores = predict(trial.model, valid.x)
     if not scores.isfinite().all():
         return
-    for name, judge in judges.items():
+    for name, evaluation in evaluations.items():
         if trial.metric in (None, name):
-            value, threshold = judge.tuned(scores, valid.y)
-            if judge.better(value, trial.best[name].valid):
+            value, threshold = evaluation.tuned(scores, valid.y)
+            if evaluation.better(value, trial.best[name].valid):
                 state = {key: weight.clone() for key, weight in trial.model.state_dict().items()}
                 trial.best[name] = Best(value, step, threshold, state)
 
@@ -171,8 +163,10 @@ def _loss(settings: Settings, point: Mapping[str, Any], metric: str | None) -> m
     return LOSSES[method](**options)
 
 
-def _direct(settings: Settings, trials: list[Trial], train: Part, seed: int) -> Iterator[int]:
-    """Trains with losses that are given; yields the number of steps whenever the models are to be looked at."""
+def _direct(
+    settings: Settings, trials: list[StackedTrial], train: Part, seed: int
+) -> Iterator[int]:
+    """Trains on losses that do not learn; yields the step whenever it is time to validate."""
     rates = [trial.point["learning_rate"] for trial in trials]
     side = training.Stack(
         [trial.model for trial in trials], torch.tensor(rates).unsqueeze(-1), None
@@ -183,13 +177,12 @@ def _direct(settings: Settings, trials: list[Trial], train: Part, seed: int) -> 
         for loss, rate in zip(losses, rates, strict=True)
     ]
     optimizer = torch.optim.Adam(own) if any(group["params"] for group in own) else None
-    alike: dict[str, list[int]] = {}  # trials with the same loss are sets of one call
+    # Trials with the same loss become sets of one call.
+    alike: dict[str, list[int]] = {}
     for number, loss in enumerate(losses):
         alike.setdefault(repr(loss) if optimizer is None else str(number), []).append(number)
-    batches, generator = (
-        training.Batches(train.y, settings["batch"], True),
-        torch.Generator().manual_seed(seed),
-    )
+    batches = training.Batches(train.y, settings["batch"], True)
+    generator = torch.Generator().manual_seed(seed)
     steps = settings["iterations"] * settings["model_steps"]
     for step in range(1, steps + 1):
         share = 0.5 + 0.5 * math.cos(math.pi * (step - 1) / steps)
@@ -199,12 +192,10 @@ def _direct(settings: Settings, trials: list[Trial], train: Part, seed: int) -> 
         target = train.y[index].expand(len(trials), -1)
         if optimizer is not None:
             optimizer.zero_grad()
-        side.descend(
-            torch.cat(
-                [losses[group[0]].per_set(scores[group], target[group]) for group in alike.values()]
-            ),
-            share,
-        )
+        values = [
+            losses[group[0]].per_set(scores[group], target[group]) for group in alike.values()
+        ]
+        side.descend(torch.cat(values), share)
         if optimizer is not None:
             optimizer.step()
         if step % (steps // settings["evaluations"]) == 0:
@@ -212,8 +203,10 @@ def _direct(settings: Settings, trials: list[Trial], train: Part, seed: int) -> 
             yield step
 
 
-def _learned(settings: Settings, trials: list[Trial], train: Part, seed: int) -> Iterator[int]:
-    """Trains by Algorithm 1; yields the number of steps whenever the models are to be looked at."""
+def _learned(
+    settings: Settings, trials: list[StackedTrial], train: Part, seed: int
+) -> Iterator[int]:
+    """Trains by Algorithm 1; yields the step whenever it is time to validate."""
     variant = VARIANTS[settings["method"]]
     losses = []
     for trial in trials:
@@ -243,7 +236,7 @@ def _learned(settings: Settings, trials: list[Trial], train: Part, seed: int) ->
 
 @functools.cache
 def universal(metric: str, size: int, seed: int) -> dict[str, Tensor]:
-    """The weights of a universal surrogate; one of each is enough for all data sets."""
+    """The weights of a universal surrogate, learned once for all data sets."""
     loss = mg.BilevelLoss(metric, generator=torch.Generator().manual_seed(seed))
     loss.learn_universal(size=size, progress=False, generator=torch.Generator().manual_seed(seed))
     return loss.state_dict()

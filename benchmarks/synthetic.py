@@ -1,36 +1,34 @@
 """A random network as the metric: should a loss learn its values or its order?
 
-The metric is a network with random weights, of which the losses see a limited number of inputs with
-their values. One loss learns to approximate them (Eqn. 5), one to rank them (Eqn. 7). Then inputs
-are moved down each loss, and down the metric itself, and the metric's value there is what counts:
-lower is better.
+The metric is a network with random weights. Losses learn from a limited number of inputs and their
+values: one loss approximates the values (Eqn. 5), one ranks the inputs (Eqn. 7). Then gradient
+descent moves inputs down each loss, and down the metric itself. What counts is the metric's value
+at the moved inputs; lower is better.
 """
 
 import itertools
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
 import metricgrad as mg
 from benchmarks.classification import Settings
-from metricgrad.metrics.base import Inputs
+from metricgrad.metrics import Inputs
 
 
 class RandomMetric(mg.Metric):
-    """A network with random weights as a metric of vectors; lower is better.
-
-    Args:
-        size: of a vector.
-        width: of the hidden layers.
-        generator: source of the weights.
-    """
+    """A network with random weights as a metric of vectors; lower is better."""
 
     name = "random network"
     families = ("binary",)
-    higher_is_better, best, worst = False, -float("inf"), float("inf")
-    ties, undefined, reference = "own", "never", "itself"
+    higher_is_better = False
+    best = -float("inf")
+    worst = float("inf")
+    ties = "own"
+    undefined = "never"
+    reference = "itself"
 
     def __init__(self, size: int, width: int, generator: torch.Generator) -> None:
         widths = (size, width, width, 1)
@@ -39,6 +37,11 @@ class RandomMetric(mg.Metric):
             for a, b in itertools.pairwise(widths)
         ]
 
+    @property
+    def layout(self) -> Literal["binary"]:
+        """One number per item of a set."""
+        return "binary"
+
     def value(self, scores: Tensor) -> Tensor:
         """`[...]` from vectors `[..., size]`, with a gradient."""
         for weight in self.weights[:-1]:
@@ -46,7 +49,7 @@ class RandomMetric(mg.Metric):
         return (scores @ self.weights[-1]).squeeze(-1)
 
     def check(self, scores: Tensor, target: Tensor, where: Tensor | None) -> Inputs:
-        """Anything goes."""
+        """Accepts all vectors."""
         return Inputs(scores, target, where)
 
     def evaluate(self, scores: Tensor, target: Tensor, where: Tensor | None) -> Tensor:
@@ -55,12 +58,7 @@ class RandomMetric(mg.Metric):
 
 
 class Learner(nn.Module):
-    """The network of a loss: one hidden layer less than the metric's, and ELU.
-
-    Args:
-        size: of a vector.
-        width: of the hidden layer.
-    """
+    """The network of a loss, with ELU instead of the metric's tanh."""
 
     def __init__(self, size: int, width: int) -> None:
         super().__init__()
@@ -76,26 +74,20 @@ class Learner(nn.Module):
 def run(
     settings: Settings, seed: int, folder: Path | None, known: list[dict[str, Any]]
 ) -> dict[str, Any]:
-    """One metric, one loss, one descent.
+    """Learns one loss of one metric and moves inputs down it.
 
-    Args:
-        settings: the method, sizes, steps of learning and moments of the descent.
-        seed: of the metric, the observations and the loss.
-        folder: not used.
-        known: not used.
-
-    Returns:
-        `values`: held-out rank correlation after each moment of learning, and the metric's mean
-        over inputs after each moment of the descent, in units of its spread over random inputs.
+    The values are the held-out rank correlation along the learning, and the metric's mean along the
+    descent in units of its standard deviation over random inputs.
     """
     generator = torch.Generator().manual_seed(seed)
     size = settings["size"]
     metric = RandomMetric(size, settings["metric_width"], generator)
-    seen, held, inputs = (
+    observed, held, inputs = (
         torch.randn(number, size, generator=generator)
         for number in (settings["observations"], 1024, 256)
     )
-    middle, spread = metric.value(held).mean().item(), metric.value(held).std().item()
+    middle = metric.value(held).mean().item()
+    spread = metric.value(held).std().item()
     values: dict[str, float] = {}
     objective = metric.value
     if settings["method"] != "metric":
@@ -109,7 +101,7 @@ def run(
             smooth="equal",
         )
         learned = loss.learn(
-            [(seen, torch.zeros_like(seen))],
+            [(observed, torch.zeros_like(observed))],
             valid=[(held, torch.zeros_like(held))],
             steps=settings["steps"],
             share=0.0,
@@ -126,7 +118,7 @@ def run(
 
 
 def descend(objective: Any, inputs: Tensor, moments: list[int], rate: float) -> Any:
-    """Moves inputs down an objective by Adam; yields them at some moments."""
+    """Moves inputs down an objective with Adam and yields them at the given steps."""
     x = inputs.clone().requires_grad_()
     optimizer = torch.optim.Adam([x], rate)
     for step in range(max(moments) + 1):

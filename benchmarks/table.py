@@ -1,14 +1,14 @@
-"""Tables as TOML: what is compared, on what, with which settings, and what a paper printed.
+"""Tables as TOML files: what is compared, on what data, and with which settings.
 
-A table has rows (usually methods) and columns. Every row and column together are one configuration,
-trained once for each seed; a table without `[columns]` has one configuration per row, whose run
-gives the `[values]` that are its columns. With both, every run gives `[values]`, and `[[parts]]`
-say which are shown together. Settings are merged, the more special ones winning:
+A table has rows (usually methods) and columns. A row and a column together are one configuration,
+which runs once per seed. In a table without `[columns]`, every row is a configuration, and its runs
+give the `[values]`, which are shown as columns. In a table with both, every run gives all
+`[values]`, and `[[parts]]` say which are shown together. Settings are merged; the later ones win:
 
     [settings]  <  [scale.small] or [scale.paper]  <  [columns.NAME]  <  [rows.NAME]
 
-`[paper.ROW]` holds the values that a paper printed, `[[claims]]` what the table must show,
-`deviations` one sentence for everything that differs from the paper.
+`[paper.ROW]` has the values that a paper printed, `[[claims]]` says what the table must show, and
+`deviations` has one sentence for each difference from the paper.
 """
 
 import tomllib
@@ -24,37 +24,27 @@ _LABEL_KEYS = ("label", "seeds")
 
 @dataclass(frozen=True)
 class Run:
-    """One seed of one configuration.
-
-    Attributes:
-        table: name of the table.
-        row: name of the row.
-        column: name of the column, "all" where one run fills the row.
-        seed: of everything random.
-        configuration: the merged settings.
-        path: where its report is kept.
-        siblings: the same for all seeds of its row and column.
-    """
+    """One seed of one configuration."""
 
     table: str
     row: str
-    column: str
+    column: str  # "all" if one run fills the row
     seed: int
-    configuration: dict[str, Any]
-    path: Path
-    siblings: tuple[Path, ...]
+    configuration: dict[str, Any]  # the merged settings
+    path: Path  # of its report
+    siblings: tuple[Path, ...]  # the reports of all seeds of the same row and column
 
 
 @dataclass(frozen=True)
 class Table:
-    """A TOML file, read."""
+    """The content of a TOML file."""
 
     name: str
     content: dict[str, Any]
 
     @property
     def title(self) -> str:
-        """One line."""
+        """The title, one line."""
         return self.content["title"]
 
     @property
@@ -70,10 +60,9 @@ class Table:
         return self.content["values"]
 
     def parts(self) -> "list[tuple[str, Table]]":
-        """Tables to show one after the other, with a caption each: itself, or what `[[parts]]` cut it into.
+        """Captions and tables to show: the table itself, or its `[[parts]]`.
 
-        Where a run of each row and column gives several `[values]`, a part shows one of them for
-        some columns and rows.
+        A part shows one of the `[values]` of every run, for some columns and rows.
         """
         found = []
         for part in self.content.get("parts", []):
@@ -81,35 +70,27 @@ class Table:
                 f"{name}_{part['value']}": self.content["columns"][name] for name in part["columns"]
             }
             rows = {name: row for name, row in self.rows.items() if name in part["rows"]}
-            found.append(
-                (
-                    part["caption"],
-                    Table(self.name, {**self.content, "columns": columns, "rows": rows}),
-                )
-            )
+            shown = Table(self.name, {**self.content, "columns": columns, "rows": rows})
+            found.append((part["caption"], shown))
         return found or [("", self)]
 
     def runs(
         self, scale: str, seeds: int | None = None, rows: list[str] | None = None
     ) -> list[Run]:
-        """Everything to run, seed by seed, so that a grid that is cut short has whole tables first.
+        """All runs, seed by seed, so that a table that is stopped early has whole seeds.
 
-        Args:
-            scale: "small" or "paper".
-            seeds: how many; None takes the table's own number.
-            rows: names of the rows; None takes all.
-
-        Returns:
-            The runs.
+        `seeds` is a number (None: the table's own), `rows` are names (None: all).
         """
         unknown = set(rows or ()) - set(self.rows)
         if unknown:
             raise ValueError(
-                f"{self.name} has no row {', '.join(sorted(unknown))}; it has {', '.join(self.rows)}"
+                f"table {self.name} has no row {', '.join(sorted(unknown))}; "
+                f"its rows are {', '.join(self.rows)}"
             )
-        if scale not in self.content.get("scale", {}):
+        scales = self.content.get("scale", {})
+        if scale not in scales:
             raise ValueError(
-                f"{self.name} has no scale {scale!r}; it has {', '.join(self.content.get('scale', {}))}"
+                f"table {self.name} has no scale {scale!r}; its scales are {', '.join(scales)}"
             )
         number = seeds or self.content["settings"].get("seeds", 3)
         return [
@@ -132,21 +113,14 @@ class Table:
         paths = tuple(
             RESULTS / self.name / scale / f"{row}--{column}--{each}.json" for each in range(seeds)
         )
-        return Run(
-            self.name,
-            row,
-            column,
-            seed,
-            {"task": self.content["task"], **merged},
-            paths[seed],
-            paths,
-        )
+        configuration = {"task": self.content["task"], **merged}
+        return Run(self.name, row, column, seed, configuration, paths[seed], paths)
 
 
 def table(name: str) -> Table:
-    """The table of that name; ValueError names those that exist."""
+    """The table with this name; a ValueError lists the names that exist."""
     if name not in table_names():
-        raise ValueError(f"there is no table {name!r}; there are {', '.join(table_names())}")
+        raise ValueError(f"there is no table {name!r}; the tables are {', '.join(table_names())}")
     return Table(name, tomllib.loads((FOLDER / f"{name}.toml").read_text()))
 
 

@@ -1,4 +1,4 @@
-"""Claims about speed: ours against a yardstick, timed in turn within one run; memory is the peak of a fresh process."""
+"""Claims about speed: our code and a yardstick, timed in turn; memory of fresh processes."""
 
 import subprocess
 import sys
@@ -10,7 +10,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Row:
-    """One claim: ours against a yardstick, in seconds or MiB, and the ratio that must hold."""
+    """One claim: our code and a yardstick in seconds or MiB, and the ratio that must hold."""
 
     claim: str
     ours: float
@@ -22,7 +22,7 @@ class Row:
 
 
 def best_of(rounds: int, *functions: Callable[[], Any]) -> list[float]:
-    """The shortest time of each function, in seconds; they take turns, so that a busy moment hits all of them."""
+    """The shortest time of each function in seconds; they take turns, so a busy moment hits all."""
     times = [float("inf")] * len(functions)
     for _ in range(rounds):
         for index, function in enumerate(functions):
@@ -33,7 +33,7 @@ def best_of(rounds: int, *functions: Callable[[], Any]) -> list[float]:
 
 
 def faster(claim: str, ours: Callable[[], Any], yardstick: Callable[[], Any], factor: float) -> Row:
-    """Ours must be at least `factor` times faster than the yardstick."""
+    """Claims that our code is at least `factor` times faster than the yardstick."""
     ours()
     (slow,) = best_of(2, yardstick)
     (fast,) = best_of(20, ours)
@@ -43,7 +43,7 @@ def faster(claim: str, ours: Callable[[], Any], yardstick: Callable[[], Any], fa
 def within(
     claim: str, ours: Callable[[], Any], yardstick: Callable[[], Any], factor: float, rounds: int
 ) -> Row:
-    """Ours must take at most `factor` times as long as the yardstick."""
+    """Claims that our code takes at most `factor` times as long as the yardstick."""
     ours()
     spent, base = best_of(rounds, ours, yardstick)
     return Row(
@@ -54,7 +54,8 @@ def within(
 _PEAK = """
 import resource, sys, torch
 import metricgrad as mg
-kind, name, size = sys.argv[1], sys.argv[2], int(sys.argv[3])
+kind, name, size = sys.argv[1:]
+size = int(size)
 torch.set_num_threads(1)
 function = {"metric": mg.metric, "loss": mg.UniLoss}[kind](name)
 def call(scores, target):
@@ -62,7 +63,8 @@ def call(scores, target):
     if value.requires_grad:
         value.backward()
 call(torch.randn(1000, requires_grad=True), torch.arange(1000) % 2)
-scores, target = torch.randn(size, requires_grad=True), (torch.rand(size) < 0.1).long()
+scores = torch.randn(size, requires_grad=True)
+target = (torch.rand(size) < 0.1).long()
 before = int(open("/proc/self/statm").read().split()[1]) * resource.getpagesize() // 1024
 call(scores, target)
 print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
@@ -70,6 +72,6 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
 
 
 def peak_memory(kind: str, name: str, size: int) -> float:
-    """MiB that a call of a metric, or of a loss and its backward pass, adds to a fresh process at its peak (Linux)."""
+    """MiB that a metric, or a loss with its backward pass, adds to a fresh process (Linux only)."""
     command = [sys.executable, "-c", _PEAK, kind, name, str(size)]
     return int(subprocess.run(command, check=True, capture_output=True, text=True).stdout) / 1024

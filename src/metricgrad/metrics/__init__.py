@@ -1,6 +1,7 @@
 """The truth: metrics, each equal to a named reference."""
 
 from metricgrad.metrics.base import TIE_RULES as TIE_RULES
+from metricgrad.metrics.base import Inputs as Inputs
 from metricgrad.metrics.base import Metric as Metric
 from metricgrad.metrics.function import from_function as from_function
 from metricgrad.metrics.reexpression import ComparisonMetric as ComparisonMetric

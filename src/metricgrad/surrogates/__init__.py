@@ -9,5 +9,7 @@ from metricgrad.surrogates.interpolation import sample_anchors as sample_anchors
 from metricgrad.surrogates.reloss import ReLoss as ReLoss
 from metricgrad.surrogates.saving import load_surrogate as load_surrogate
 from metricgrad.surrogates.uniloss import UniLoss as UniLoss
+from metricgrad.surrogates.uniloss import inverse_distance as inverse_distance
+from metricgrad.surrogates.uniloss import multilinear as multilinear
 from metricgrad.surrogates.wrappers import with_memory as with_memory
 from metricgrad.surrogates.wrappers import with_ordinary as with_ordinary

@@ -24,8 +24,8 @@ from metricgrad.training.algorithm import modes_kept
 from metricgrad.training.candidates import ordinary_candidate
 from metricgrad.training.checkpoint import read_checkpoint, write_checkpoint
 from metricgrad.training.data import CHUNK, NO_BATCH, Batch, Loader
-from metricgrad.training.flat import Stack
 from metricgrad.training.split import Split
+from metricgrad.training.stack import Stack
 from metricgrad.training.trials import BestEpochs, PlannedTrial, Trial, TrialSettings
 
 
