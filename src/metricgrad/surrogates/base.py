@@ -96,11 +96,7 @@ class Surrogate(nn.Module, ABC):
         """
         return self.losses(scores, target, where)[0]
 
-    # What is compared depends on the target, so a compiled model calls the loss as it is.
-    @torch.compiler.disable
-    def forward(  # pyright: ignore[reportIncompatibleMethodOverride] (the decorator hides it)
-        self, scores: Tensor, target: Tensor, where: Tensor | None = None
-    ) -> Tensor:
+    def forward(self, scores: Tensor, target: Tensor, where: Tensor | None = None) -> Tensor:
         """The mean loss of the sets on which the metric is defined.
 
         Args:
@@ -111,6 +107,14 @@ class Surrogate(nn.Module, ABC):
         Returns:
             A 0-dim tensor; 0 with a zero gradient where no set has a value.
         """
+        if torch.compiler.is_compiling():
+            # What is compared depends on the target, so a compiled model calls the loss as it is.
+            # Not as a decorator, which would import the compiler along with the library.
+            return torch.compiler.disable(self._mean)(scores, target, where)
+        return self._mean(scores, target, where)
+
+    def _mean(self, scores: Tensor, target: Tensor, where: Tensor | None) -> Tensor:
+        """The mean over the sets that have a value."""
         values, defined = self.losses(*batch_of_items(self.metric, scores, target, where))
         if self.training:
             self._watch(defined)
