@@ -114,6 +114,11 @@ def test_where_nothing_is_compared_the_gradient_is_zero(
     assert not scores.grad.any()
 
 
+def test_no_sets_have_no_comparisons() -> None:
+    values, live = mg.reexpress(auc).comparisons(torch.zeros(0, 6), torch.zeros(0, 6).long())
+    assert values.shape == live.shape == (0, 0)
+
+
 def test_one_class_among_many_sets_is_no_trouble() -> None:
     scores, target = (
         torch.stack([SCORES, -SCORES]).requires_grad_(),

@@ -215,6 +215,7 @@ WAYS_TO_CHOOSE: dict[str, Function] = {
     "last of argsort": lambda s, y: y[s.argsort()[-2:]].sum(),
     "rows of argsort": lambda s, y: y.view(2, 3)[s.view(2, 3).argsort(0), torch.arange(3)][0].sum(),
     "columns of topk": lambda s, y: (s.view(2, 3).topk(2, 1).indices * torch.arange(2)).sum(),
+    "reversed ranks": lambda s, y: (s.argsort().argsort(descending=True) * y).sum(),
     "sum of topk": lambda s, y: s.topk(2).indices.sum(),
     "argmax of all": lambda s, y: s.view(2, 3).argmax() * 1.0,
     "argmax != k": lambda s, y: (s.view(2, 3).argmax(-1, keepdim=True) != 1).sum(),
@@ -311,6 +312,12 @@ def test_a_step_without_vmap_is_a_run_for_every_flip_up_to_the_bound() -> None:
         before = metric.runs
         loss(normal(20, seed=1), torch.arange(20) % 2)
         assert metric.runs - before == expected
+
+
+def test_at_least_one_flip_must_be_tried() -> None:
+    assert gradient(mg.reexpress(f1, flips=1), SCORES, TARGET).any()
+    with pytest.raises(ValueError, match="flips"):
+        mg.reexpress(f1, flips=0)
 
 
 def test_flips_are_drawn_by_the_generator_and_right_on_average() -> None:
