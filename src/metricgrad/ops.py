@@ -337,7 +337,7 @@ def _masked_last(values: Tensor, where: Tensor | None) -> Tensor:
 def _inversions(ranks: Tensor) -> Tensor:
     """Pairs i < j with ranks[i] > ranks[j], counted bit by bit from the highest.
 
-    Rows stay grouped by the bits already seen, in their original order within a group. Each bit adds
+    Rows stay grouped by the bits seen so far, in their original order within a group. Each bit adds
     the pairs of a group in which a 1 stands before a 0; a stable sort then splits the groups.
     """
     total = torch.zeros(ranks.shape[:-1], dtype=torch.int64, device=ranks.device)
