@@ -48,11 +48,8 @@ def log_odds(scores: Tensor) -> Tensor:
     They are ordered as the probabilities are, even where these round to 1 (in float32 from a lead
     of 17 on).
 
-    Args:
-        scores: `[..., C]`, with at least two classes.
-
     Returns:
-        `[..., C]`, float64.
+        `[..., C]`, float64, from scores `[..., C]` of at least two classes.
 
     Example:
         >>> log_odds(torch.tensor([[0.0, 20.0], [0.0, 30.0]]))
@@ -129,10 +126,6 @@ def tie_starts(ordered: Tensor) -> Tensor:
 def hard_rank(values: Tensor, where: Tensor | None = None) -> Tensor:
     """Ascending ranks, 1 for the smallest; entries that tie share the mean of their ranks.
 
-    Args:
-        values: `[..., N]`, finite where they count.
-        where: `[..., N]`, True where an entry counts.
-
     Returns:
         `[..., N]`, float; 0 where an entry does not count.
 
@@ -179,13 +172,8 @@ def first_alike(keys: Tensor) -> Tensor:
 def spearman(x: Tensor, y: Tensor, where: Tensor | None = None) -> Tensor:
     """Spearman rank correlation: the Pearson correlation of averaged ranks.
 
-    Args:
-        x: `[..., N]`, finite where it counts.
-        y: `[..., N]`, finite where it counts.
-        where: `[..., N]`, True where an entry counts.
-
     Returns:
-        `[...]` in [-1, 1]; 0 where x or y is constant.
+        `[...]` in [-1, 1] from x and y `[..., N]`; 0 where one of them is constant.
 
     Example:
         >>> spearman(torch.tensor([1.0, 2.0, 3.0, 4.0]), torch.tensor([1.0, 3.0, 2.0, 4.0]))
@@ -200,13 +188,8 @@ def spearman(x: Tensor, y: Tensor, where: Tensor | None = None) -> Tensor:
 def pearson(x: Tensor, y: Tensor, where: Tensor | None = None) -> Tensor:
     """Pearson correlation, differentiable in both arguments.
 
-    Args:
-        x: `[..., N]`, float.
-        y: `[..., N]`, float.
-        where: `[..., N]`, True where an entry counts.
-
     Returns:
-        `[...]` in [-1, 1]; 0 where x or y is constant.
+        `[...]` in [-1, 1] from x and y `[..., N]`; 0 where one of them is constant.
 
     Example:
         >>> pearson(torch.tensor([1.0, 2.0, 3.0]), torch.tensor([2.0, 4.0, 6.0]))
@@ -225,13 +208,8 @@ def kendall(x: Tensor, y: Tensor, where: Tensor | None = None) -> Tensor:
 
     .. math:: \tau_b = (n_0 - n_1 - n_2 + n_3 - 2D) / \sqrt{(n_0 - n_1)(n_0 - n_2)}
 
-    Args:
-        x: `[..., N]`, finite where it counts.
-        y: `[..., N]`, finite where it counts.
-        where: `[..., N]`, True where an entry counts.
-
     Returns:
-        `[...]` in [-1, 1]; 0 where x or y is constant.
+        `[...]` in [-1, 1] from x and y `[..., N]`; 0 where one of them is constant.
 
     Example:
         >>> kendall(torch.tensor([1.0, 2.0, 3.0, 4.0]), torch.tensor([1.0, 3.0, 2.0, 4.0]))
@@ -359,9 +337,8 @@ def _masked_last(values: Tensor, where: Tensor | None) -> Tensor:
 def _inversions(ranks: Tensor) -> Tensor:
     """Pairs i < j with ranks[i] > ranks[j], counted bit by bit from the highest.
 
-    Rows are kept grouped by the bits already seen, in their original order within a group. Each bit
-    adds the pairs of one group in which a 1 stands before a 0; a stable sort then splits the
-    groups. O(N log^2 N), no pair matrix.
+    Rows stay grouped by the bits seen so far, in their original order within a group. Each bit adds
+    the pairs of a group in which a 1 stands before a 0; a stable sort then splits the groups.
     """
     total = torch.zeros(ranks.shape[:-1], dtype=torch.int64, device=ranks.device)
     for bit in reversed(range(max(ranks.shape[-1] - 1, 0).bit_length())):

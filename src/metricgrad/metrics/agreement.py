@@ -137,7 +137,9 @@ class Accuracy(RecallMetric):
 class WrongShare(RecallMetric):
     """Share of wrong decisions, (fp + fn) / n; of items or of labels."""
 
-    higher_is_better, best, worst = False, 0.0, 1.0
+    higher_is_better = False
+    best = 0.0
+    worst = 1.0
 
     def of_counts(self, counts: Counts) -> Tensor:
         """(fp + fn) / n."""

@@ -114,7 +114,11 @@ class Metric(ABC):
 
     @property
     def scale_free(self) -> bool:
-        """Whether multiplying the scores by a positive number is known to leave the value alone."""
+        """Whether multiplying the scores by a positive number is known to leave the value alone.
+
+        Classes are an exception for metrics of order: these rank items by softmax, which the scale
+        of the scores changes.
+        """
         return False
 
     @property

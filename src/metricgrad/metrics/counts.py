@@ -61,7 +61,7 @@ class ClassificationMetric(ComparisonMetric):
 
     @property
     def scale_free(self) -> bool:
-        """The scale of the scores changes neither their order nor the highest class."""
+        """The scale of the scores changes neither the order of items nor the highest class."""
         return True
 
     def item_scores(self, scores: Tensor, target: Tensor) -> Tensor:

@@ -259,7 +259,9 @@ class Eer(CurveMetric):
     """
 
     name = "eer"
-    higher_is_better, best, worst = False, 0.0, 1.0
+    higher_is_better = False
+    best = 0.0
+    worst = 1.0
     ties = "segment"
     undefined = "0 where positives or negatives are missing; such classes are left out of averages"
     reference = "crossing on sklearn roc_curve"

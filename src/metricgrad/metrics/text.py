@@ -129,7 +129,8 @@ class EditDistance(TextMetric):
     """
 
     name = "edit_distance"
-    higher_is_better, best = False, 0.0
+    higher_is_better = False
+    best = 0.0
     reference = "rapidfuzz Levenshtein"
     splits_characters = True
 
@@ -167,7 +168,9 @@ class WordErrorRate(TextMetric):
     """
 
     name = "word_error_rate"
-    higher_is_better, best, worst = False, 0.0, torch.inf
+    higher_is_better = False
+    best = 0.0
+    worst = torch.inf
     undefined = "0 where the references have no words"
     reference = "torchmetrics word_error_rate"
 
