@@ -32,8 +32,8 @@ class Surrogate(nn.Module, ABC):
     """A loss in place of a metric.
 
     Attributes:
-        readable: whether the value of the loss is that of the metric, as a loss.
-        metric: the `Metric` that it stands for; None where it stands for none.
+        readable: Whether the value of the loss is that of the metric, as a loss.
+        metric: The `Metric` that it stands for; None where it stands for none.
     """
 
     readable: bool = False

@@ -43,7 +43,10 @@ from metricgrad.metrics.order import Pairs
 from metricgrad.metrics.reexpression import Reexpression
 
 _sigmoid_slope = torch.ops.aten.sigmoid_backward.default
+_BLOCK_ENTRIES = 1 << 22  # pairs held at once
 RelaxationName = Literal["sigmoid", "logistic", "squared_hinge"]
+Near = Literal["any", "wrong"]
+Sampler = Callable[[Reexpression, Tensor, Tensor, torch.Generator | None], Tensor]
 
 
 class Relaxation(NamedTuple):
@@ -51,8 +54,8 @@ class Relaxation(NamedTuple):
 
     Attributes:
         kind: `"q"` or `"squared_hinge"`.
-        q: where in the q family, 0 (logistic) to 1 (sigmoid).
-        slope: how steep: the step is h(slope * comparison).
+        q: Position in the q family, from 0 (logistic) to 1 (sigmoid).
+        slope: How steep it is: the step is h(slope * comparison).
     """
 
     kind: Literal["q", "squared_hinge"]
@@ -65,7 +68,7 @@ class Relaxation(NamedTuple):
         return self.kind == "q" and self.q == 1
 
     def soft(self, comparisons: Tensor) -> Tensor:
-        """Soft bits, in the shape of the comparisons."""
+        """Soft bits of comparisons c: sigmoid(slope * c), Eqn. 9, or another step of that shape."""
         c = self.slope * comparisons
         if self.kind == "squared_hinge":
             return 1 - F.relu(1 - c) ** 2
@@ -105,10 +108,6 @@ def relaxation(name: RelaxationName | float, slope: float) -> Relaxation:
                 "relaxation must be 'sigmoid', 'logistic', 'squared_hinge' or q from 0 (logistic) "
                 f"to 1 (sigmoid); got {name!r}"
             )
-
-
-Near = Literal["any", "wrong"]
-Sampler = Callable[[Reexpression, Tensor, Tensor, torch.Generator | None], Tensor]
 
 
 def sample_anchors(
@@ -174,9 +173,6 @@ def _choose(candidates: Tensor, number: int, generator: torch.Generator | None) 
     return places.masked_fill_(count == 0, -1).movedim(-1, 0)
 
 
-_BLOCK_ENTRIES = 1 << 22
-
-
 class Interpolated(NamedTuple):
     """An interpolation e~ = g~(h~(f(s))) of a metric, in parts.
 
@@ -206,14 +202,15 @@ class Interpolated(NamedTuple):
         What moves with the scores is divided by the scale of an unbounded metric. Without a direct
         part, g(v) is a step function of the scores, and stays as it is.
         """
-        unit = torch.ones_like(value) if scale is None else scale
-        moving = change if direct is None else change + direct
+        carrier = change if direct is None else change + direct
+        carrier = carrier if scale is None else carrier / scale
 
         def relaxed() -> Tensor:
+            unit = 1.0 if scale is None else scale
             still = value if direct is None else value / unit
             return still + change.detach() / unit
 
-        return cls(value, relaxed, moving if scale is None else moving / scale, untied)
+        return cls(value, relaxed, carrier, untied)
 
     def gradient_for(self, value: Tensor) -> Tensor:
         """The value with the gradient of the carrier, which counts for nothing else."""
