@@ -2,6 +2,9 @@
 
 import gzip
 import json
+import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +19,8 @@ from metricgrad.studies import ComparisonSettings, RunSettings
 from metricgrad.studies.settings import named_metric
 from metricgrad.studies.tables import bundled_table, read_table
 from tests.commands import QUICK, run, table, train
+
+COMMANDS = ("train", "compare", "predict", "learn", "report", "metrics")
 
 # ------------------------------------------------------------------------------------------------------------
 # train
@@ -231,7 +236,7 @@ def test_rows_without_a_target_are_left_out_and_told(tmp_path: Path) -> None:
     frame = table()
     frame.loc[:9, "label"] = None
     frame.to_csv(tmp_path / "data.csv", index=False)
-    train(tmp_path / "data.csv", "--out", tmp_path / "run", "--method", "focal")
+    train(tmp_path / "data.csv", "--out", tmp_path / "run", "--method", "cross_entropy")
     assert (
         json.loads((tmp_path / "run" / "result.json").read_text())["rows"]["without_target"] == 10
     )
@@ -351,10 +356,10 @@ def test_which_class_is_positive_is_told(data: Path, tmp_path: Path) -> None:
         "cross_entropy",
         "--positive",
     )
-    rare = run(*options, "yes", "--out", tmp_path / "yes").output.replace("\n", " ")
+    rare = " ".join(run(*options, "yes", "--out", tmp_path / "yes").output.split())
     assert "Positive is yes, 25.3 % of the test rows." in rare
     assert "other class" not in rare
-    often = run(*options, "no", "--out", tmp_path / "no").output.replace("\n", " ")
+    often = " ".join(run(*options, "no", "--out", tmp_path / "no").output.split())
     assert "of the test rows. Pass --positive yes for the other class." in often
     assert "positive is no, 74.7 %" in (tmp_path / "no" / "report.html").read_text()
 
@@ -394,6 +399,9 @@ def test_test_data_that_does_not_fit_is_refused_before_training(
     )
     assert (refused.exit_code, message in refused.output.replace("\n", " ")) == (2, True)
     assert not (tmp_path / "run").exists()
+
+
+def test_test_data_may_have_other_columns_in_another_order(data: Path, tmp_path: Path) -> None:
     table(seed=5).assign(more=1)[["more", *table().columns[::-1]]].to_csv(
         tmp_path / "test.csv", index=False
     )
@@ -436,9 +444,50 @@ def test_dates_in_text_are_times_and_endings_may_be_capital(tmp_path: Path) -> N
     frame = table().assign(day=pd.date_range("2024-01-31", periods=300).strftime("%Y-%m-%d"))
     frame.loc[3, "day"] = None
     frame.to_csv(tmp_path / "DATA.CSV", index=False)
-    found = run(
-        "train", tmp_path / "DATA.CSV", "--target", "label", *QUICK, "--out", tmp_path / "run"
+    found = train(
+        tmp_path / "DATA.CSV", "--method", "cross_entropy", "--out", tmp_path / "run"
     )
     assert found.exit_code == 0, found.output
     model = mg.MetricClassifier.load(tmp_path / "run" / "model.safetensors")
     assert [type(each).__name__ for each in model._preparation.columns][-1] == "Number"
+
+
+# ----------------------------------------------------------------------------------------------------
+# help
+
+HEAVY = """
+import sys
+from metricgrad.__main__ import main
+sys.argv = ["metricgrad", *sys.argv[1:]]
+try:
+    main()
+except SystemExit as end:
+    assert not end.code, end.code
+found = [name for name in ("torch", "sklearn", "pandas", "numpy") if name in sys.modules]
+print("imported:", *found)
+"""
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [("--help",), ("--version",), *((name, "--help") for name in COMMANDS)],
+    ids=" ".join,
+)
+def test_help_does_not_wait_for_torch(arguments: tuple[str, ...]) -> None:
+    command = [sys.executable, "-c", HEAVY, *arguments]
+    found = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert found.returncode == 0, found.stderr
+    assert found.stdout.splitlines()[-1] == "imported:"
+
+
+def test_every_command_and_option_is_explained() -> None:
+    page = run("--help").output
+    for name in COMMANDS:
+        assert f"  {name}  " in page
+        shown = run(name, "--help").output
+        assert f"Examples:\n    metricgrad {name}" in shown
+        options = re.findall(r"^  (--\S+)(.*)$", shown, re.MULTILINE)
+        assert len(options) > 1
+        assert all(len(text.split()) > 3 for _, text in options), options
+    assert "..." not in page.partition("Commands:")[2]  # nothing is cut off
+    assert run("--version").output == f"metricgrad {mg.__version__}\n"

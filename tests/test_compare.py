@@ -9,10 +9,12 @@ import pandas as pd
 import pytest
 from scipy.stats import t as student
 from scipy.stats import ttest_rel
+from sklearn.metrics import matthews_corrcoef
 
 import metricgrad as mg
-from metricgrad.studies import comparison
+from metricgrad.studies import ComparisonSettings, comparison
 from metricgrad.studies.comparison import methods_to_compare, paired_differences
+from metricgrad.studies.splits import TableRows
 from tests.commands import QUICK, run, table
 
 
@@ -79,26 +81,20 @@ def test_differences_are_paired_corrected_for_overlap_and_for_many() -> None:
     assert worse["good"].mean == -found["good"].mean
 
 
-def test_compare_keeps_the_sign_of_a_value(tmp_path: Path) -> None:
-    """MCC of labels that say nothing is around 0, on either side of it."""
-    frame = table().assign(label=np.random.default_rng(3).permutation(np.arange(300) % 2))
-    frame.to_csv(tmp_path / "data.csv", index=False)
-    options = (
-        "--target",
-        "label",
-        "--metric",
-        "mcc",
-        *QUICK,
-        "--methods",
-        "focal",
-        "--splits",
-        6,
-        "--json",
-    )
-    values = json.loads(
-        run("compare", tmp_path / "data.csv", *options, "--out", tmp_path / "run").stdout
-    )["values"]
-    assert min(values["focal"] + values["cross_entropy"]) < 0
+def test_a_value_is_the_metric_of_the_test_rows_with_its_sign() -> None:
+    """Labels of the test rows are turned round, so MCC is as bad as it was good."""
+    frame = table()
+    x, y = frame.drop(columns="label"), frame["label"]
+    train, test = comparison.stratified_split(x, y, 0.25, 0)
+    settings = ComparisonSettings(metric="mcc", hidden=(), epochs=2, positive="yes")
+    value = comparison._test_value(settings, train, test, "cross_entropy", 7)
+    turned = TableRows(x, y.map({"yes": "no", "no": "yes"}), test.rows)
+    assert comparison._test_value(settings, train, turned, "cross_entropy", 7) == -value
+    model = settings.classifier(y, "cross_entropy", 7, progress=False)
+    model.fit(x, y, rows=train.rows)
+    found = model.predict(x.iloc[test.rows])
+    assert value == pytest.approx(matthews_corrcoef(test.target, found), abs=1e-6)
+    assert value > 0.3
 
 
 def test_compare_refuses_methods_it_does_not_know(data: Path, tmp_path: Path) -> None:
