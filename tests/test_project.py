@@ -59,6 +59,10 @@ def relative(path: Path) -> str:
     return str(path.relative_to(SOURCE))
 
 
+def relative_to_root(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
 @pytest.mark.parametrize("path", MODULES, ids=relative)
 def test_imports_point_one_way(path: Path) -> None:
     layer = path.relative_to(SOURCE).parts[0].removesuffix(".py")
@@ -165,16 +169,17 @@ def test_code_in_documents_runs(path: Path) -> None:
             exec(compile(code, str(path), "exec"), namespace)
 
 
-def test_files_and_tables_of_the_paper_index_exist() -> None:
+@pytest.mark.parametrize(
+    "path", [ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))], ids=relative_to_root
+)
+def test_files_that_documents_name_exist(path: Path) -> None:
+    named = set(re.findall(r"`((?:[\w.]+/)+\w+\.(?:py|md|toml))`", path.read_text()))
+    roots = (ROOT, SOURCE)
+    assert not [name for name in named if not any((root / name).exists() for root in roots)]
+
+
+def test_tables_of_the_paper_index_exist() -> None:
     page = (ROOT / "docs" / "papers.md").read_text()
-    folders = {folder.name for folder in SOURCE.iterdir() if folder.is_dir()}
-    files = [
-        name
-        for name in re.findall(r"`([\w/]+\.py)`", page)
-        if name.split("/")[0] in folders | {"docs"}
-    ]
-    assert len(files) > 10
-    assert not [name for name in files if not ((SOURCE / name).exists() or (ROOT / name).exists())]
     assert named_tables(page) <= {
         path.stem for path in (ROOT / "benchmarks" / "tables").glob("*.toml")
     }
