@@ -27,17 +27,17 @@ SETTINGS: list[dict[str, Any]] = [
 # which its own tests hold, and not what the loss does with it.
 KINDS = [
     "accuracy()-binary", "accuracy()-multi-class", "accuracy(k=2)-multi-class",
-    "hamming()-multi-label", "f1(threshold=0.5)-binary", "f1(average=macro)-multi-class",
+    "hamming()-multi-label", "f1(threshold=0.5)-binary", "f1()-multi-class",
     "mcc()-multi-class",
     "f1(average=micro,multilabel=True)-multi-label", "kappa(weights=quadratic)-multi-class",
-    "gmean()-multi-class", "auc()-binary", "auc()-multi-class", "auc(average=weighted)-multi-class",
-    "auc(average=micro,multilabel=True)-multi-label", "partial_auc(max_fpr=0.4)-binary",
-    "average_precision()-binary", "average_precision(interpolated=True)-multi-class",
+    "gmean()-multi-class", "auc()-binary", "auc()-multi-class", "auc(average=micro)-multi-class",
+    "auc(average=weighted,multilabel=True)-multi-label", "partial_auc(max_fpr=0.4)-binary",
+    "average_precision()-binary", "average_precision(interpolated=True)-binary",
     "eer()-binary",
     "recall_at_precision(min_precision=0.6)-binary", "ndcg()-ranking", "ndcg(k=3)-ranking",
-    "map(k=3)-ranking", "mrr()-ranking", "precision_at_k(k=3)-ranking", "recall_at_k(k=3)-binary",
+    "map(k=3)-ranking", "mrr()-ranking", "precision_at_k(k=3)-binary", "recall_at_k(k=3)-binary",
     "pck()-pose", "mean_iou(ignore_index=0)-segmentation", "accuracy(pairs=all)-multi-class",
-    "gmean(pairs=all)-multi-class", "f1(average=macro,pairs=all)-multi-class",
+    "gmean(pairs=all)-multi-class", "f1(pairs=all)-multi-class",
     "kappa(weights=quadratic,pairs=all)-multi-class", "mean_iou(pairs=all)-segmentation",
     "pck(pairs=all)-pose",
 ]  # fmt: skip
