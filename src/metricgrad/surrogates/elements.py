@@ -54,11 +54,6 @@ class Elements(NamedTuple):
         return ops.masked_mean(values, (self.weights > 0).any(-1).squeeze(-1))
 
 
-def is_multilabel(metric: Metric) -> bool:
-    """Whether sets of a metric are items with labels."""
-    return metric.layout == "labels"
-
-
 def to_elements(metric: Metric, inputs: Inputs, dtype: torch.dtype) -> Elements:
     """What a set network of that dtype gets of checked inputs."""
     scores, target, where = inputs

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from metricgrad.metrics import metric as to_metric
 from metricgrad.progress import progress as to_progress
 from metricgrad.surrogates.baselines import CrossEntropy
-from metricgrad.surrogates.exam import Ranked
+from metricgrad.surrogates.learning import Ranked
 from metricgrad.surrogates.nets import Classification
 from metricgrad.surrogates.reloss import ReLoss
 from metricgrad.surrogates.score_sets import ScoreSets, to_sets
