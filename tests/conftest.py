@@ -1,4 +1,4 @@
-"""One profile for all property tests: deterministic, so that a failure in CI is a failure at home; and a file."""
+"""One deterministic profile for all property tests, so that CI fails where home does; a file."""
 
 from pathlib import Path
 

@@ -444,9 +444,7 @@ def test_dates_in_text_are_times_and_endings_may_be_capital(tmp_path: Path) -> N
     frame = table().assign(day=pd.date_range("2024-01-31", periods=300).strftime("%Y-%m-%d"))
     frame.loc[3, "day"] = None
     frame.to_csv(tmp_path / "DATA.CSV", index=False)
-    found = train(
-        tmp_path / "DATA.CSV", "--method", "cross_entropy", "--out", tmp_path / "run"
-    )
+    found = train(tmp_path / "DATA.CSV", "--method", "cross_entropy", "--out", tmp_path / "run")
     assert found.exit_code == 0, found.output
     model = mg.MetricClassifier.load(tmp_path / "run" / "model.safetensors")
     assert [type(each).__name__ for each in model._preparation.columns][-1] == "Number"
