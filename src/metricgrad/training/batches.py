@@ -1,9 +1,9 @@
 """Batches of training data, drawn with replacement, as Algorithm 1 does (lines 5 and 10).
 
 Stratified batches hold every class in its share of the data, and at least once. With one positive
-in a hundred, each batch of 100 then has one; plain drawing leaves a third of the batches without any,
-so that most metrics have no value there. scikit-learn's splitters cut data into parts and do not
-draw with replacement, so the shares are computed here.
+in a hundred, each batch of 100 then has one; plain drawing leaves a third of the batches without
+any, so that most metrics have no value there. scikit-learn's splitters cut data into parts and do
+not draw with replacement, so the shares are computed here.
 """
 
 import torch
@@ -71,8 +71,8 @@ def _shares(target: Tensor, size: int, balanced: bool) -> list[tuple[Tensor, int
     classes, counts = target.unique(return_counts=True)
     if len(classes) > size:
         raise ValueError(
-            f"a batch of {size} cannot hold each of {len(classes)} classes; pass a larger batch, or "
-            "stratified=False"
+            f"a batch of {size} cannot hold each of {len(classes)} classes; pass a larger batch, "
+            "or stratified=False"
         )
     exact = counts.double() * size / len(target)
     if balanced:

@@ -87,9 +87,9 @@ class Guard:
         if self._rounds == _WATCHED and (self._low >= self._high).any():
             value = self._low[self._low >= self._high].flatten()[0]
             warnings.warn(
-                f"{self._name}, as a loss, was {value:.6g} on all of the first {self._sets} batches "
-                f"of {self._items} items, so the surrogate has nothing to learn from them; larger or "
-                "stratified batches may help, or a model that already knows something",
+                f"{self._name}, as a loss, was {value:.6g} on all of the first {self._sets} "
+                f"batches of {self._items} items, so the surrogate has nothing to learn from them; "
+                "larger or stratified batches may help, or a model that already knows something",
                 stacklevel=7,
             )
 
