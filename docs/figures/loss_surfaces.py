@@ -1,8 +1,8 @@
 """Draws `loss_surfaces.png`: five metrics and their UniLoss surrogates while two scores vary.
 
-It follows Figure 1 of Learning Surrogate Losses (Grabocka et al., 2019), with the same five metrics.
-Of eight scores, one negative and one positive move. Sets are a leading dimension, so a whole grid
-of score pairs is one call.
+It follows Figure 1 of Learning Surrogate Losses (Grabocka et al., 2019), with its five metrics. Of
+eight scores, one negative and one positive move. Sets are a leading dimension, so a whole grid of
+score pairs is one call.
 
     python docs/figures/loss_surfaces.py
 """

@@ -1,7 +1,7 @@
 """Draws `one_parameter.png`: a model with one parameter and its learned loss at three moments.
 
-It follows Figure 2 of Learning Surrogate Losses (Grabocka et al., 2019). The model a x - 1 starts at
-a = 0.3 and is trained by Algorithm 1 on the error rate. The loss learns the metric around the
+It follows Figure 2 of Learning Surrogate Losses (Grabocka et al., 2019). The model a x - 1 starts
+at a = 0.3 and is trained by Algorithm 1 on the error rate. The loss learns the metric around the
 model's current parameter, and the model moves to where the loss is lowest. What the loss knows
 about other values of the parameter comes from universal learning.
 
