@@ -5,8 +5,11 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 EXTRAS := app,text,lightning,hf,sorting-network,docs,dev
 JOBS ?= 2
+PACKAGES ?= metrics surrogates training estimators
+MUTANTS ?= 60
+SEED ?= 0
 
-.PHONY: demo test setup lint docs check speed clean
+.PHONY: demo test setup lint docs check speed mutants clean
 
 demo: $(STAMP)  ## trains for F1 on bundled data, compares losses, writes reports to runs/
 	OMP_NUM_THREADS=1 $(BIN)/metricgrad train --hidden none --epochs 12 --out runs/demo
@@ -38,6 +41,9 @@ check: lint docs test  ## what CI runs
 
 speed: $(STAMP)  ## the speed benchmark: ratios within one run, one thread
 	$(BIN)/python -m benchmarks.speed
+
+mutants: $(STAMP)  ## mistakes made on purpose that no test notices, in tests/mutants.md; SURVIVORS=1 runs only those again
+	$(BIN)/python -m tools.mutants $(PACKAGES) --mutants $(MUTANTS) --seed $(SEED) --jobs $(JOBS) $(if $(SURVIVORS),--survivors)
 
 clean:  ## removes the environment and everything generated
 	rm -rf $(VENV) runs .pytest_cache .ruff_cache .hypothesis build dist

@@ -2,6 +2,9 @@
 
 import gzip
 import json
+import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +14,13 @@ import pytest
 from sklearn.datasets import dump_svmlight_file
 
 import metricgrad as mg
-from metricgrad.cli.options import folder_name, named_metric, seconds, widths
-from metricgrad.cli.reading import bundled, read_table
+from metricgrad.cli.options import seconds, widths
+from metricgrad.studies import ComparisonSettings, RunSettings
+from metricgrad.studies.settings import named_metric
+from metricgrad.studies.tables import bundled_table, read_table
 from tests.commands import QUICK, run, table, train
+
+COMMANDS = ("train", "compare", "predict", "learn", "report", "metrics")
 
 # ------------------------------------------------------------------------------------------------------------
 # train
@@ -66,7 +73,7 @@ def test_the_model_predicts_what_was_measured(data: Path, tmp_path: Path) -> Non
     assert list(predictions.columns) == ["prediction", "probability of no", "probability of yes"]
     again = run("predict", tmp_path / "run", test, "--out", tmp_path / "found.csv")
     assert again.exit_code == 2
-    assert "is there already" in again.output
+    assert "exists already" in again.output
 
 
 def test_test_data_never_influences_the_model(data: Path, tmp_path: Path) -> None:
@@ -172,7 +179,7 @@ def spoiled(tmp_path: Path, kind: str) -> tuple[Path, tuple[str, ...]]:
         ("empty file", "data.csv is empty"),
         ("no rows", "has columns but no rows"),
         ("broken parquet", "data.parquet cannot be read as parquet"),
-        ("another kind", "is of no kind that can be read; pass CSV"),
+        ("another kind", "is not a kind of file that can be read; pass CSV"),
         ("one of a class", "class 'yes' of column 'label' is in 1 rows only"),
         ("positive", "--positive must be one of no, yes; got maybe"),
         ("hidden", "--hidden must be widths such as 100,30,10, or none; got 'big'"),
@@ -219,7 +226,7 @@ def test_prediction_refuses_what_it_cannot_predict(data: Path, tmp_path: Path) -
     mixed.loc[:3, "label"] = "perhaps"
     mixed.to_csv(tmp_path / "new.csv", index=False)
     unseen = run("predict", tmp_path / "run", tmp_path / "new.csv", "--target", "label")
-    assert (unseen.exit_code, "classes that training did not: 'perhaps'" in unseen.output) == (
+    assert (unseen.exit_code, "classes that training did not have: 'perhaps'" in unseen.output) == (
         2,
         True,
     )
@@ -229,20 +236,20 @@ def test_rows_without_a_target_are_left_out_and_told(tmp_path: Path) -> None:
     frame = table()
     frame.loc[:9, "label"] = None
     frame.to_csv(tmp_path / "data.csv", index=False)
-    train(tmp_path / "data.csv", "--out", tmp_path / "run", "--method", "focal")
+    train(tmp_path / "data.csv", "--out", tmp_path / "run", "--method", "cross_entropy")
     assert (
         json.loads((tmp_path / "run" / "result.json").read_text())["rows"]["without_target"] == 10
     )
 
 
 def test_widths_and_times() -> None:
-    assert widths("100, 30") == [100, 30]
-    assert widths("none") == []
+    assert widths("100, 30") == (100, 30)
+    assert widths("none") == ()
     assert [seconds(text) for text in ("90s", "2m", "1h", "7", None)] == [90, 120, 3600, 7, None]
 
 
 def test_bundled_data_is_imbalanced() -> None:
-    assert 0.05 < bundled()["target"].mean() < 0.15
+    assert 0.05 < bundled_table()["target"].mean() < 0.15
 
 
 def test_columns_can_be_left_out(tmp_path: Path) -> None:
@@ -317,7 +324,10 @@ def test_a_model_that_was_trained_on_an_array_predicts_a_table(tmp_path: Path) -
 def test_a_metric_with_options(data: Path, tmp_path: Path) -> None:
     assert named_metric("fbeta:beta=2") == mg.metric("fbeta", beta=2)
     assert named_metric("f1:average=micro") == mg.metric("f1", average="micro")
-    assert folder_name("data", "fbeta:beta=2") == "data-fbeta-beta-2"
+    settings = {"data": "some/data.csv.gz", "metric": "fbeta:beta=2"}
+    assert RunSettings(**settings).folder_name == "data-fbeta-beta-2"
+    assert ComparisonSettings(**settings).folder_name == "data-fbeta-beta-2-compared"
+    assert RunSettings(metric="f1").folder_name == "digits-f1"
     with pytest.raises(ValueError, match="takes options as in fbeta:beta=2; got 'fbeta:2'"):
         named_metric("fbeta:2")
     found = train(
@@ -346,11 +356,11 @@ def test_which_class_is_positive_is_told(data: Path, tmp_path: Path) -> None:
         "cross_entropy",
         "--positive",
     )
-    rare = run(*options, "yes", "--out", tmp_path / "yes").output.replace("\n", " ")
-    assert "positive is yes, 25.3 % of test rows" in rare
-    assert "for the other" not in rare
-    often = run(*options, "no", "--out", tmp_path / "no").output.replace("\n", " ")
-    assert "of test rows; --positive yes for the other" in often
+    rare = " ".join(run(*options, "yes", "--out", tmp_path / "yes").output.split())
+    assert "Positive is yes, 25.3 % of the test rows." in rare
+    assert "other class" not in rare
+    often = " ".join(run(*options, "no", "--out", tmp_path / "no").output.split())
+    assert "of the test rows. Pass --positive yes for the other class." in often
     assert "positive is no, 74.7 %" in (tmp_path / "no" / "report.html").read_text()
 
 
@@ -364,7 +374,7 @@ def test_which_class_is_positive_is_told(data: Path, tmp_path: Path) -> None:
         ),
         pytest.param(
             lambda frame: frame.assign(label="maybe"),
-            "classes that the training data has not",
+            "classes that the training data does not have",
             id="class",
         ),
         pytest.param(
@@ -389,6 +399,9 @@ def test_test_data_that_does_not_fit_is_refused_before_training(
     )
     assert (refused.exit_code, message in refused.output.replace("\n", " ")) == (2, True)
     assert not (tmp_path / "run").exists()
+
+
+def test_test_data_may_have_other_columns_in_another_order(data: Path, tmp_path: Path) -> None:
     table(seed=5).assign(more=1)[["more", *table().columns[::-1]]].to_csv(
         tmp_path / "test.csv", index=False
     )
@@ -431,9 +444,50 @@ def test_dates_in_text_are_times_and_endings_may_be_capital(tmp_path: Path) -> N
     frame = table().assign(day=pd.date_range("2024-01-31", periods=300).strftime("%Y-%m-%d"))
     frame.loc[3, "day"] = None
     frame.to_csv(tmp_path / "DATA.CSV", index=False)
-    found = run(
-        "train", tmp_path / "DATA.CSV", "--target", "label", *QUICK, "--out", tmp_path / "run"
+    found = train(
+        tmp_path / "DATA.CSV", "--method", "cross_entropy", "--out", tmp_path / "run"
     )
     assert found.exit_code == 0, found.output
     model = mg.MetricClassifier.load(tmp_path / "run" / "model.safetensors")
     assert [type(each).__name__ for each in model._preparation.columns][-1] == "Number"
+
+
+# ----------------------------------------------------------------------------------------------------
+# help
+
+HEAVY = """
+import sys
+from metricgrad.__main__ import main
+sys.argv = ["metricgrad", *sys.argv[1:]]
+try:
+    main()
+except SystemExit as end:
+    assert not end.code, end.code
+found = [name for name in ("torch", "sklearn", "pandas", "numpy") if name in sys.modules]
+print("imported:", *found)
+"""
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [("--help",), ("--version",), *((name, "--help") for name in COMMANDS)],
+    ids=" ".join,
+)
+def test_help_does_not_wait_for_torch(arguments: tuple[str, ...]) -> None:
+    command = [sys.executable, "-c", HEAVY, *arguments]
+    found = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert found.returncode == 0, found.stderr
+    assert found.stdout.splitlines()[-1] == "imported:"
+
+
+def test_every_command_and_option_is_explained() -> None:
+    page = run("--help").output
+    for name in COMMANDS:
+        assert f"  {name}  " in page
+        shown = run(name, "--help").output
+        assert f"Examples:\n    metricgrad {name}" in shown
+        options = re.findall(r"^  (--\S+)(.*)$", shown, re.MULTILINE)
+        assert len(options) > 1
+        assert all(len(text.split()) > 3 for _, text in options), options
+    assert "..." not in page.partition("Commands:")[2]  # nothing is cut off
+    assert run("--version").output == f"metricgrad {mg.__version__}\n"

@@ -9,10 +9,12 @@ import pandas as pd
 import pytest
 from scipy.stats import t as student
 from scipy.stats import ttest_rel
+from sklearn.metrics import matthews_corrcoef
 
 import metricgrad as mg
-from metricgrad.cli import comparing
-from metricgrad.cli.comparing import differences, method_list
+from metricgrad.studies import ComparisonSettings, comparison
+from metricgrad.studies.comparison import methods_to_compare, paired_differences
+from metricgrad.studies.splits import TableRows
 from tests.commands import QUICK, run, table
 
 
@@ -58,11 +60,11 @@ def test_differences_are_paired_corrected_for_overlap_and_for_many() -> None:
         "same": usual + 1e-3 * generator.normal(size=10),
     }
     listed = {name: list(each) for name, each in values.items()}
-    found = differences(listed, True, 0.25)
-    assert found["good"]["mean"] == pytest.approx((values["good"] - usual).mean())
+    found = paired_differences(listed, True, 0.25)
+    assert found["good"].mean == pytest.approx((values["good"] - usual).mean())
     each = values["good"] - usual
-    assert found["good"]["error"] == pytest.approx(each.std(ddof=1) * np.sqrt(1 / 10 + 1 / 3))
-    assert found["good"]["p"] < 0.01
+    assert found["good"].error == pytest.approx(each.std(ddof=1) * np.sqrt(1 / 10 + 1 / 3))
+    assert found["good"].p < 0.01
     overlap = np.sqrt(
         (1 / 10 + 1 / 3) / (1 / 10)
     )  # by how much splits that share rows spread less than others
@@ -72,33 +74,27 @@ def test_differences_are_paired_corrected_for_overlap_and_for_many() -> None:
     alone = {name: 2 * student.sf(abs(test.statistic) / overlap, 9) for name, test in tests.items()}
     first, second, third = sorted(alone, key=lambda name: alone[name])
     assert (first, third) == ("good", "same")
-    assert found[first]["p"] == pytest.approx(3 * alone[first])
-    assert found[second]["p"] == pytest.approx(max(3 * alone[first], 2 * alone[second]))
-    assert found[third]["p"] == pytest.approx(max(2 * alone[second], alone[third]))
-    worse = differences(listed, False, 0.25)
-    assert worse["good"]["mean"] == -found["good"]["mean"]
+    assert found[first].p == pytest.approx(3 * alone[first])
+    assert found[second].p == pytest.approx(max(3 * alone[first], 2 * alone[second]))
+    assert found[third].p == pytest.approx(max(2 * alone[second], alone[third]))
+    worse = paired_differences(listed, False, 0.25)
+    assert worse["good"].mean == -found["good"].mean
 
 
-def test_compare_keeps_the_sign_of_a_value(tmp_path: Path) -> None:
-    """MCC of labels that say nothing is around 0, on either side of it."""
-    frame = table().assign(label=np.random.default_rng(3).permutation(np.arange(300) % 2))
-    frame.to_csv(tmp_path / "data.csv", index=False)
-    options = (
-        "--target",
-        "label",
-        "--metric",
-        "mcc",
-        *QUICK,
-        "--methods",
-        "focal",
-        "--splits",
-        6,
-        "--json",
-    )
-    values = json.loads(
-        run("compare", tmp_path / "data.csv", *options, "--out", tmp_path / "run").stdout
-    )["values"]
-    assert min(values["focal"] + values["cross_entropy"]) < 0
+def test_a_value_is_the_metric_of_the_test_rows_with_its_sign() -> None:
+    """Labels of the test rows are turned round, so MCC is as bad as it was good."""
+    frame = table()
+    x, y = frame.drop(columns="label"), frame["label"]
+    train, test = comparison.stratified_split(x, y, 0.25, 0)
+    settings = ComparisonSettings(metric="mcc", hidden=(), epochs=2, positive="yes")
+    value = comparison._test_value(settings, train, test, "cross_entropy", 7)
+    turned = TableRows(x, y.map({"yes": "no", "no": "yes"}), test.rows)
+    assert comparison._test_value(settings, train, turned, "cross_entropy", 7) == -value
+    model = settings.classifier(y, "cross_entropy", 7, progress=False)
+    model.fit(x, y, rows=train.rows)
+    found = model.predict(x.iloc[test.rows])
+    assert value == pytest.approx(matthews_corrcoef(test.target, found), abs=1e-6)
+    assert value > 0.3
 
 
 def test_compare_refuses_methods_it_does_not_know(data: Path, tmp_path: Path) -> None:
@@ -106,51 +102,45 @@ def test_compare_refuses_methods_it_does_not_know(data: Path, tmp_path: Path) ->
         "compare", data, "--target", "label", "--methods", "auto,magic", "--out", tmp_path / "run"
     )
     assert found.exit_code == 2
-    assert "no method 'magic'; there are all, auto, approx_ndcg" in found.output.replace("\n", " ")
+    assert "no method 'magic'; choose from all, auto, approx_ndcg" in found.output.replace(
+        "\n", " "
+    )
 
 
-def test_compare_takes_all_methods_that_there_are_for_such_targets(tmp_path: Path) -> None:
+def test_compare_takes_all_methods_that_there_are_for_such_targets() -> None:
     classes = pd.Series(np.arange(300) % 3)
-    binary = method_list("all", mg.metric("f1"), classes % 2, None)
+    binary = methods_to_compare("all", mg.metric("f1"), classes % 2, None)
+    assert binary[0] == "cross_entropy"
     assert {"uniloss", "reloss", "bilevel", "smooth_ap", "auto"} < set(binary)
     assert "heatmap_mse" not in binary
-    several = method_list("all", mg.metric("accuracy"), classes, None)
+    several = methods_to_compare(" all ", mg.metric("accuracy"), classes, None)
     assert set(several) < set(binary)
     assert "smooth_ap" not in several
-    table().assign(label=classes).to_csv(tmp_path / "data.csv", index=False)
-    options = (
-        "--target",
-        "label",
-        "--metric",
-        "accuracy",
-        *QUICK,
-        "--methods",
-        "all",
-        "--splits",
-        2,
-        "--json",
-    )
-    found = run("compare", tmp_path / "data.csv", *options, "--out", tmp_path / "run")
-    assert found.exit_code == 0, found.output
-    assert list(json.loads(found.stdout)["values"]) == several
+    usual = methods_to_compare(None, mg.metric("f1"), classes % 2, None)
+    assert usual == [
+        *("cross_entropy", "soft_f_beta", "focal", "uniloss", "reloss", "bilevel", "auto")
+    ]
+    assert methods_to_compare("focal, auto,focal", mg.metric("f1"), classes, None) == [
+        *("cross_entropy", "focal", "auto")
+    ]
 
 
 def test_splits_have_seeds_of_their_own_and_share_none_with_the_next_seed(
     data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seeds: list[tuple[int, int]] = []
-    make, cut = comparing.classifier, comparing.cut
+    split = comparison.stratified_split
 
-    def cutting(x: Any, y: Any, share: float, seed: int) -> Any:
+    def splitting(x: Any, y: Any, share: float, seed: int) -> Any:
         seeds.append((seed, -1))
-        return cut(x, y, share, seed)
+        return split(x, y, share, seed)
 
-    def making(asked: dict[str, Any], *arguments: Any, **options: Any) -> Any:
-        seeds[-1] = (seeds[-1][0], asked["seed"])
-        return make(asked, *arguments, **options)
+    def training(settings: Any, train: Any, test: Any, method: str, seed: int) -> float:
+        seeds[-1] = (seeds[-1][0], seed)
+        return float(seed)
 
-    monkeypatch.setattr(comparing, "cut", cutting)
-    monkeypatch.setattr(comparing, "classifier", making)
+    monkeypatch.setattr(comparison, "stratified_split", splitting)
+    monkeypatch.setattr(comparison, "_test_value", training)
     for seed in (0, 1):
         options = (
             "--methods",
@@ -163,5 +153,5 @@ def test_splits_have_seeds_of_their_own_and_share_none_with_the_next_seed(
             tmp_path / f"run{seed}",
         )
         assert run("compare", data, "--target", "label", *QUICK, *options).exit_code == 0
-    assert all(split == training for split, training in seeds)
+    assert all(of_split == of_training for of_split, of_training in seeds)
     assert len(set(seeds)) == 4

@@ -17,7 +17,7 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import metricgrad as mg
-from metricgrad.estimators.preparing import Number, Preparation
+from metricgrad.estimators.features import Number, Preparation
 
 QUICK: dict[str, Any] = {
     "method": "cross_entropy",
@@ -264,7 +264,7 @@ def test_a_column_too_large_to_be_reckoned_with_is_told() -> None:
             lambda table: table.assign(size="large"),
             "column 'size' was numbers in training and has text now ('large')",
         ),
-        (lambda table: table.assign(bit=np.inf), "column 'bit' has infinity in it"),
+        (lambda table: table.assign(bit=np.inf), "column 'bit' contains infinity"),
         (
             lambda table: table.drop(columns="bit"),
             "Feature names seen at fit time, yet now missing",
@@ -309,15 +309,15 @@ def test_what_cannot_be_trained_is_refused(
 def test_classes_that_training_did_not_have(cancer: tuple[np.ndarray, np.ndarray]) -> None:
     x, y = cancer
     model = quick().fit(x, y)
-    with pytest.raises(ValueError, match="classes that training did not: 2; it had 0, 1"):
+    with pytest.raises(ValueError, match="classes that training did not have: 2; it had 0, 1"):
         model.score(x, np.where(y == 1, 2, 0))
-    with pytest.raises(ValueError, match="pass no sample_weight"):
+    with pytest.raises(ValueError, match="pass sample_weight=None"):
         model.score(x, y, sample_weight=np.ones(len(y)))  # pyright: ignore[reportArgumentType]
 
 
 def test_text_that_is_different_in_every_row() -> None:
     table, y = mixed()
-    with pytest.raises(ValueError, match="column 'name' is text, and no value is there 6 times"):
+    with pytest.raises(ValueError, match="column 'name' is text, and no value occurs 6 times"):
         quick().fit(table.assign(name=[f"n{number}" for number in range(len(table))]), y)
 
 
@@ -362,11 +362,11 @@ def test_a_ranker_does_not_care_how_rows_are_sorted() -> None:
 
 def test_what_a_ranker_refuses() -> None:
     x, grades, groups = queries()
-    with pytest.raises(ValueError, match="f1 does not judge the documents of queries"):
+    with pytest.raises(ValueError, match="f1 is not a metric of ranked documents"):
         mg.MetricRanker("f1").fit(x, grades, groups=groups)
     with pytest.raises(ValueError, match="must have the same number of rows"):
         mg.MetricRanker().fit(x, grades, groups=groups[:-1])
-    with pytest.raises(ValueError, match="two queries or more; groups has 1"):
+    with pytest.raises(ValueError, match="groups must have two or more queries; got 1"):
         mg.MetricRanker().fit(x, grades, groups=np.zeros(len(x)))
 
 

@@ -9,15 +9,16 @@ from torch import Tensor, nn
 
 import metricgrad as mg
 from metricgrad.training.candidates import BASELINES, candidates_of, method_names
-from metricgrad.training.data import Items, cut
+from metricgrad.training.data import Items
+from metricgrad.training.split import split_items
 from tests.fitting import linear, made, quick, weights
 from tests.trainings import seeded
 
-# ----------------------------------------------------------------------------------------------------------
+# ---------------------------------------------------------------------------
 # methods
 
-BINARY = ["cross_entropy", "focal", "uniloss", "reloss", "soft_f_beta", "soft_jaccard", "soft_mcc", "smooth_ap",
-          "pairwise_ranking", "global_objective", "rank_loss"]  # fmt: skip
+BINARY = ["cross_entropy", "focal", "uniloss", "reloss", "soft_f_beta", "soft_jaccard", "soft_mcc",
+          "smooth_ap", "pairwise_ranking", "global_objective", "rank_loss"]  # fmt: skip
 
 
 @pytest.mark.parametrize("method", BINARY)
@@ -56,16 +57,15 @@ def test_a_surrogate_can_be_passed() -> None:
 
 
 def test_options_replace_what_would_be_tried() -> None:
-    assert len(candidates_of("uniloss", mg.metric("f1"))) == 6
+    assert len(candidates_of("uniloss")) == 6
     assert {
-        entrant.options["slope"]
-        for entrant in candidates_of("uniloss", mg.metric("f1"), {"slope": 4.0})
+        candidate.options["slope"] for candidate in candidates_of("uniloss", {"slope": 4.0})
     } == {4.0}
     found = quick(linear(), made(), method="focal", options={"gamma": 1.0})
     assert "gamma 1" in found.method
 
 
-# ------------------------------------------------------------------------------------------------------------
+# ---------------------------------------------------------------------------
 # tasks
 
 
@@ -112,7 +112,7 @@ def test_predictions_are_decided_at_the_threshold_that_was_tuned() -> None:
     assert untuned.value <= found.value
 
 
-# ------------------------------------------------------------------------------------------- models
+# ---------------------------------------------------------------------------
 # and stacking
 
 
@@ -170,13 +170,13 @@ class Tied(nn.Module):
 def test_models_with_tied_weights_and_unsaved_buffers() -> None:
     torch.manual_seed(0)
     found = quick(Tied(), made(), method="cross_entropy", folds=1, epochs=10, rate=0.03)
-    assert found.value == pytest.approx(judged_again(found), abs=1e-6)
+    assert found.value == pytest.approx(measured_again(found), abs=1e-6)
     assert found.value > 0.6
 
 
-def judged_again(found: mg.Fit) -> float:
-    """The model's metric on its validation items, which are items 2, 7, 12, ... of the sorted ones."""
-    (fold,) = cut(Items(*made()), 1, 0.2, 0)
+def measured_again(found: mg.Fit) -> float:
+    """The model's metric on its validation items."""
+    (fold,) = split_items(Items(*made()), 1, 0.2, 0)
     x, y = made()
     return found.measure(x[fold.valid], y[fold.valid])
 

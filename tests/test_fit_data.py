@@ -9,8 +9,8 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 import metricgrad as mg
-from metricgrad.training.data import Drawing, Items, Loader, cut, to_feed
-from metricgrad.training.split import SplitPlan, split_data
+from metricgrad.training.data import FoldBatches, Items, Loader, to_data
+from metricgrad.training.split import SplitPlan, split_data, split_items
 from tests.fitting import Data, Squares, linear, made, quick, same
 
 
@@ -47,7 +47,7 @@ def test_a_loader_can_hold_a_tournament() -> None:
         pytest.param(
             (torch.zeros(0, 2), torch.zeros(0)),
             {},
-            "as many features as targets, and some",
+            "as many features as targets, and at least one",
             id="empty",
         ),
         pytest.param(
@@ -115,7 +115,7 @@ def test_a_dataset_smaller_than_a_batch_is_trained_on_and_cut_by_itself() -> Non
     assert not torch.equal(model.weight, before)
     assert found.value > 0.6
     assert found.validation.target.numel() == 40
-    feed = to_feed("train", Squares(made(300)), 256)
+    feed = to_data("train", Squares(made(300)), 256)
     assert isinstance(feed, Loader)
     assert [len(batch.y[0]) for batch in feed.epoch(0, 0, 1)] == [150, 150]
 
@@ -130,7 +130,7 @@ def test_a_column_of_targets_is_one_class_for_each_item() -> None:
 
 @pytest.mark.parametrize("share", [0.2, 0.3, 0.7])
 def test_one_cut_has_the_share_that_was_asked_for(share: float) -> None:
-    (fold,) = cut(Items(*made(1000)), 1, share, 0)
+    (fold,) = split_items(Items(*made(1000)), 1, share, 0)
     assert len(fold.valid) == pytest.approx(1000 * share, abs=2)
 
 
@@ -141,13 +141,13 @@ def test_a_loader_needs_validation_data() -> None:
 
 def test_folds_are_stratified_and_share_nothing() -> None:
     x, y = made(1003)
-    folds = cut(Items(x, y), 5, 0.2, 0)
+    folds = split_items(Items(x, y), 5, 0.2, 0)
     held = torch.cat([fold.valid for fold in folds])
     assert torch.equal(held.sort().values, torch.arange(1003))
     for fold in folds:
         assert not set(fold.train.tolist()) & set(fold.valid.tolist())
         assert y[fold.valid].sum().item() == pytest.approx(y.sum().item() / 5, abs=1)
-    (one,) = cut(Items(x, y), 1, 0.25, 0)
+    (one,) = split_items(Items(x, y), 1, 0.25, 0)
     assert len(one.valid) == pytest.approx(251, abs=2)
 
 
@@ -155,7 +155,7 @@ def test_balanced_batches_hold_all_classes_alike() -> None:
     x, y = made(500)
     items = Items(x, y)
     for balanced, share in ((False, y.float().mean().item()), (True, 0.5)):
-        drawing = Drawing(items, cut(items, 1, 0.2, 0), 50, balanced, 0)
+        drawing = FoldBatches(items, split_items(items, 1, 0.2, 0), 50, balanced, 0)
         batch = next(drawing.epoch(0, 2))
         assert batch.x.shape == (2, 50, 5)
         assert batch.y.float().mean().item() == pytest.approx(share, abs=0.02)
@@ -170,9 +170,9 @@ def test_balanced_batches_hold_all_classes_alike() -> None:
 
 @pytest.mark.filterwarnings("ignore:validation data has")
 def test_folds_beside_validation_data_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"validation data already\. Got folds=5"):
+    with pytest.raises(ValueError, match=r"validation data already.*Got folds=5"):
         quick(linear(), made(), made(seed=3), folds=5)
-    with pytest.raises(ValueError, match=r"validation data already\. Got folds=5"):
+    with pytest.raises(ValueError, match=r"validation data already.*Got folds=5"):
         quick(linear(), Squares(made()), folds=5)
 
 
@@ -189,7 +189,7 @@ def test_a_validation_loader_may_not_shuffle_by_itself() -> None:
 def test_very_many_validation_items_are_looked_at_at_random() -> None:
     target = (torch.arange(60_000) >= 55_000).long()  # sorted: the first 50,000 are of one class
     plan = SplitPlan(mg.metric("f1"), tune=True, batch=64, balanced=False, folds=None, share=0.2)
-    _, split = split_data(Items(*made()), Items(torch.zeros(60_000, 5), target), plan, 0)
+    split = split_data(Items(*made()), Items(torch.zeros(60_000, 5), target), plan, 0)
     assert split.validation.items.target.float().mean().item() == pytest.approx(1 / 12, rel=0.05)
 
 
@@ -197,7 +197,7 @@ def test_one_cut_has_every_class_on_both_sides() -> None:
     target = (torch.arange(101) >= 98).long()
     for share in (0.2, 0.9):
         for seed in range(5):
-            (fold,) = cut(Items(torch.zeros(101, 2), target), 1, share, seed)
+            (fold,) = split_items(Items(torch.zeros(101, 2), target), 1, share, seed)
             assert set(target[fold.valid].tolist()) == set(target[fold.train].tolist()) == {0, 1}
             assert len(fold.valid) + len(fold.train) == 101
 
@@ -207,7 +207,7 @@ def test_a_dataset_is_cut_class_by_class_and_few_positives_are_warned_of() -> No
     rare = (torch.arange(300) % 75 == 0).long()  # four
     with pytest.warns(
         UserWarning,
-        match="validation data has 1 items of its rarest class, on which choices are half",
+        match="validation data has 1 items of its rarest class, so choices made on it",
     ):
         found = quick(linear(), Squares((x, rare)), method="cross_entropy")
     assert found.validation.target.sum() == 1

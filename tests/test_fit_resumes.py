@@ -1,4 +1,4 @@
-"""mg.fit that is killed, stopped or short of disk goes on exactly, and only with what it began with."""
+"""mg.fit that was killed, stopped or short of disk continues exactly, if nothing changed."""
 
 from pathlib import Path
 from typing import Any
@@ -15,16 +15,17 @@ from tests.fitting import linear, made, quick, same
 
 def stop_after(monkeypatch: pytest.MonkeyPatch, looks: int, error: type[BaseException]) -> None:
     """Raises after so many looks at validation data."""
-    count, look = 0, trial_group.TrialGroup._look
+    count = 0
+    validate = trial_group.TrialGroup._validate
 
-    def counting(self: trial_group.TrialGroup, mean: Tensor) -> None:
+    def counting(self: trial_group.TrialGroup, losses: Tensor) -> None:
         nonlocal count
-        look(self, mean)
+        validate(self, losses)
         count += 1
         if count == looks:
             raise error
 
-    monkeypatch.setattr(trial_group.TrialGroup, "_look", counting)
+    monkeypatch.setattr(trial_group.TrialGroup, "_validate", counting)
 
 
 @pytest.mark.parametrize(
@@ -80,9 +81,9 @@ def test_a_full_disk_leaves_the_last_checkpoint(
 
 def test_a_folder_of_another_training_is_refused(tmp_path: Path) -> None:
     quick(linear(), made(), method="cross_entropy", folder=tmp_path, folds=1)
-    with pytest.raises(ValueError, match="epochs=4; this one has epochs=5"):
+    with pytest.raises(ValueError, match="epochs=4; this run has epochs=5"):
         quick(linear(), made(), method="cross_entropy", folder=tmp_path, folds=1, epochs=5)
-    with pytest.raises(ValueError, match="seed=0; this one has seed=1"):
+    with pytest.raises(ValueError, match="seed=0; this run has seed=1"):
         quick(linear(), made(), method="cross_entropy", folder=tmp_path, folds=1, seed=1)
 
 
@@ -108,8 +109,8 @@ def test_a_checkpoint_of_other_data_model_or_metric_is_refused(
     }
     quick(linear(), made(), **usual)
     options = {"model": linear(), "data": made(), **usual, **change()}
-    hint = "make the model anew" if name == "model" else ""
-    with pytest.raises(ValueError, match=f"is of a training with {name}=.*{hint}"):
+    hint = "create the model again" if name == "model" else ""
+    with pytest.raises(ValueError, match=f"written by a training run with {name}=.*{hint}"):
         quick(options.pop("model"), options.pop("data"), **options)
 
 
@@ -126,5 +127,5 @@ def test_randomness_of_the_user_is_left_alone() -> None:
 def test_a_checkpoint_of_another_loss_of_its_kind_is_refused(tmp_path: Path) -> None:
     options = {"folds": 1, "folder": tmp_path}
     quick(linear(), made(), method=mg.UniLoss("f1", slope=0.5), **options)
-    with pytest.raises(ValueError, match=r"slope.*0\.5.*; this one has .*slope.*30"):
+    with pytest.raises(ValueError, match=r"slope.*0\.5.*; this run has .*slope.*30"):
         quick(linear(), made(), method=mg.UniLoss("f1", slope=30.0), **options)

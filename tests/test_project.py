@@ -59,6 +59,10 @@ def relative(path: Path) -> str:
     return str(path.relative_to(SOURCE))
 
 
+def relative_to_root(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
 @pytest.mark.parametrize("path", MODULES, ids=relative)
 def test_imports_point_one_way(path: Path) -> None:
     layer = path.relative_to(SOURCE).parts[0].removesuffix(".py")
@@ -90,7 +94,9 @@ def test_no_file_is_longer_than_350_lines() -> None:
 
 def test_the_words_of_the_search_are_the_fields_own() -> None:
     old = re.compile(r"entrant|contender|tournament|\barena\b|\bheats?\b", re.IGNORECASE)
-    assert not [relative(path) for path in MODULES if old.search(path.read_text())]
+    stored = '"entrants"'  # a key of checkpoints, which unfinished runs have on disk
+    texts = {relative(path): path.read_text().replace(stored, "") for path in MODULES}
+    assert not [name for name, text in texts.items() if old.search(text)]
 
 
 def test_no_class_name_is_used_for_two_things() -> None:
@@ -125,7 +131,7 @@ def test_dir_lists_the_public_names_and_nothing_else() -> None:
     assert dir(mg) == sorted([*listed, "MetricClassifier", "MetricRanker"])
     assert all(getattr(mg, name) is not None for name in dir(mg))
     with pytest.raises(AttributeError, match="metricgrad has no 'nothing'"):
-        _ = mg.nothing  # pyright: ignore[reportAttributeAccessIssue]
+        _ = mg.nothing
 
 
 @pytest.mark.parametrize(
@@ -163,16 +169,17 @@ def test_code_in_documents_runs(path: Path) -> None:
             exec(compile(code, str(path), "exec"), namespace)
 
 
-def test_files_and_tables_of_the_paper_index_exist() -> None:
+@pytest.mark.parametrize(
+    "path", [ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))], ids=relative_to_root
+)
+def test_files_that_documents_name_exist(path: Path) -> None:
+    named = set(re.findall(r"`((?:[\w.]+/)+[a-z_]+\.(?:py|md|toml))`", path.read_text()))
+    roots = (ROOT, SOURCE)
+    assert not [name for name in named if not any((root / name).exists() for root in roots)]
+
+
+def test_tables_of_the_paper_index_exist() -> None:
     page = (ROOT / "docs" / "papers.md").read_text()
-    folders = {folder.name for folder in SOURCE.iterdir() if folder.is_dir()}
-    files = [
-        name
-        for name in re.findall(r"`([\w/]+\.py)`", page)
-        if name.split("/")[0] in folders | {"docs"}
-    ]
-    assert len(files) > 10
-    assert not [name for name in files if not ((SOURCE / name).exists() or (ROOT / name).exists())]
     assert named_tables(page) <= {
         path.stem for path in (ROOT / "benchmarks" / "tables").glob("*.toml")
     }

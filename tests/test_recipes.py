@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 from typer.testing import CliRunner
 
 import metricgrad as mg
@@ -57,7 +58,7 @@ def test_better_scores_have_a_lower_loss(name: str) -> None:
     truth = target.float() * 2 - 1
     if name == "accuracy":
         target = torch.arange(128) % 10
-        truth = torch.nn.functional.one_hot(target, 10).float() * 2
+        truth = F.one_hot(target, 10).float() * 2
     noise = torch.randn(truth.shape, generator=seeded())
     values = torch.stack(
         [loss(noise + quality * truth, target) for quality in (-1.0, 0.0, 1.0, 2.0, 4.0)]
@@ -221,27 +222,33 @@ def test_a_loss_beside_the_ordinary_one_is_their_weighted_sum(tmp_path: Path) ->
     with pytest.raises(
         TypeError, match=r"a surrogate, such as mg\.baselines\.Focal.*cross_entropy"
     ):
-        mg.with_ordinary(loss, ordinary=torch.nn.functional.cross_entropy)  # type: ignore[arg-type]
+        mg.with_ordinary(loss, ordinary=F.cross_entropy)  # type: ignore[arg-type]
 
 
 def _entropy(scores: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
     """torch's own, of scores `[items, C]`."""
-    return torch.nn.functional.cross_entropy(scores, target)
+    return F.cross_entropy(scores, target)
+
+
+def _ends(scores: torch.Tensor) -> torch.Tensor:
+    """Cross-entropy of the spans 2 to 4 and 5 to 5, by start and by end."""
+    start = _entropy(scores[..., 0], torch.tensor([2, 5]))
+    return start + _entropy(scores[..., 1], torch.tensor([4, 5]))
 
 
 ORDINARY: dict[str, tuple[Any, tuple[int, ...], torch.Tensor, Any]] = {
     "pixels": ("mean_iou", (2, 3, 4, 4), torch.randint(3, (2, 4, 4), generator=seeded()),
-               lambda s, y: torch.nn.functional.cross_entropy(s, y)),
+               lambda s, y: F.cross_entropy(s, y)),
     "grades": ("ndcg", (6,), torch.tensor([0, 2, 1, 0, 0, 2]),
-               lambda s, y: torch.nn.functional.binary_cross_entropy_with_logits(s, (y > 0).to(s.dtype))),
+               lambda s, y: F.cross_entropy(s, y.to(s.dtype).softmax(-1))),
     "labels": (mg.metric("f1", multilabel=True), (5, 3), torch.arange(15).reshape(5, 3) % 2,
-               lambda s, y: torch.nn.functional.binary_cross_entropy_with_logits(s, y.to(s.dtype))),
+               lambda s, y: F.binary_cross_entropy_with_logits(s, y.to(s.dtype))),
     "tokens": ("bleu", (2, 5, 7), torch.tensor([[1, 2, 3, -1, -1], [4, 5, 6, 1, -1]]),
                lambda s, y: _entropy(s[y >= 0], y[y >= 0])),
     "references": ("bleu", (1, 3, 7), torch.tensor([[[1, 2, 3], [4, 4, 4]]]),
                    lambda s, y: _entropy(s[0], y[0, 0])),
-    "spans": (mg.metric("span_f1", decode=mg.decode_spans), (2, 6, 2), torch.tensor([[2, 3, 4], [5, -1, -1]]),
-              lambda s, _: (_entropy(s[..., 0], torch.tensor([2, 5])) + _entropy(s[..., 1], torch.tensor([4, 5]))) / 2),
+    "spans": (mg.metric("span_f1", decode=mg.decode_spans), (2, 6, 2),
+              torch.tensor([[2, 3, 4], [5, -1, -1]]), lambda s, _: _ends(s) / 2),
 }  # fmt: skip
 
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import metricgrad as mg
-from metricgrad.cli.evidence import gather
+from metricgrad.studies.evidence import gather_evidence
 from tests.commands import QUICK, run, table, train
 
 
@@ -86,18 +86,21 @@ def test_losses_that_cannot_be_ranked_are_left_out_of_the_evidence() -> None:
         epochs=2,
         folds=1,
     )
-    assert "aligned_names" in gather(replace(found, score_sets=found.score_sets * 4), x, y)
+    assert gather_evidence(replace(found, score_sets=found.score_sets * 4), x, y).alignments
     one_class = [
         sets._replace(target=torch.zeros_like(sets.target)) for sets in found.score_sets * 4
     ]
-    assert "aligned_names" not in gather(replace(found, score_sets=one_class), x, y)
+    assert not gather_evidence(replace(found, score_sets=one_class), x, y).alignments
 
 
 def test_a_damaged_run_is_told_in_a_sentence(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{")
     (tmp_path / "result.json").write_text("{}")
     found = run("report", tmp_path)
-    assert (found.exit_code, "is no whole run" in found.output.replace("\n", " ")) == (2, True)
+    assert (found.exit_code, "is not a complete run" in found.output.replace("\n", " ")) == (
+        2,
+        True,
+    )
 
 
 def shown(path: Path) -> dict[str, Any]:

@@ -18,7 +18,7 @@ def test_a_second_start_shows_the_result_and_another_is_refused(data: Path, tmp_
     before = {path.name: path.read_bytes() for path in out.rglob("*.*")}
     second = train(data, "--out", out, "--method", "cross_entropy")
     assert second.exit_code == 0
-    assert "this run is there already" in second.output
+    assert "This run is finished already" in second.output
     other = train(data, "--out", out, "--method", "cross_entropy", "--metric", "mcc")
     assert other.exit_code == 2
     assert "has a run with metric = 'f1', and this one has 'mcc'" in other.output
@@ -32,7 +32,7 @@ def test_a_second_start_shows_the_result_and_another_is_refused(data: Path, tmp_
     (tmp_path / "mine" / "thesis.txt").write_text("years of work")
     foreign = train(data, "--out", tmp_path / "mine")
     assert foreign.exit_code == 2
-    assert "files in it that are no run" in foreign.output
+    assert "files that are not a metricgrad run" in foreign.output
 
 
 def test_a_configuration_of_another_program_is_left_alone(data: Path, tmp_path: Path) -> None:
@@ -44,15 +44,15 @@ def test_a_configuration_of_another_program_is_left_alone(data: Path, tmp_path: 
     table().to_csv(tmp_path.parent / "data.csv", index=False)
     found = train(tmp_path.parent / "data.csv", "--out", tmp_path, "--method", "cross_entropy")
     assert found.exit_code == 2
-    assert "files in it that are no run" in found.output
+    assert "files that are not a metricgrad run" in found.output
     assert {path.name: path.read_text() for path in tmp_path.iterdir()} == own
 
 
 HOLDER = """
 import sys, time
 from pathlib import Path
-from metricgrad.cli.folder import RunFolder
-folder = RunFolder(Path(sys.argv[1]), {})
+from metricgrad.studies import RunFolder, RunSettings
+folder = RunFolder(Path(sys.argv[1]), RunSettings())
 print("begun", flush=True)
 time.sleep(60)
 """
@@ -66,7 +66,7 @@ def test_two_starts_at_once_do_not_share_a_folder(data: Path, tmp_path: Path) ->
         found = train(data, "--out", tmp_path / "run", "--method", "cross_entropy")
         other.kill()
     assert found.exit_code == 2
-    assert "another process is at work in" in found.output.replace("\n", " ")
+    assert "another process is working in" in found.output.replace("\n", " ")
     assert (
         train(data, "--out", tmp_path / "run", "--method", "cross_entropy").exit_code == 0
     )  # its lock went with it
@@ -122,7 +122,7 @@ def test_a_refused_command_does_not_block_its_folder(data: Path, tmp_path: Path)
     assert run(*options, "--method", "cross_entropy").exit_code == 0
     (tmp_path / "file").write_text("")
     taken = run("train", data, "--target", "label", "--out", tmp_path / "file")
-    assert (taken.exit_code, "is a file; name a folder" in taken.output.replace("\n", " ")) == (
+    assert (taken.exit_code, "is a file; pass a folder" in taken.output.replace("\n", " ")) == (
         2,
         True,
     )

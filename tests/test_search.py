@@ -1,242 +1,285 @@
-"""The search behind mg.fit: how the metric judges, what luck would give, and who replaces cross-entropy."""
+"""The search behind mg.fit: rounds of trials, and what replaces cross-entropy."""
 
+import math
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
-from sklearn.metrics import average_precision_score, f1_score
 from torch import Tensor
 
 import metricgrad as mg
-from metricgrad.training import search, trial_group
-from metricgrad.training.candidates import RATES, candidates_of
-from metricgrad.training.data import Items
-from metricgrad.training.split import SplitPlan, split_data
-from metricgrad.training.trials import TrialSettings
-from metricgrad.training.validation import Validation, ValidationItems
-from tests.fitting import linear, made, quick, same
-from tests.trainings import seeded
+from metricgrad.training import search
+from metricgrad.training.candidates import RATES, Candidate, candidates_of, challengers
+from metricgrad.training.joint_trials import JointTrialGroup
+from metricgrad.training.search import Search, decide, successive_halving
+from metricgrad.training.split import Split
+from metricgrad.training.trials import PlannedTrial, Trial, TrialSettings
+from metricgrad.training.validation import Validation
+from tests.fitting import linear
+from tests.searches import MadeUp, made_up, split_of, trial_of
 
-# -----------------------------------------------------------------------------------------------------
-# the validation
-
-
-def judged(metric: Any, number: int = 300, folds: int = 3) -> tuple[Validation, Tensor, Tensor]:
-    target = (torch.rand(folds, number, generator=seeded()) < 0.3).long()
-    scores = torch.randn(folds, number, generator=seeded(1)) + target
-    live = torch.ones(folds, number, dtype=torch.bool)
-    live[0, -7:] = False
-    return Validation(mg.metric(metric), ValidationItems(target, live)), scores, target
+# ---------------------------------------------------------------------------
+# rounds of trials
 
 
-def test_decisions_are_pooled_and_orders_are_averaged() -> None:
-    validation, scores, target = judged("f1")
-    value, threshold = validation.look(scores)
-    live = validation.items.live
-    assert threshold is not None
-    assert value == pytest.approx(f1_score(target[live], scores[live] > threshold))
-    validation, scores, target = judged("average_precision")
-    value, threshold = validation.look(scores)
-    each = [average_precision_score(target[k][live[k]], scores[k][live[k]]) for k in range(3)]
-    assert threshold is None
-    assert value == pytest.approx(sum(each) / 3, abs=1e-5)
-    perfect = torch.tensor(
-        [[4.0, 3, 2, 1], [0.4, 0.3, 0.2, 0.1]]
-    )  # of two models, each with a scale of its own
-    seen = ValidationItems(
-        torch.tensor([[1, 1, 0, 0], [1, 1, 0, 0]]), torch.ones(2, 4, dtype=torch.bool)
-    )
-    assert Validation(mg.metric("recall_at_k", k=2), seen).look(perfect).value == 1
+def slope(planned: PlannedTrial) -> float:
+    return planned.candidate.options["slope"]
 
 
-def test_luck_is_a_standard_error_for_one_challenger_and_more_for_many() -> None:
-    """Two models that differ in whether items are right: the standard error of the difference is known."""
-    validation, _, target = judged("accuracy", 2000, 1)
-    right = torch.where(torch.rand(6, 1, 2000, generator=seeded(2)) < 0.8, 1, -1)
-    scores = list((2 * target - 1) * right.float())
-    zero = torch.zeros(())
-    pair = [(each > 0).long() == target for each in scores[:2]]
-    exact = (pair[1].double() - pair[0].double())[
-        validation.items.live
-    ].std() / validation.items.live.sum() ** 0.5
-    one = validation.luck(scores[:2], [zero, zero], seeded())
-    many = validation.luck(scores, [zero] * 6, seeded())
-    assert one == pytest.approx(exact.item(), rel=0.25)
-    assert many > 1.3 * one
+def test_rounds_are_a_quarter_half_and_all_of_the_epochs() -> None:
+    found = made_up()
+    successive_halving(found, "challengers", [Candidate("focal") for _ in range(9)], list(RATES))
+    assert sorted({epochs for _, _, epochs, _ in found.asked}) == [5, 10, 20]
 
 
-# ---------------------------------------------------------------------------------------------------
-# the search
+@pytest.mark.parametrize(
+    ("epochs", "rounds"),
+    [(100, [25, 50, 100]), (20, [5, 10, 20]), (10, [4, 5, 10]), (4, [4, 4, 4]), (2, [2, 2, 2])],
+)
+def test_no_round_is_shorter_than_four_epochs(epochs: int, rounds: list[int]) -> None:
+    assert [search._round_epochs(number, 9, epochs) for number in range(3)] == rounds
 
 
-def test_cross_entropy_that_wins_is_the_one_that_is_asked_for() -> None:
-    """On labels that no loss can do better on, auto ends where training on cross-entropy ends, bit by bit."""
-    x = torch.randn(300, 5, generator=seeded())
-    y = (torch.rand(300, generator=seeded(1)) < 0.3).long()
-    auto, plain = (
-        quick(linear(), (x, y), metric="auc", method=method, rate=None)
-        for method in ("auto", "cross_entropy")
-    )
-    assert auto.decision.winner is auto.decision.ordinary
-    assert "cross-entropy is as good here" in auto.verdict()
-    assert same(auto, plain)
-    assert auto.value == plain.value
+def test_two_trials_need_no_choice() -> None:
+    assert [search._round_epochs(number, 2, 20) for number in range(3)] == [None, None, 20]
+    assert [search._round_epochs(number, 3, 20) for number in range(3)] == [5, 10, 20]
 
 
-def random_labels(seed: int) -> tuple[Tensor, Tensor]:
-    labels = (torch.rand(400, generator=seeded(100 + seed)) < 0.2).long()
-    return torch.randn(400, 5, generator=seeded(seed)), labels
-
-
-@pytest.mark.parametrize("seed", range(5))
-def test_random_labels_show_no_gain(seed: int) -> None:
-    found = quick(linear(), random_labels(seed), metric="average_precision", seed=seed)
-    assert found.decision.winner is found.decision.ordinary
-
-
-def test_random_labels_show_no_gain_on_validation_data_that_was_passed() -> None:
-    """There is no second meeting; the best of forty trainings is lucky, and must not count."""
-    wins = 0
-    for seed in range(12):
-        valid, options = (
-            random_labels(1000 + seed),
-            {"metric": "average_precision", "rate": None, "seed": seed},
-        )
-        found = quick(linear(), random_labels(seed), valid, **options)
-        wins += found.decision.winner is found.decision.challenger
-    assert wins == 0  # by the rule for two meetings it would be two of these
-
-
-def ring() -> tuple[Tensor, Tensor]:
-    """Positives on two sides, which a linear model can only have one of: cross-entropy gives up, F1 does not."""
-    x = torch.randn(3000, 2, generator=seeded())
-    return x, (
-        (x[:, 0] > 1.2) | ((x[:, 0] < -1.5) & (torch.rand(3000, generator=seeded(1)) < 0.8))
-    ).long()
-
-
-def test_a_real_gain_is_taken() -> None:
-    x, y = ring()
-    found = quick(linear(features=2), (x, y), rate=0.1, epochs=8)
-    assert found.decision.gain > found.decision.luck
-    assert found.decision.winner is found.decision.challenger
-    assert "is better" in found.verdict()
-    plain = quick(linear(features=2), (x, y), method="cross_entropy", rate=0.1, epochs=8)
-    loser = found.finalists["cross_entropy"]
-    for one, other in zip(loser.model.parameters(), plain.model.parameters(), strict=True):
-        assert torch.equal(one, other)
-    assert loser.threshold is not None
-    assert plain.threshold is not None
-    assert torch.equal(loser.threshold, plain.threshold)
-
-
-def test_a_budget_shortens_the_training() -> None:
-    found = quick(linear(), made(), budget=1.5, epochs=200)
-    assert max(trial.epochs for trial in found.trials) < 200
-    assert found.seconds < 15
-
-
-def test_patience_ends_a_training_that_gets_no_better() -> None:
-    found = quick(linear(), made(), method="cross_entropy", epochs=60, patience=3, folds=1)
-    curve = found.decision.winner.curve
-    assert curve[:, 1].isnan().any()
-    assert found.decision.winner.epoch + 3 == int((~curve[:, 1].isnan()).sum())
-
-
-def test_a_training_that_diverges_leaves_the_others_alone() -> None:
-    x, y = made()
-    found = mg.fit(
-        linear(),
-        (1e18 * x, y),
-        metric="f1",
-        method="cross_entropy",
-        epochs=3,
-        progress=False,
-        clip=None,
-        folds=1,
-    )
-    assert found.value > 0.2
-
-
-def test_memory_joins_small_batches() -> None:
-    plain, remembered = (
-        quick(linear(), made(), method="smooth_ap", batch=16, memory=size) for size in (0, 128)
-    )
-    assert remembered.value > 0.7
-    assert not same(plain, remembered)
-
-
-def test_a_budget_too_short_for_challengers_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(search.Search, "late", lambda *_: True)
-    found = quick(linear(), made(), folds=1)
-    assert found.decision.challenger is None
-    assert "no time for a challenger" in found.verdict()
-    assert "challenger" not in quick(linear(), made(), method="cross_entropy", folds=1).verdict()
-
-
-def test_time_that_runs_out_after_the_first_round_leaves_its_challengers(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize(("candidates", "kept"), [(1, 2), (6, 2), (7, 3), (8, 3), (9, 3), (10, 4)])
+def test_the_best_third_continue_with_two_rates_and_then_two_with_one(
+    candidates: int, kept: int
 ) -> None:
-    monkeypatch.setattr(search.Search, "late", lambda _, share: share > 0.5)
-    found = quick(linear(), made(), folds=1, epochs=8)
-    assert found.decision.challenger is not None
-    assert {
-        trial.epochs for trial in found.trials if trial.candidate.method != "cross_entropy"
-    } == {4}
+    assert search._promotion(candidates, 0) == (kept, 2)
+    assert search._promotion(candidates, 1) == (2, 1)
 
 
-def search_of(x: Tensor, y: Tensor) -> search.Search:
-    plan = SplitPlan(mg.metric("f1"), tune=True, batch=64, balanced=False, folds=1, share=0.2)
-    _, split = split_data(Items(x, y), None, plan, 0)
-    return search.Search(linear(), split, TrialSettings(), 20)
+def test_the_best_candidates_continue_with_their_best_rates() -> None:
+    """Slope 8 is best at 0.03, slope 2 at 0.1; the others fall behind."""
+    worth = {0.5: 0.1, 2.0: 0.5, 8.0: 0.6, 30.0: 0.2}
+    best_rate = {0.5: 0.1, 2.0: 0.1, 8.0: 0.03, 30.0: 0.003}
+
+    def valued(planned: PlannedTrial, epochs: int) -> float:
+        off = abs(math.log10(planned.rate / best_rate[slope(planned)]))
+        return worth[slope(planned)] - 0.01 * off + 0.0001 * epochs
+
+    found = made_up(valued)
+    tried = [Candidate("uniloss", {"slope": each}) for each in worth]
+    trials = successive_halving(found, "challengers", tried, list(RATES))
+    rounds = [
+        sorted((slope(each), each.rate) for _, planned, epochs, _ in found.asked if epochs == length
+               for each in planned)
+        for length in (5, 10, 20)
+    ]  # fmt: skip
+    assert len(rounds[0]) == 16
+    assert rounds[1] == [(2.0, 0.03), (2.0, 0.1), (8.0, 0.01), (8.0, 0.03)]
+    assert rounds[2] == [(2.0, 0.1), (8.0, 0.03)]
+    assert len(trials) == 22
+    assert (trials[0].rate, trials[0].epochs) == (0.03, 20)
+    values = [trial.value for trial in trials]
+    assert values == sorted(values, reverse=True, key=lambda value: value or 0.0)
 
 
-def test_a_budget_counts_the_trials_of_a_group() -> None:
-    """Sixteen trials take longer than the four that are timed."""
-    x, y = made()
-    groups = search.schedule(
-        search_of(x, y), candidates_of("uniloss", mg.metric("f1")), list(RATES), 20
-    )
-    assert groups[0] == (16, 5)  # four slopes from scratch, with four rates each
-    assert sum(length for _, length in groups) < sum(
-        planned / 4 * length for planned, length in groups
-    )
+def test_a_short_trial_can_be_the_best() -> None:
+    found = made_up(lambda planned, epochs: planned.rate / epochs)
+    trials = successive_halving(found, "challengers", [Candidate("focal")], list(RATES))
+    assert (trials[0].rate, trials[0].epochs) == (0.1, 5)
 
 
-# ------------------------------------------------------------------------------------------ the
-# second meeting
+def test_lower_values_come_first_where_lower_is_better() -> None:
+    found = made_up(metric="error_rate")
+    trials = successive_halving(found, "challengers", [Candidate("focal")], list(RATES))
+    assert trials[0].rate == 0.003
+    _, last, epochs, _ = found.asked[-1]
+    assert epochs == 20
+    assert last[0].rate == 0.003
 
 
-def test_patience_does_not_decide_the_second_meeting() -> None:
-    """There the epoch is known, and nothing is looked at before it."""
-    found = quick(linear(features=2), ring(), epochs=12, patience=3)
-    assert found.decision.again
-    assert found.decision.winner is found.decision.challenger
+def test_trials_that_diverged_are_left_out() -> None:
+    found = made_up(lambda planned, _: None if planned.rate > 0.01 else planned.rate)
+    trials = successive_halving(found, "challengers", [Candidate("focal")], list(RATES))
+    assert {trial.rate for trial in trials} == {0.003, 0.01}
+    nothing = made_up(lambda *_: None)
+    assert successive_halving(nothing, "challengers", [Candidate("focal")], list(RATES)) == []
+    assert len(nothing.asked) == 1  # no second round
 
 
-def test_ctrl_c_in_the_second_meeting_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    whole, train = search.Search.run, trial_group.TrialGroup._train
-
-    def pressed(_: trial_group.TrialGroup) -> Tensor:
-        trial_group.TrialGroup._train = train
-        raise KeyboardInterrupt
-
-    def interrupted(self: search.Search, name: str, *arguments: Any) -> Any:
-        if name == "again-0":
-            monkeypatch.setattr(trial_group.TrialGroup, "_train", pressed)
-        return whole(self, name, *arguments)
-
-    monkeypatch.setattr(search.Search, "run", interrupted)
-    found = quick(linear(features=2), ring(), epochs=8)
-    assert found.stopped
-    assert found.decision.winner is found.decision.ordinary
-    assert "may be better, which no second meeting on other cuts has shown" in found.verdict()
+def test_names_of_checkpoints_tell_round_and_group() -> None:
+    found = made_up()
+    tried = [*candidates_of("uniloss"), Candidate("soft_f_beta")]
+    successive_halving(found, "challengers", tried, list(RATES))
+    names = [name for name, *_ in found.asked]
+    assert names[:3] == ["challengers-0-0", "challengers-0-1", "challengers-0-2"]
+    assert len(names) == len(set(names))
+    assert {name.split("-")[1] for name in names} == {"0", "1", "2"}
 
 
-def test_ctrl_c_while_a_budget_is_made_out_stops(monkeypatch: pytest.MonkeyPatch) -> None:
-    def pressed(_: trial_group.TrialGroup) -> Tensor:
-        raise KeyboardInterrupt
+def test_slopes_share_a_group_and_other_settings_do_not() -> None:
+    found = made_up()
+    planned = [PlannedTrial(each, rate) for each in challengers(mg.metric("f1")) for rate in RATES]
+    sizes = [
+        (str(group[0].candidate.method), group[0].candidate.warm_start, len(group))
+        for group in found.groups(planned)
+    ]
+    assert sizes == [("uniloss", False, 16), ("uniloss", True, 8), ("soft_f_beta", False, 4)]
 
-    monkeypatch.setattr(trial_group.TrialGroup, "_train", pressed)
+
+@pytest.mark.parametrize(("folds", "size"), [(1, 128), (2, 64), (5, 25), (50, 2)])
+def test_at_most_128_models_are_trained_together(folds: int, size: int) -> None:
+    alike = Candidate("focal")
+    found = made_up(folds=folds)
+    groups = found.groups([PlannedTrial(alike, 0.1)] * (size + 1))
+    assert [len(group) for group in groups] == [size, 1]
+
+
+def test_bilevel_losses_are_trained_along(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("metricgrad.training.joint_trials._UNIVERSAL_STEPS", 2)
+    found = made_up()
+    assert isinstance(found.group([PlannedTrial(Candidate("bilevel"), 0.1)], 4), JointTrialGroup)
+    plain = found.group([PlannedTrial(Candidate("focal"), 0.1)], 4)
+    assert not isinstance(plain, JointTrialGroup)
+    assert plain.epochs == 4
+
+
+def test_a_search_keeps_its_trials_and_their_checkpoints(tmp_path: Any) -> None:
+    found = Search(linear(), split_of(), TrialSettings(), 20, tmp_path)
+    trials = found.run("some", [PlannedTrial(Candidate("focal"), 0.1)], 2, only=1)
+    assert found.trials == trials
+    assert trials[0].epoch == 1
+    assert [path.name for path in tmp_path.iterdir()] == ["some.safetensors"]
+    assert not found.stopped
+
+
+# ---------------------------------------------------------------------------
+# the decision
+
+
+def trials_of(*values: float) -> list[Trial]:
+    return [trial_of(PlannedTrial(Candidate("focal"), 0.1), each) for each in values]
+
+
+@pytest.fixture
+def lucks(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, float, int]]:
+    """What luck is asked about: how many are compared, at which quantile; it is always 0.1."""
+    asked: list[tuple[int, float, int]] = []
+
+    def luck(
+        _: Validation,
+        scores: Sequence[Tensor],
+        thresholds: Sequence[Tensor | None],
+        generator: torch.Generator,
+        quantile: float,
+    ) -> float:
+        assert len(scores) == len(thresholds)
+        asked.append((len(scores), quantile, generator.initial_seed()))
+        return 0.1
+
+    monkeypatch.setattr(Validation, "luck", luck)
+    return asked
+
+
+def test_a_gain_must_exceed_luck(lucks: list[tuple[int, float, int]]) -> None:
+    (usual,) = trials_of(0.5)
+    for value, wins in ((0.7, True), (0.59, False), (0.4, False)):
+        best, *others = trials_of(value, *[0.3] * 20)
+        decision = decide(made_up(), [usual], [best, *others], None)
+        assert decision.winner is (best if wins else usual)
+        assert decision.ordinary is usual
+        assert decision.challenger is best
+        assert decision.gain == pytest.approx(value - 0.5)
+        assert decision.luck == 0.1
+        assert not decision.again
+    # Without a second comparison: the luckiest of twelve challengers, in one of twenty cases.
+    assert lucks == [(13, 0.95, 0)] * 3
+
+
+def test_a_gain_that_equals_luck_is_not_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Validation, "luck", lambda *_: 0.25)
+    (usual,), (best,) = trials_of(0.5), trials_of(0.75)
+    assert decide(made_up(), [usual], [best], None).winner is usual
+
+
+def test_a_gain_is_one_where_lower_is_better(lucks: list[tuple[int, float, int]]) -> None:
+    (usual,), (best,) = trials_of(0.5), trials_of(0.3)
+    decision = decide(made_up(metric="error_rate"), [usual], [best], None)
+    assert decision.winner is best
+    assert decision.gain == pytest.approx(0.2)
+
+
+@pytest.mark.parametrize(("second", "wins"), [(0.65, True), (0.55, False)])
+def test_a_gain_must_be_shown_again_on_other_splits(
+    second: float, wins: bool, lucks: list[tuple[int, float, int]]
+) -> None:
+    usual = trial_of(PlannedTrial(Candidate("cross_entropy"), 0.01), 0.5, epochs=20, epoch=7)
+    best = trial_of(PlannedTrial(Candidate("focal"), 0.1), 0.7, epochs=10, epoch=3)
+    found = made_up(lambda planned, _: 0.5 if planned.rate == 0.01 else second)
+    found.settings = replace(found.settings, seed=9)
+    others = split_of(folds=2)
+    splits: list[Split] = []
+    run = MadeUp.run
+
+    def watching(self: MadeUp, *arguments: Any) -> list[Trial]:
+        splits.append(self.split)
+        return run(self, *arguments)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(MadeUp, "run", watching)
+        decision = decide(found, [usual], [best, *trials_of(0.6, 0.6)], others)
+    assert decision.again
+    assert decision.gain == pytest.approx(second - 0.5)
+    assert decision.winner is (best if wins else usual)
+    assert decision.challenger is best
+    # Both are trained as they were chosen, up to the epoch they were chosen at, on the new splits.
+    assert [
+        (name, planned[0].rate, epochs, only) for name, planned, epochs, only in found.asked
+    ] == [
+        ("again-0", 0.01, 20, 7),
+        ("again-1", 0.1, 10, 3),
+    ]
+    assert all(each is others for each in splits)
+    assert found.trials == []
+    # The better of two challengers, then one; at one standard error.
+    assert lucks == [(3, 0.8413, 9), (2, 0.8413, 9)]
+
+
+def test_there_is_no_second_comparison_without_a_gain(
+    lucks: list[tuple[int, float, int]],
+) -> None:
+    (usual,), (best,) = trials_of(0.5), trials_of(0.55)
+    found = made_up()
+    decision = decide(found, [usual], [best], split_of())
+    assert decision.winner is usual
+    assert not decision.again
+    assert found.asked == []
+
+
+def test_a_second_comparison_that_fails_leaves_the_ordinary_loss(
+    lucks: list[tuple[int, float, int]],
+) -> None:
+    (usual,), (best,) = trials_of(0.5), trials_of(0.7)
+    decision = decide(made_up(lambda *_: None), [usual], [best], split_of())
+    assert decision.winner is usual
+    assert decision.gain > decision.luck
+    assert not decision.again
+    stopped = made_up()
+    stopped.stopped = True
+    decision = decide(stopped, [usual], [best], split_of())
+    assert decision.winner is best  # there is no time to compare again
+    assert stopped.asked == []
+
+
+def test_one_side_alone_wins() -> None:
+    trials = trials_of(0.5, 0.4)
+    plain = decide(made_up(), trials, [], None)
+    assert plain.winner is plain.ordinary is trials[0]
+    assert plain.challenger is None
+    other = decide(made_up(), [], trials, None)
+    assert other.winner is other.challenger is trials[0]
+    assert other.ordinary is None
+    with pytest.raises(RuntimeError, match="every training diverged; pass a lower rate"):
+        decide(made_up(), [], [], None)
+    stopped = made_up()
+    stopped.stopped = True
     with pytest.raises(KeyboardInterrupt):
-        quick(linear(), made(), budget=100.0)
+        decide(stopped, [], [], None)

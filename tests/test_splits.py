@@ -1,4 +1,4 @@
-"""How commands cut a table into training and test data, and that a cut copies nothing."""
+"""How a table is split into training and test rows, and that a split copies nothing."""
 
 import numpy as np
 import pandas as pd
@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from metricgrad.cli.parts import cut
+from metricgrad.studies.splits import stratified_split
 
 
 def table(counts: list[int]) -> tuple[pd.DataFrame, pd.Series]:
@@ -26,7 +26,7 @@ def test_every_class_is_in_both_parts_at_its_share(
     counts: list[int], share: float, seed: int
 ) -> None:
     x, y = table(counts)
-    train, test = cut(x, y, share, seed)
+    train, test = stratified_split(x, y, share, seed)
     assert train.rows is not None
     assert test.rows is not None
     assert sorted([*train.rows, *test.rows]) == list(range(len(y)))
@@ -36,9 +36,9 @@ def test_every_class_is_in_both_parts_at_its_share(
         assert abs(held - share * count) <= 1
 
 
-def test_a_cut_follows_its_seed_and_keeps_the_order_of_the_file() -> None:
+def test_a_split_follows_its_seed_and_keeps_the_order_of_the_file() -> None:
     x, y = table([50, 20])
-    first, again, other = (cut(x, y, 0.25, seed)[1] for seed in (3, 3, 4))
+    first, again, other = (stratified_split(x, y, 0.25, seed)[1] for seed in (3, 3, 4))
     assert first.rows is not None
     assert again.rows is not None
     assert other.rows is not None
@@ -55,4 +55,4 @@ def test_a_class_of_one_row_is_refused() -> None:
     with pytest.raises(
         ValueError, match=r"class 'b' of column 'target' is in 1 rows only.*leave it out, or pass"
     ):
-        cut(*table([5, 1]), 0.25, 0)
+        stratified_split(*table([5, 1]), 0.25, 0)

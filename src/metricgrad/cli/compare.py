@@ -1,7 +1,6 @@
 """`metricgrad compare`: several losses on one table and metric, over repeated splits."""
 
 import json
-import statistics
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -47,7 +46,7 @@ def compare(
     ] = None,
     as_json: options.JsonOption = False,
 ) -> None:
-    """Compare losses with tuned cross-entropy on repeated splits, and say what is significant."""
+    """Compare losses with tuned cross-entropy, over repeated splits."""
     from metricgrad import report, studies
 
     with plain_errors("Stopped; the same command continues from here."):
@@ -76,6 +75,8 @@ def compare(
 
 def _show(result: "ComparisonResult", page: Path) -> None:
     """Prints every method's mean, and its difference from cross-entropy."""
+    from statistics import fmean, stdev
+
     from rich import box
     from rich.console import Console
     from rich.table import Table
@@ -85,7 +86,7 @@ def _show(result: "ComparisonResult", page: Path) -> None:
     for column in ("trained on", result.metric, "spread", "gain", "±", "p", ""):
         table.add_column(column, justify="left" if column in ("trained on", "") else "right")
     for name, values in result.values.items():
-        cells = [name, f"{statistics.fmean(values):.4f}", f"{statistics.stdev(values):.4f}"]
+        cells = [name, f"{fmean(values):.4f}", f"{stdev(values):.4f}"]
         found = result.differences.get(name)
         if found is not None:
             verdict = "better" if found.mean > 0 else "worse"

@@ -55,7 +55,10 @@ def learn(
         bool, typer.Option("--json", help="Print the card as JSON, without a table or progress.")
     ] = False,
 ) -> None:
-    """Learn a loss by rank correlation with a metric (ReLoss); `mg.load_surrogate` reads it."""
+    """Learn a loss by rank correlation with a metric (ReLoss).
+
+    `mg.load_surrogate` reads the file.
+    """
     from metricgrad.storage import write_json
     from metricgrad.training.recipes import as_shipped, read_scores, teach
 

@@ -41,7 +41,10 @@ def list_metrics(
         bool, typer.Option("--json", help="Print the same facts, and all options, as JSON.")
     ] = False,
 ) -> None:
-    """List every metric: family, range, direction, what ties do, and what it is tested against."""
+    """List every metric, or describe one in full.
+
+    The table has each metric's family, range, direction, tie rule and reference.
+    """
     from metricgrad.metrics import metric, metric_names
 
     with plain_errors():

@@ -43,7 +43,7 @@ def train(
     ] = None,
     as_json: options.JsonOption = False,
 ) -> None:
-    """Train a model for a metric, and say whether that beats training on cross-entropy."""
+    """Train a model for a metric, and compare it with cross-entropy."""
     from metricgrad import report, studies
 
     with plain_errors("Stopped before there was a result; the same command continues from here."):

@@ -16,7 +16,7 @@ def write_report(
         bool, typer.Option("--json", help="Print the paths of page and figures as JSON.")
     ] = False,
 ) -> None:
-    """Write the report of a finished run: one HTML page, and its figures as PNG files."""
+    """Write the report of a finished run, a page with its figures."""
     from metricgrad import report
 
     with plain_errors():

@@ -6,9 +6,6 @@ the loss, its settings, the learning rate, the epoch, the threshold. Test data h
 measure the result on data that `fit` never saw.
 """
 
-import copy
-import json
-import math
 import time
 from collections.abc import Mapping
 from dataclasses import replace
@@ -23,54 +20,29 @@ from metricgrad.metrics import metric as to_metric
 from metricgrad.metrics.checks import shape, whole
 from metricgrad.metrics.registry import metric_config
 from metricgrad.progress import progress as to_progress
-from metricgrad.storage import write_json
 from metricgrad.surrogates import Surrogate
 from metricgrad.surrogates.score_sets import ScoreSets
 from metricgrad.surrogates.wrappers import WithMemory
 from metricgrad.training.algorithm import modes_kept
+from metricgrad.training.budget import affordable_epochs
 from metricgrad.training.candidates import (
     RATES,
-    Candidate,
     candidates_of,
     challengers,
     fitting,
     ordinary_candidate,
 )
-from metricgrad.training.data import (
-    FoldBatches,
-    Items,
-    Loader,
-    fingerprint,
-    one_class_each,
-    to_data,
-)
-from metricgrad.training.search import (
-    Decision,
-    Search,
-    decide,
-    schedule,
-    successive_halving,
-)
-from metricgrad.training.split import (
-    Split,
-    SplitPlan,
-    ValidationData,
-    everything,
-    split_data,
-    split_dataset,
-    validation_items,
-)
-from metricgrad.training.trained import Fit, Trained
-from metricgrad.training.trials import PlannedTrial, Trial, TrialSettings
+from metricgrad.training.data import Items, Loader, fingerprint, one_class_each, to_data
+from metricgrad.training.final import train_finalists
+from metricgrad.training.search import Search, decide, schedule, successive_halving
+from metricgrad.training.split import SplitPlan, split_data, split_dataset
+from metricgrad.training.trained import Fit
+from metricgrad.training.trials import Trial, TrialSettings
 from metricgrad.training.validation import ValidationItems
 
 _SETS = 512  # score sets that are kept,
 _SET = 128  # and the items of each
-_SHORTEST = 4  # epochs of a training that a budget shortens
 _TRIED = 64  # items that show what a model's scores and the targets look like
-_ATTEMPTS = 3  # trainings on everything, until one is as good as its folds
-_AFTER = 4  # trainings of one model after the search: two compared again, two on everything
-_SLOWER = 1.3  # most losses take a little longer than cross-entropy
 
 
 def fit(
@@ -186,8 +158,12 @@ def fit(
     settings = TrialSettings(seed, decay, clip, memory, patience, must_match)
     search = Search(model, split, settings, epochs, checkpoints, budget)
     if budget is not None:
-        search.epochs = _affordable(search, sides, rates, budget)
-    total = sum(length for _, length in _schedule(search, sides, rates, search.epochs))
+        search.epochs = affordable_epochs(search, list(sides.values()), rates, budget)
+    total = sum(
+        length
+        for candidates in sides.values()
+        for _, length in schedule(search, candidates, rates, search.epochs)
+    )
     with to_progress(f"training for {chosen.name}", total, progress) as search.tell:
         found = {
             name: successive_halving(search, name, candidates, rates)
@@ -201,7 +177,7 @@ def fit(
         decision = decide(search, found.get("ordinary", []), found.get("challengers", []), others)
 
     # Train on everything, and tell the story.
-    finalists = _finalists(search, decision, trained, plan)
+    finalists = train_finalists(search, decision, trained, plan)
     score_sets = _score_sets(search.trials, split.validation.items, seed)
     for trial in search.trials:
         if trial not in (decision.ordinary, decision.challenger):
@@ -284,104 +260,6 @@ def _example(model: nn.Module, trained: Items | Loader, metric: Metric) -> tuple
             + ("" if batch.x.is_floating_point() else hint)
         ) from error
     return metric.item_scores(scores, batch.y), batch.y
-
-
-def _schedule(
-    search: Search, sides: Mapping[str, list[Candidate]], rates: list[float], epochs: int
-) -> list[tuple[int, int]]:
-    """The trials and the epochs of every group of both sides."""
-    return [
-        group
-        for candidates in sides.values()
-        for group in schedule(search, candidates, rates, epochs)
-    ]
-
-
-def _affordable(
-    search: Search, sides: Mapping[str, list[Candidate]], rates: list[float], budget: float
-) -> int:
-    """The epochs with which all trials fit into a budget; from a file, if the run is resumed."""
-    path = None if search.folder is None else search.folder / "epochs.json"
-    if path is not None and path.exists():
-        return json.loads(path.read_text())
-    each = _SLOWER * _timed(search, len(rates))
-
-    def seconds(epochs: int) -> float:
-        # Groups of more trials than were timed take longer in proportion. What follows the search
-        # trains single models, which takes about half as long.
-        groups = _schedule(search, sides, rates, epochs)
-        steps = sum(max(1.0, trials / len(rates)) * length for trials, length in groups)
-        return each * (steps + 0.5 * _AFTER * epochs)
-
-    epochs = search.epochs
-    while epochs > _SHORTEST and seconds(epochs) >= budget:
-        epochs -= 1
-    if path is not None:
-        write_json(path, epochs)
-    return epochs
-
-
-def _timed(search: Search, trials: int) -> float:
-    """The seconds of one epoch of the ordinary loss with so many trials."""
-    validation = search.split.validation
-    usual = ordinary_candidate(validation.metric, validation.sets)
-    timed = replace(search, folder=None, trials=[])
-    start = time.monotonic()
-    timed.run("timed", [PlannedTrial(usual, RATES[0])] * trials, 1)
-    if timed.stopped:
-        raise KeyboardInterrupt  # there is nothing to keep yet
-    return time.monotonic() - start
-
-
-def _finalists(
-    search: Search, decision: Decision, trained: Items | Loader, plan: SplitPlan
-) -> dict[str, Trained]:
-    """The models that were compared at the end; the winner's is the user's own."""
-    found: dict[str, Trained] = {}
-    for name, trial in (("cross_entropy", decision.ordinary), ("challenger", decision.challenger)):
-        if trial is not None:
-            own = search.model if trial is decision.winner else copy.deepcopy(search.model)
-            own.load_state_dict(_final_state(search, trained, trial, plan))
-            found[name] = Trained(model=own.eval(), metric=plan.metric, threshold=trial.threshold)
-    return found
-
-
-def _final_state(
-    search: Search, items: Items | Loader, trial: Trial, plan: SplitPlan
-) -> dict[str, Tensor]:
-    """A trial's model; after cross-validation, trained on all items up to the trial's best epoch.
-
-    A short training on few items may fail because of an unlucky order of batches. A model that does
-    worse on the items it was trained on than the models of the folds did on items they had never
-    seen has failed, and is trained again with another order.
-    """
-    if len(search.split.folds) == 1:
-        return trial.state
-    assert isinstance(items, Items)
-    assert trial.value is not None
-    folds = everything(items)
-    data = ValidationData(items, folds[0].train.unsqueeze(0))
-    validation = replace(search.split.validation, items=validation_items(data))
-    best = -math.inf
-    state: dict[str, Tensor] = {}
-    for attempt in range(_ATTEMPTS):
-        seed = search.settings.seed + attempt
-        batches = FoldBatches(items, folds, plan.batch, plan.balanced, seed)
-        again = replace(
-            search,
-            split=Split(folds, batches, data, validation),
-            settings=replace(search.settings, seed=seed),
-        )
-        group = again.group([PlannedTrial(trial.candidate, trial.rate)], trial.epochs)
-        found, scores = group.train_only(trial.epoch)
-        value = validation.value(scores, trial.threshold) if scores.isfinite().all() else math.nan
-        gain = -math.inf if math.isnan(value) else validation.gain(value, trial.value)
-        if gain >= 0:
-            return found
-        if gain > best or not state:
-            best = gain
-            state = found
-    return state
 
 
 def _score_sets(trials: list[Trial], items: ValidationItems, seed: int) -> list[ScoreSets]:

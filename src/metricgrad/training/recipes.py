@@ -15,13 +15,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from sklearn.datasets import load_digits
 from torch import Tensor, nn
 
 from metricgrad.metrics import metric as to_metric
 from metricgrad.progress import progress as to_progress
 from metricgrad.surrogates.baselines import CrossEntropy
-from metricgrad.surrogates.exam import Ranked
+from metricgrad.surrogates.learning import Ranked
 from metricgrad.surrogates.nets import Classification
 from metricgrad.surrogates.reloss import ReLoss
 from metricgrad.surrogates.score_sets import ScoreSets, to_sets
@@ -159,6 +158,8 @@ def digit_scores(many: bool, seeds: Iterable[int], *, progress: bool = True) -> 
     Returns:
         Sets of 128 items for every seed and moment.
     """
+    from sklearn.datasets import load_digits  # here, as the library itself imports without it
+
     images, digits = (torch.as_tensor(np.asarray(part)) for part in load_digits(return_X_y=True))
     images = (images / 16).float()
     sets = []

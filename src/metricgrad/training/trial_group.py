@@ -182,7 +182,7 @@ class TrialGroup:
         return (sums / steps).unflatten(0, (-1, self._folds)).mean(-1)
 
     def _share(self, step: int) -> float:
-        """The share of the learning rate at a step: half a cosine, begun anew after a warm start."""
+        """The share of the learning rate at a step: half a cosine, anew after a warm start."""
         start = self._warm_up if self._epoch >= self._warm_up else 0
         end = self.epochs if self._epoch >= self._warm_up else self._warm_up
         done = (self._epoch - start + step / self._steps()) / max(1, end - start)

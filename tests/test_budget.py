@@ -1,0 +1,151 @@
+"""Time in a search: challengers that are late, Ctrl-C, and how many epochs fit into a budget."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+import metricgrad as mg
+from metricgrad.training import budget
+from metricgrad.training.budget import affordable_epochs
+from metricgrad.training.candidates import RATES, Candidate, candidates_of, challengers
+from metricgrad.training.search import schedule, successive_halving
+from metricgrad.training.trials import PlannedTrial
+from tests.searches import MadeUp, made_up
+
+
+@pytest.mark.parametrize(
+    ("times", "longest"),
+    [
+        ([36, 36, 36], None),
+        ([34, 61, 61], 5),
+        ([34, 59, 86], 10),
+        ([34, 59, 84], 20),
+    ],
+)
+def test_challengers_that_are_late_are_left_out(
+    times: list[float], longest: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A round may start a tenth of the budget after its share of it; the last at 85 %."""
+    clock = iter(times)
+    now = 0.0
+    found = made_up(deadline=100.0, started=0.0)
+    groups = found.groups
+
+    def ticking(planned: list[PlannedTrial]) -> list[list[PlannedTrial]]:
+        nonlocal now
+        now = next(clock)
+        return groups(planned)
+
+    monkeypatch.setattr("time.monotonic", lambda: now)
+    monkeypatch.setattr(found, "groups", ticking)
+    tried = [Candidate("focal") for _ in range(9)]
+    trials = successive_halving(found, "challengers", tried, [0.1])
+    assert max((trial.epochs for trial in trials), default=None) == longest
+
+
+def test_the_ordinary_loss_has_all_the_time_it_needs() -> None:
+    found = made_up(deadline=1e-9)
+    assert successive_halving(found, "ordinary", [Candidate("focal")], list(RATES))
+    assert not successive_halving(found, "challengers", [Candidate("focal")], list(RATES))
+
+
+def test_time_is_over_only_if_there_is_a_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert not made_up().late(0.0)
+    found = made_up(deadline=10.0, started=0.0)
+    monkeypatch.setattr("time.monotonic", lambda: 5.0)
+    assert found.late(0.49)
+    assert not found.late(0.5)
+
+
+def test_ctrl_c_ends_the_rounds() -> None:
+    found = made_up()
+    found.stopped = True
+    assert successive_halving(found, "ordinary", [Candidate("focal")], list(RATES)) == []
+
+    def pressed(planned: PlannedTrial, epochs: int) -> float:
+        half.stopped = True
+        return planned.rate
+
+    half = made_up(pressed)
+    trials = successive_halving(half, "ordinary", candidates_of("uniloss"), list(RATES))
+    assert len(half.asked) == 1
+    assert len(trials) == 16
+
+
+def test_a_schedule_is_what_the_rounds_do() -> None:
+    for tried in (
+        challengers(mg.metric("f1")),
+        challengers(mg.metric("auc")),
+        [Candidate("focal")],
+    ):
+        found = made_up(lambda planned, _: -planned.rate)
+        planned = schedule(found, tried, list(RATES), 20)
+        successive_halving(found, "challengers", tried, list(RATES))
+        done = [(len(group), epochs) for _, group, epochs, _ in found.asked]
+        assert sum(n * length for n, length in planned) == sum(n * length for n, length in done)
+    groups = schedule(made_up(), candidates_of("uniloss"), list(RATES), 20)
+    assert groups[0] == (16, 5)  # four slopes from scratch, with four rates each
+
+
+@dataclass
+class Clock:
+    """Every reading is a second after the last."""
+
+    now: float = 0.0
+
+    def __call__(self) -> float:
+        self.now += 1.0
+        return self.now
+
+
+@pytest.mark.parametrize(
+    ("seconds", "expected"), [(1e9, 20), (85.0, 20), (84.0, 19), (80.0, 18), (0.1, 4)]
+)
+def test_a_budget_shortens_the_epochs(
+    seconds: float, expected: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Any
+) -> None:
+    """One loss at four rates, E epochs: a round of a quarter, one of all, and half of 4 E after.
+
+    An epoch takes 1.3 s, so 20 epochs take 1.3 (5 + 20 + 40) = 84.5 s.
+    """
+    costs = {epochs: 1.3 * (max(4, round(epochs / 4)) + 3 * epochs) for epochs in range(4, 21)}
+    fitting = [epochs for epochs, cost in costs.items() if cost < seconds]
+    found = made_up(folder=tmp_path)
+    monkeypatch.setattr(budget, "_timed", lambda *_: 1.0)
+    got = affordable_epochs(found, [[Candidate("focal")]], list(RATES), seconds)
+    assert got == expected == max(fitting, default=4)
+    # A resumed run has the same number of epochs.
+    assert affordable_epochs(found, [[Candidate("focal")]], list(RATES), 1e9) == got
+
+
+def test_a_budget_never_adds_epochs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(budget, "_timed", lambda *_: 1.0)
+    assert affordable_epochs(made_up(epochs=2), [[Candidate("focal")]], list(RATES), 0.1) == 2
+
+
+def test_groups_of_many_trials_cost_in_proportion(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = made_up()
+    cost = budget._cost(found, [candidates_of("uniloss")], list(RATES), 20)
+    groups = schedule(found, candidates_of("uniloss"), list(RATES), 20)
+    assert groups == [(16, 5), (8, 5), (4, 10), (2, 20)]
+    assert cost == 0.5 * 4 * 20 + 4 * 5 + 2 * 5 + 1 * 10 + 1 * 20
+    both = budget._cost(found, [candidates_of("uniloss"), [Candidate("focal")]], list(RATES), 20)
+    assert both == cost + 5 + 20
+
+
+def test_one_epoch_is_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = made_up(metric="f1")
+    monkeypatch.setattr("time.monotonic", Clock())
+    assert budget._timed(found, 3) == 1.0
+    ((_, planned, epochs, _),) = found.asked
+    assert len(planned) == 3
+    assert epochs == 1
+    assert {each.candidate.method for each in planned} == {"cross_entropy"}
+    assert found.trials == []
+
+
+def test_ctrl_c_while_an_epoch_is_timed_stops(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(MadeUp, "run", lambda self, *_: setattr(self, "stopped", True))
+    with pytest.raises(KeyboardInterrupt):
+        budget._timed(made_up(), 3)

@@ -1,0 +1,74 @@
+"""Files that are written completely or not at all, checkpoints, and progress bars."""
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+import torch
+
+from metricgrad import storage
+from metricgrad.progress import progress
+from metricgrad.training.checkpoint import read_checkpoint, write_checkpoint
+
+
+def _fill_the_disk(path: Path) -> None:
+    with storage.complete_file(path) as partial:
+        partial.write_text("half of it")
+        assert partial.parent == path.parent
+        raise OSError(28, "No space left on device")
+
+
+def test_files_are_written_completely_or_not_at_all(tmp_path: Path) -> None:
+    path = tmp_path / "some.json"
+    storage.write_json(path, {"a": [1, 2]})
+    assert path.read_text() == '{"a": [1, 2]}\n'
+    storage.write_json(path, {"a": 1}, indent=2)
+    assert path.read_text() == '{\n  "a": 1\n}\n'
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        storage.write_json(path, math.nan)
+    with pytest.raises(OSError, match=r"some\.json could not be written: .*28.*has not changed"):
+        _fill_the_disk(path)
+    assert json.loads(path.read_text()) == {"a": 1}
+    storage.write_text(tmp_path / "text", "é\n")
+    assert (tmp_path / "text").read_bytes() == "é\n".encode()
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["some.json", "text"]
+
+
+def test_a_checkpoint_is_read_only_by_the_run_that_wrote_it(tmp_path: Path) -> None:
+    path = tmp_path / "run.safetensors"
+    state = {"w": torch.arange(3.0), "loss.memory": torch.zeros(5)}
+    write_checkpoint(path, state, {"seed": 1, "rates": (0.1, 0.2)})
+    like = {"w": torch.zeros(3), "loss.memory": torch.zeros(2)}
+    found = read_checkpoint(path, like, {"seed": 1, "rates": (0.1, 0.2)}, varying="loss.")
+    assert torch.equal(found["w"], state["w"])
+    with pytest.raises(ValueError, match=r"training run with seed=1; this run has seed=2$"):
+        read_checkpoint(path, like, {"seed": 2}, varying="loss.")
+    with pytest.raises(ValueError, match=r"model=None; this run has model='a'\. Resume with"):
+        read_checkpoint(path, like, {"model": "a"}, varying="loss.")
+    with pytest.raises(ValueError, match=r"loss\.memory has shape \[2\] here, \[5\] there"):
+        read_checkpoint(path, like, {})
+    with pytest.raises(ValueError, match=r"w has shape \[4\] here, \[3\] there"):
+        read_checkpoint(path, {**like, "w": torch.zeros(4)}, {}, varying="loss.")
+    with pytest.raises(ValueError, match=r"w has shape none here, \[3\] there"):
+        read_checkpoint(path, {}, {}, varying="loss.")
+    with pytest.raises(ValueError, match=r"b has shape \[1\] here, none there"):
+        read_checkpoint(path, {**like, "b": torch.zeros(1)}, {}, varying="loss.")
+    with pytest.raises(FileNotFoundError, match="there is no training checkpoint"):
+        read_checkpoint(tmp_path / "none", like, {})
+
+
+def test_a_bar_is_shown_on_a_terminal_only(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with progress("working", 3) as tell:
+        tell(1, "a note")
+        tell()
+    assert capsys.readouterr().err == ""
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    with progress("working", 3, shown=False) as tell:
+        tell(1, "a note")
+    assert capsys.readouterr().err == ""
+    with progress("working", 3) as tell:
+        tell(2, "a note")
+    assert "working" in capsys.readouterr().err

@@ -1,0 +1,165 @@
+"""What training leaves behind: scores, decisions, the metric, and what a Fit tells about itself."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import metricgrad as mg
+from metricgrad.training.candidates import Candidate
+from metricgrad.training.search import Decision
+from metricgrad.training.trained import Fit, Trained
+from metricgrad.training.trials import Trial
+from metricgrad.training.validation import ValidationItems
+from tests.fitting import linear, made
+
+
+def trial_of(method: str, value: float | None, rate: float = 0.1, **options: Any) -> Trial:
+    return Trial(
+        Candidate(method, options),
+        rate,
+        20,
+        12,
+        value,
+        None,
+        torch.zeros(1, 2),
+        {},
+        torch.zeros(20, 2),
+    )
+
+
+def result(decision: Decision, **more: Any) -> Fit:
+    usual: dict[str, Any] = {
+        "model": linear(),
+        "metric": mg.metric("f1"),
+        "threshold": torch.tensor(0.31256),
+        "value": decision.winner.value,
+        "finalists": {},
+        "trials": [each for each in (decision.ordinary, decision.challenger) if each is not None],
+        "validation": ValidationItems(torch.zeros(1, 2), torch.ones(1, 2) > 0),
+        "score_sets": [],
+        "folds": 5,
+        "seconds": 12.34,
+        "contested": True,
+    }
+    return Fit(decision=decision, **{**usual, **more})
+
+
+PLAIN = trial_of("cross_entropy", 0.81)
+BEST = trial_of("uniloss", 0.85, slope=8.0)
+
+
+@pytest.mark.parametrize(
+    ("decision", "more", "told"),
+    [
+        (
+            Decision(BEST, PLAIN, BEST, 0.03, 0.0084, again=True),
+            {},
+            "uniloss (slope 8) is better than cross-entropy: f1 0.8500 for uniloss (slope 8) and "
+            "0.8100 for cross-entropy, by 5-fold cross-validation. On other splits of the data the "
+            "gain is 0.0300. A gain below 0.0084 could be chance.",
+        ),
+        (
+            Decision(PLAIN, PLAIN, BEST, 0.04, 0.05),
+            {"folds": 1},
+            "cross-entropy is as good here as the best challenger, uniloss (slope 8): f1 0.8500 "
+            "for uniloss (slope 8) and 0.8100 for cross-entropy, on validation data. "
+            "A gain below 0.0500 could be chance.",
+        ),
+        (
+            Decision(PLAIN, PLAIN, BEST, 0.04, 0.01),
+            {},
+            "uniloss (slope 8) may be better, but it was not compared again on other splits: f1 "
+            "0.8500 for uniloss (slope 8) and 0.8100 for cross-entropy, by 5-fold "
+            "cross-validation. A gain below 0.0100 could be chance.",
+        ),
+        (
+            Decision(trial_of("list_net", 0.4), trial_of("list_net", 0.4), BEST, 0.0, 0.1),
+            {},
+            "list_net is as good here as the best challenger",
+        ),
+        (
+            Decision(PLAIN, PLAIN, None),
+            {},
+            "cross_entropy: f1 0.8100 by 5-fold cross-validation. There was no time for a "
+            "challenger.",
+        ),
+        (
+            Decision(BEST, None, BEST),
+            {"contested": False, "folds": 1},
+            "uniloss (slope 8): f1 0.8500 on validation data.",
+        ),
+    ],
+)
+def test_a_verdict_says_what_won_and_what_could_be_chance(
+    decision: Decision, more: dict[str, Any], told: str
+) -> None:
+    if decision.ordinary is not None and decision.ordinary.candidate.method == "list_net":
+        assert told in result(decision, **more).verdict()
+        return
+    assert result(decision, **more).verdict() == told
+
+
+def test_a_fit_is_shown_on_a_screen() -> None:
+    decision = Decision(BEST, PLAIN, BEST, 0.03, 0.0084, again=True)
+    others = [trial_of("focal", value, 0.003) for value in (0.5, None, 0.84, 0.6, 0.7, 0.3)]
+    found = result(decision, trials=[PLAIN, *others, BEST])
+    assert repr(found).splitlines() == [
+        "Fit: f1 0.8500, trained on uniloss (slope 8), threshold 0.3126",
+        found.verdict(),
+        "",
+        "f1      trial              rate   best epoch",
+        "0.8500  uniloss (slope 8)  0.1    12 of 20",
+        "0.8400  focal              0.003  12 of 20",
+        "0.8100  cross_entropy      0.1    12 of 20",
+        "0.7000  focal              0.003  12 of 20",
+        "0.6000  focal              0.003  12 of 20",
+        "",
+        "8 trials, 5 folds, 12.3 s",
+    ]
+    lower = result(decision, metric=mg.metric("error_rate"), trials=[PLAIN, *others, BEST])
+    assert repr(lower).splitlines()[4].startswith("0.3000")
+
+
+def test_a_fit_is_shown_in_a_notebook() -> None:
+    decision = Decision(BEST, None, BEST)
+    found = result(decision, folds=1, stopped=True, threshold=None, contested=False)
+    page = found._repr_html_()
+    assert page.startswith("<p><b>Fit: f1 0.8500, trained on uniloss (slope 8)</b><br>uniloss")
+    assert "<tr><td>0.8500</td><td>uniloss (slope 8)</td><td>0.1</td><td>12 of 20</td></tr>" in page
+    assert page.endswith("<p>1 trial, one split, 12.3 s, stopped early</p>")
+    labels = result(decision, threshold=torch.tensor([0.25, -1.5, 0.5]))
+    assert "3 thresholds from -1.5 to 0.5" in repr(labels)
+    risky = result(Decision(trial_of("<b>", 0.5), None, trial_of("<b>", 0.5)))
+    assert "<b>)" not in risky._repr_html_()
+    assert "trained on &lt;b&gt;" in risky._repr_html_()
+
+
+def test_what_was_trained_scores_decides_and_measures() -> None:
+    x, y = made(50)
+    model = nn.Sequential(nn.Dropout(0.5), linear())
+    model.train()
+    cut = torch.tensor(0.2)
+    trained = Trained(model=model, metric=mg.metric("f1"), threshold=cut)
+    scores = trained.scores(x.numpy())
+    assert torch.equal(scores, linear()(x).squeeze(-1).detach())
+    assert model.training
+    assert torch.equal(trained.predict(x), (scores > 0.2).long())
+    expected = mg.metric("f1", threshold=0.2)(scores, y).item()
+    assert trained.measure(x, y) == trained.measure(x, y.unsqueeze(-1)) == expected
+    plain = Trained(model=model, metric=mg.metric("f1"), threshold=None)
+    assert torch.equal(plain.predict(x), (scores > 0).long())
+    two = Trained(model=linear(2), metric=mg.metric("f1"), threshold=None)
+    both = linear(2)(x).detach()
+    torch.testing.assert_close(two.scores(x), both[:, 1] - both[:, 0])
+    three = Trained(model=linear(3), metric=mg.metric("accuracy"), threshold=None)
+    assert torch.equal(three.predict(x), linear(3)(x).argmax(-1))
+    assert three.scores(x).shape == (50, 3)
+    labels = Trained(
+        model=linear(2), metric=mg.metric("f1", multilabel=True), threshold=torch.tensor([0.1, 9.0])
+    )
+    assert labels.scores(x).shape == (50, 2)
+    assert torch.equal(labels.predict(x), (both > torch.tensor([0.1, 9.0])).long())
+    single = Trained(model=linear(1), metric=mg.metric("f1", multilabel=True), threshold=None)
+    assert single.scores(x).shape == (50, 1)
