@@ -67,4 +67,4 @@ def metric(name: str, threshold: float = 0.0, **options: Any) -> mg.Metric:
 
 def decides(name: str, chosen: mg.Metric) -> bool:
     """Whether a metric has a threshold to tune."""
-    return name in DECIDING or chosen.has_threshold
+    return name in DECIDING or (chosen.layout == "binary" and chosen.has_threshold)

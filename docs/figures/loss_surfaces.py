@@ -1,8 +1,8 @@
-"""Five metrics and their UniLoss surrogates as two scores vary: draws `loss_surfaces.png` beside this file.
+"""Draws `loss_surfaces.png`: five metrics and their UniLoss surrogates while two scores vary.
 
-After Figure 1 of Learning Surrogate Losses (Grabocka et al., 2019), with its five metrics: of eight
-scores one negative and one positive move. Sets are a leading dimension, so a grid of score pairs is
-a batch of sets: one call.
+It follows Figure 1 of Learning Surrogate Losses (Grabocka et al., 2019), with its five metrics. Of
+eight scores, one negative and one positive move. Sets are a leading dimension, so a whole grid of
+score pairs is one call.
 
     python docs/figures/loss_surfaces.py
 """
@@ -26,28 +26,24 @@ METRICS = {
     "f1": "1 - F1",
 }
 COLUMNS = ["the metric", "multilinear", "inverse distances (IDW)"]
-OTHERS = [
-    1.201,
-    0.601,
-    -0.501,
-    0.901,
-    -0.201,
-    -1.101,
-]  # the six scores that stay: three positives, three negatives
+OTHERS = [1.201, 0.601, -0.501, 0.901, -0.201, -1.101]  # three positives, then three negatives
 TARGET = torch.tensor([0, 1, 1, 1, 1, 0, 0, 0])
-SLOPE, REACH = 2.0, 2.0  # of the sigmoid; scores go from -REACH to REACH
+SLOPE = 2.0  # of the sigmoid
+REACH = 2.0  # scores go from -REACH to REACH
 
 
 def grid(cells: int, reach: float = REACH) -> Tensor:
-    """Scores `[cells, cells, 8]`: the negative varies along the second dimension, the positive along the first."""
+    """Scores `[cells, cells, 8]`; the positive varies along dimension 0, the negative along 1."""
     positive, negative = torch.meshgrid(*[torch.linspace(-reach, reach, cells)] * 2, indexing="ij")
-    return torch.cat(
-        [torch.stack([negative, positive], -1), torch.tensor(OTHERS).expand(cells, cells, -1)], -1
-    )
+    others = torch.tensor(OTHERS).expand(cells, cells, -1)
+    return torch.cat([torch.stack([negative, positive], -1), others], -1)
 
 
 def surface(name: str, column: int, scores: Tensor, draws: int) -> tuple[Tensor, Tensor]:
-    """The loss of every set `[...]`, and its gradient by the two scores `[..., 2]`; of IDW the mean over draws."""
+    """The loss of every set `[...]` and its gradient by the two scores `[..., 2]`.
+
+    IDW draws its anchors at random, so it is averaged over several draws.
+    """
     target = TARGET.expand_as(scores)
     if column == 0:
         metric = mg.metric(name)
@@ -55,11 +51,9 @@ def surface(name: str, column: int, scores: Tensor, draws: int) -> tuple[Tensor,
         return 1 - values if metric.higher_is_better else values, torch.zeros_like(scores[..., :2])
     options: dict[str, Any] = {"interpolation": "idw"} if column == 2 else {}
     loss = mg.UniLoss(name, slope=SLOPE, generator=torch.Generator().manual_seed(0), **options)
-    total, gradient, draws = (
-        torch.zeros(scores.shape[:-1]),
-        torch.zeros_like(scores),
-        draws if column == 2 else 1,
-    )
+    total = torch.zeros(scores.shape[:-1])
+    gradient = torch.zeros_like(scores)
+    draws = draws if column == 2 else 1
     for _ in range(draws):
         leaf = scores.clone().requires_grad_()
         values = loss.relaxed(leaf, target)  # one value per set
@@ -69,13 +63,13 @@ def surface(name: str, column: int, scores: Tensor, draws: int) -> tuple[Tensor,
 
 
 def draw(cells: int = 200, draws: int = 32) -> tuple[Figure, dict[str, list[Tensor]]]:
-    """The figure, and for each metric the three surfaces that it shows.
+    """The figure, and the three surfaces of each metric.
 
-    Arrows go down the gradient; their lengths compare within a panel.
+    Arrows point down the gradient; lengths can be compared within a panel only.
     """
     figure = Figure(figsize=(7.2, 12.2), layout="constrained")
     axes = figure.subplots(len(METRICS), 3, sharex=True, sharey=True)
-    grids = [grid(cells), grid(cells), grid(cells // 2)]  # anchors make the third one costly
+    grids = [grid(cells), grid(cells), grid(cells // 2)]  # anchors are slow
     surfaces = {
         name: [surface(name, i, scores, draws)[0] for i, scores in enumerate(grids)]
         for name in METRICS
@@ -95,8 +89,8 @@ def draw(cells: int = 200, draws: int = 32) -> tuple[Figure, dict[str, list[Tens
             if column:
                 gradient = surface(name, column, arrows, 4 * draws)[1]
                 down = -gradient / gradient.norm(dim=-1).amax()
-                places = torch.cat([arrows[..., :2], down], -1).unbind(-1)
-                axis.quiver(*(each.numpy() for each in places), color="white", scale=8, width=0.009)
+                ends = torch.cat([arrows[..., :2], down], -1).unbind(-1)
+                axis.quiver(*(each.numpy() for each in ends), color="white", scale=8, width=0.009)
             axis.set(xticks=[-2, 0, 2], yticks=[-2, 0, 2])
         axes[row, 0].text(-1.85, 1.85, title, color="white", va="top", fontweight="bold")
     for axis, title in zip(axes[0], COLUMNS, strict=True):

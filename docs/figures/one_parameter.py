@@ -1,9 +1,9 @@
-"""A model of one parameter and its learned loss at three moments: draws `one_parameter.png` beside this file.
+"""Draws `one_parameter.png`: a model with one parameter and its learned loss at three moments.
 
-After Figure 2 of Learning Surrogate Losses (Grabocka et al., 2019): the model a x - 1 starts at a =
-0.3 and is trained by Algorithm 1 on the error rate. The loss learns the metric around where the
-model is, and the model goes where it is lowest; what the loss knows of other places is what
-universal learning has taught it.
+It follows Figure 2 of Learning Surrogate Losses (Grabocka et al., 2019). The model a x - 1 starts
+at a = 0.3 and is trained by Algorithm 1 on the error rate. The loss learns the metric around the
+model's current parameter, and the model moves to where the loss is lowest. What the loss knows
+about other values of the parameter comes from universal learning.
 
     python docs/figures/one_parameter.py
 """
@@ -22,19 +22,19 @@ REACH = torch.linspace(0.0, 1.5, 301)
 
 
 class Line(nn.Module):
-    """Scores a x - 1."""
+    """The model, whose scores are a x - 1."""
 
     def __init__(self) -> None:
         super().__init__()
         self.a = nn.Parameter(torch.tensor(0.3))
 
     def forward(self, x: Tensor) -> Tensor:
-        """Scores of items."""
+        """Scores `[...]` of items `[...]`."""
         return self.a * x - 1
 
 
 class Moment(NamedTuple):
-    """The whole range of the parameter at one moment: `[301]` losses, and where the model is."""
+    """True and learned loss `[301]` over the range of the parameter, and the model's own value."""
 
     iteration: int
     true: Tensor
@@ -43,17 +43,18 @@ class Moment(NamedTuple):
 
 
 def data(items: int = 200) -> tuple[Tensor, Tensor]:
-    """One feature: negatives around 1, positives around 3."""
+    """Items with one feature: negatives lie around 1, positives around 3."""
     generator = torch.Generator().manual_seed(0)
     target = torch.arange(items) % 2
     return 1.0 + 2.0 * target + 0.7 * torch.randn(items, generator=generator), target
 
 
 def moments(start: Literal["scratch", "universal"], seed: int = 2) -> list[Moment]:
-    """Trains the model and looks at the loss on the way."""
+    """Trains the model and records both losses on the way."""
     x, y = data()
     generator = torch.Generator().manual_seed(seed)
-    model, loss = Line(), mg.BilevelLoss("error_rate", generator=generator)
+    model = Line()
+    loss = mg.BilevelLoss("error_rate", generator=generator)
     run = mg.JointTraining(
         model,
         loss,
@@ -77,7 +78,7 @@ def moments(start: Literal["scratch", "universal"], seed: int = 2) -> list[Momen
 
 
 def draw(rows: dict[str, list[Moment]]) -> Figure:
-    """The data, and the two losses at each moment, a row for each start."""
+    """Draws the data and both losses at each moment, with one row per start."""
     figure = Figure(figsize=(13, 5.6), layout="constrained")
     axes = figure.subplots(len(rows), 1 + len(MOMENTS), squeeze=False)
     x, y = data()
