@@ -171,7 +171,7 @@ def test_the_command_learns_a_loss_and_never_overwrites(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("f9",), "there is no metric named 'f9'"),
+        (("nothing",), "there is no metric named 'nothing'"),
         (("bleu",), "metrics of binary scores and for accuracy; got 'bleu'"),
         (("f1", "--scores", "nowhere.npz"), "nowhere.npz"),
     ],
