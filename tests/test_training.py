@@ -166,7 +166,7 @@ def test_other_checkpoints_are_refused(tmp_path: Path) -> None:
     joint(deeper).save(tmp_path / "deeper")
     for run, name, message in [
         (joint(), "text", "is not a whole safetensors file"),
-        (joint(), "tensors", "holds tensors but no checkpoint of a training"),
+        (joint(), "tensors", "holds tensors but no training checkpoint"),
         (joint(batch=50), path, "is of a training with batch=40; this one has batch=50"),
         (joint(decay=9), path, "with decay=None; this one has decay=9"),
         (joint(loss=fresh("mcc")), path, "is of a training with loss="),
