@@ -276,7 +276,7 @@ def test_queries_become_items(passed: dict[str, Any]) -> None:
     assert items.where.tolist() == [[True, True, False], [True, True, True]]
     assert (items.x.dtype, items.y.dtype) == (torch.float32, torch.float32)
     assert ranker.predict(x).tolist() == [0, 1, 0, 1, 1]
-    assert (ranker.n_iter_, ranker.n_features_in_) == (3, 1)
+    assert (ranker.n_iter_, vars(ranker)["n_features_in_"]) == (3, 1)
     ranker = mg.MetricRanker("mrr", hidden=()).fit(x, [0, 1, 2, 0, 3], groups=[1, 0, 1, 1, 0])
     # Query 0: the second of two relevant documents; query 1: the second; query 2: nothing relevant.
     new = np.array([[3.0], [2.0], [3.0], [2.0], [1.0], [5.0]])

@@ -44,7 +44,7 @@ class Target:
         classes = np.unique(column_or_1d(y, warn=True))
         if len(classes) < 2:
             raise ValueError(
-                f"the target has one class only, {classes[0]!r}; pass a target with two or more"
+                f"the target has one class only, {classes.tolist()[0]!r}; pass one with two or more"
             )
         if len(classes) == 2:
             if positive is not None and positive not in classes:
