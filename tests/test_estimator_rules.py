@@ -292,6 +292,14 @@ def test_queries_become_items(passed: dict[str, Any]) -> None:
         named.predict(frame.rename(columns={"one": "two"}))
 
 
+def test_a_ranker_takes_lists_and_missing_values(passed: dict[str, Any]) -> None:
+    ranker = mg.MetricRanker(hidden=()).fit([[0.0], [2.0], [None]], [0, 1, 1], groups=[1, 2, 2])
+    assert passed["data"].x.tolist() == [[[-1, 0], [0, 0]], [[1, 0], [0, 1]]]
+    assert ranker.predict([[2.0]]).tolist() == [1]
+    with pytest.raises(ValueError, match="is expecting 1 features"):
+        ranker.predict([[2.0, 1.0]])
+
+
 @pytest.mark.parametrize("metric", ["f1", "auc", "hamming", "bleu", lambda scores, target: 0.0])
 def test_a_ranker_takes_metrics_of_ranked_documents_only(metric: Any) -> None:
     with pytest.raises(ValueError, match="is not a metric of ranked documents; pass 'ndcg', 'map'"):

@@ -39,7 +39,7 @@ class Target:
         `positive` is the positive one of two classes; None takes the second.
         """
         check_classification_targets(y)
-        if type_of_target(y, input_name="y") == "multilabel-indicator":
+        if type_of_target(y) == "multilabel-indicator":
             return cls("labels", np.arange(np.asarray(y).shape[1]))
         classes = np.unique(column_or_1d(y, warn=True))
         if len(classes) < 2:
