@@ -287,7 +287,7 @@ def test_a_model_that_was_trained_on_an_array_predicts_a_table(tmp_path: Path) -
 def test_a_metric_with_options(data: Path, tmp_path: Path) -> None:
     assert named_metric("fbeta:beta=2") == mg.metric("fbeta", beta=2)
     assert named_metric("f1:average=micro") == mg.metric("f1", average="micro")
-    settings = {"data": "some/data.csv.gz", "metric": "fbeta:beta=2"}
+    settings: dict[str, Any] = {"data": "some/data.csv.gz", "metric": "fbeta:beta=2"}
     assert RunSettings(**settings).folder_name == "data-fbeta-beta-2"
     assert ComparisonSettings(**settings).folder_name == "data-fbeta-beta-2-compared"
     assert RunSettings(metric="f1").folder_name == "digits-f1"

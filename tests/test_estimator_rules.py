@@ -276,7 +276,7 @@ def test_queries_become_items(passed: dict[str, Any]) -> None:
     assert items.where.tolist() == [[True, True, False], [True, True, True]]
     assert (items.x.dtype, items.y.dtype) == (torch.float32, torch.float32)
     assert ranker.predict(x).tolist() == [0, 1, 0, 1, 1]
-    assert (ranker.n_iter_, ranker.n_features_in_) == (3, 1)
+    assert (ranker.n_iter_, vars(ranker)["n_features_in_"]) == (3, 1)
     ranker = mg.MetricRanker("mrr", hidden=()).fit(x, [0, 1, 2, 0, 3], groups=[1, 0, 1, 1, 0])
     # Query 0: the second of two relevant documents; query 1: the second; query 2: nothing relevant.
     new = np.array([[3.0], [2.0], [3.0], [2.0], [1.0], [5.0]])
@@ -290,6 +290,14 @@ def test_queries_become_items(passed: dict[str, Any]) -> None:
     named = mg.MetricRanker(hidden=()).fit(frame, [1] * 5, groups=[1, 1, 2, 2, 2])
     with pytest.raises(ValueError, match="feature names"):
         named.predict(frame.rename(columns={"one": "two"}))
+
+
+def test_a_ranker_takes_lists_and_missing_values(passed: dict[str, Any]) -> None:
+    ranker = mg.MetricRanker(hidden=()).fit([[0.0], [2.0], [None]], [0, 1, 1], groups=[1, 2, 2])
+    assert passed["data"].x.tolist() == [[[-1, 0], [0, 0]], [[1, 0], [0, 1]]]
+    assert ranker.predict([[2.0]]).tolist() == [1]
+    with pytest.raises(ValueError, match="is expecting 1 features"):
+        ranker.predict([[2.0, 1.0]])
 
 
 @pytest.mark.parametrize("metric", ["f1", "auc", "hamming", "bleu", lambda scores, target: 0.0])

@@ -56,9 +56,7 @@ def test_text_becomes_numbers_or_dates() -> None:
     assert found["d"][2] - found["d"][0] == pd.Timedelta(days=1)
     assert found["t"].tolist() == ["x", "1", "y"]  # more than half is no number
     assert found["flag"].tolist() == [True, None, False]
-    with pytest.raises(
-        ValueError, match="column 'n' is numbers but for 1 rows, such as 'x' in row 2"
-    ):
+    with pytest.raises(ValueError, match="'n' is numbers but for 1 rows, such as 'x' in row 2"):
         parsed(pd.DataFrame({"n": ["1", "x", "3"]}))
     assert parsed(pd.DataFrame({"d": ["2024-01-31", "soon"]}))["d"].tolist() == [
         "2024-01-31",
@@ -70,14 +68,12 @@ def test_targets_are_split_off() -> None:
     frame = pd.DataFrame({"x": [1.0, 2.0, 3.0], "y": [1.0, None, 0.0]})
     x, y, left_out = split_target(frame, "y")
     assert (x["x"].tolist(), y.tolist(), y.dtype, left_out) == ([1.0, 3.0], [1, 0], np.int64, 1)
-    with pytest.raises(
-        ValueError, match="column 'y' is np.float64.1.0. in all 1 rows; pass a target"
-    ):
+    with pytest.raises(ValueError, match=r"column 'y' is 1.0 in all 1 rows; pass a target"):
         split_target(frame[:1], "y")
     assert split_target(frame[:1], "y", several=False)[1].tolist() == [1]
     classes = pd.DataFrame({"x": 1, "y": np.arange(20) / 2 + 0.25})
     assert split_target(classes, "y")[1].nunique() == 20
-    with pytest.raises(ValueError, match="column 'y' has 21 values such as 0.25, too many for"):
+    with pytest.raises(ValueError, match=r"column 'y' has 21 values such as 0.25, too many for"):
         split_target(pd.DataFrame({"x": 1, "y": np.arange(21) / 2 + 0.25}), "y")
 
 
