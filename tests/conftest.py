@@ -1,4 +1,4 @@
-"""One profile for all property tests: deterministic, so that a failure in CI is a failure at home; and a file."""
+"""The profile of all property tests, deterministic so that failures repeat, and a CSV file."""
 
 from pathlib import Path
 

@@ -67,7 +67,7 @@ def test_what_cannot_begin_is_refused(make: Callable[[], Any], message: str) -> 
 
 
 def plainly(run: mg.JointTraining, drawn: list[Tensor]) -> None:
-    """Algorithm 1 as the paper writes it, one batch after another, on a copy of a run's model and loss."""
+    """Algorithm 1 as the paper writes it, one batch after another, on a run's model and loss."""
     model, loss, plan = run.model, run.loss, run.algorithm.settings
     adams = [
         torch.optim.Adam(model.parameters(), plan.model_rate),
@@ -91,7 +91,10 @@ def plainly(run: mg.JointTraining, drawn: list[Tensor]) -> None:
 def test_the_fast_algorithm_is_the_plain_one(
     task: str, dtype: torch.dtype, clip: float | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Dropout included; batch normalisation in float64, as the bias before it has a gradient of rounding alone."""
+    """With dropout; and with batch normalisation in float64.
+
+    The bias before a batch normalisation has a gradient that consists of rounding errors only.
+    """
     metric, y = TASKS[task]
     options: dict[str, Any] = {"outputs": y[0].numel() if task != "classes" else 3, "dropout": 0.2}
     models = [network(norm=dtype == torch.float64, **options).to(dtype) for _ in range(2)]
