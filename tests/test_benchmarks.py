@@ -1,6 +1,7 @@
-"""The benchmark runner: tables that are whole, runs that resume, a report that is current."""
+"""The benchmark runner: complete tables, runs that resume, a report that is current."""
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -23,6 +24,7 @@ dataset = "digits"
 hidden = []
 batch = 64
 optimizer = "adam"
+evaluations = 4
 seeds = 2
 [scale.small]
 steps = 40
@@ -61,12 +63,32 @@ def tiny(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Table:
     return table.table("tiny")
 
 
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The reports of the tiny table, run once for all tests."""
+    folder = tmp_path_factory.mktemp("tiny")
+    (folder / "tiny.toml").write_text(TINY)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(table, "FOLDER", folder)
+        patched.setattr(table, "RESULTS", folder / "results")
+        assert quietly(table.table("tiny")) == []
+    return folder / "results"
+
+
+@pytest.fixture
+def done(tiny: Table, results: Path) -> Table:
+    """The tiny table with all its reports."""
+    shutil.copytree(results, table.RESULTS)
+    assert all(map(finished, tiny.runs("small")))
+    return tiny
+
+
 def quietly(content: Table) -> list[str]:
     return run_all(content.runs("small"), None, jobs=1, console=Console(quiet=True))
 
 
-def test_a_run_leaves_all_that_makes_it_again(tiny: Table) -> None:
-    assert quietly(tiny) == []
+@pytest.mark.usefixtures("done")
+def test_a_run_leaves_all_that_makes_it_again() -> None:
     kept = json.loads((table.RESULTS / "tiny" / "small" / "uniloss--f1--1.json").read_text())
     assert kept["seed"] == 1
     assert kept["threads"] == 1
@@ -76,62 +98,56 @@ def test_a_run_leaves_all_that_makes_it_again(tiny: Table) -> None:
     assert result["valid"] == max(trial["valid"] for trial in result["trials"])
     assert result["curve"]["rows"][-1][0] == 40
     warm = [trial for trial in result["trials"] if trial["start"] == "warm"]
-    assert all(
-        trial["step"] > 20 for trial in warm
-    )  # moments of the cross-entropy phase do not count
+    assert all(trial["step"] > 20 for trial in warm)  # the warm-up cannot win
 
 
-def test_a_stopped_grid_goes_on_and_a_changed_one_runs_anew(tiny: Table) -> None:
-    quietly(tiny)
-    first, *others = tiny.runs("small")
+def test_a_stopped_grid_goes_on_and_a_changed_one_runs_anew(done: Table) -> None:
+    first, *others = done.runs("small")
     first.path.unlink()
     times = [run.path.stat().st_mtime_ns for run in others]
-    quietly(tiny)
+    quietly(done)
     assert first.path.exists()
     assert [run.path.stat().st_mtime_ns for run in others] == times
-    tiny.content["settings"]["batch"] = 32
-    assert not any(map(finished, tiny.runs("small")))
+    done.content["settings"]["batch"] = 32
+    assert not any(map(finished, done.runs("small")))
 
 
-def test_a_grid_that_grows_gives_what_a_new_one_would(tiny: Table) -> None:
+def test_a_grid_that_grows_gives_what_a_new_one_would(tiny: Table, results: Path) -> None:
     grid = tiny.rows["uniloss"]["grid"]
-    grid["learning_rate"], whole = [0.01], grid["learning_rate"]
-    quietly(tiny)
-    grid["learning_rate"] = whole
-    quietly(tiny)
-    run = next(run for run in tiny.runs("small") if run.row == "uniloss")
-    grown = json.loads(run.path.read_text())["result"]
-    run.path.unlink()
-    quietly(tiny)
-    assert json.loads(run.path.read_text())["result"] == grown
+    whole = grid["learning_rate"]
+    for rates in ([0.01], whole):
+        grid["learning_rate"] = rates
+        assert quietly(tiny) == []
+    for run in tiny.runs("small", rows=["uniloss"]):
+        new = json.loads((results / "tiny" / "small" / run.path.name).read_text())["result"]
+        assert json.loads(run.path.read_text())["result"] == new
 
 
-def test_the_same_seed_gives_the_same_numbers(tiny: Table) -> None:
-    quietly(tiny)
-    run = next(run for run in tiny.runs("small") if run.row == "uniloss")
+def test_the_same_seed_gives_the_same_numbers(done: Table) -> None:
+    run = next(run for run in done.runs("small") if run.row == "uniloss")
     before = json.loads(run.path.read_text())["result"]
     run.path.unlink()
-    quietly(tiny)
+    quietly(done)
     assert json.loads(run.path.read_text())["result"] == before
 
 
-def test_the_report_says_mean_spread_paper_difference_and_claims(tiny: Table) -> None:
-    quietly(tiny)
-    cell = report.collect(tiny, tiny.runs("small"))["uniloss", "f1"]
-    page = report.section(tiny, "small")
+def test_the_report_says_mean_spread_paper_difference_and_claims(done: Table) -> None:
+    cell = report.collect(done, done.runs("small"))["uniloss", "f1"]
+    page = report.section(done, "small")
     assert f"| UniLoss | **{cell.mean:.4f} ±{cell.spread:.4f}** |" in page
     assert f"| *difference* | {cell.mean - 0.5:+.4f} |" in page
     assert "UniLoss at least 0.1 above constant" in page
     assert "**does not hold**" in page
     assert "Everything is smaller." in page
-    assert report.section(tiny, "paper") == ""
+    assert report.section(done, "paper") == ""
 
 
-def test_seeds_share_the_point_that_is_best_for_all(tiny: Table) -> None:
-    tiny.content["settings"]["choose"] = "pooled"
-    assert not quietly(tiny)
+def test_seeds_share_the_point_that_is_best_for_all(done: Table) -> None:
+    done.content["settings"]["choose"] = "pooled"
+    assert not any(map(finished, done.runs("small", rows=["uniloss"])))
+    assert not quietly(done)
     results = [
-        json.loads(run.path.read_text())["result"] for run in tiny.runs("small", rows=["uniloss"])
+        json.loads(run.path.read_text())["result"] for run in done.runs("small", rows=["uniloss"])
     ]
     means = {
         (trial["learning_rate"], trial["start"]): trial["valid"] + other["valid"]
@@ -141,7 +157,7 @@ def test_seeds_share_the_point_that_is_best_for_all(tiny: Table) -> None:
     for result in results:
         assert result["pooled"]
         assert (result["chosen"]["learning_rate"], result["chosen"]["start"]) == best
-    assert all(map(finished, tiny.runs("small")))
+    assert all(map(finished, done.runs("small")))
 
 
 def test_a_failing_run_is_reported_and_the_others_are_kept(tiny: Table) -> None:
@@ -182,25 +198,27 @@ def test_the_committed_report_is_current(tmp_path: Path) -> None:
 
 def test_hand_made_losses_become_their_metrics_as_the_slope_grows() -> None:
     generator = torch.Generator().manual_seed(0)
-    scores, target = torch.randn(50, generator=generator), torch.arange(50) % 3 == 0
-    soft_f1 = losses.loss({"method": "soft_f1", "metric": "f1", "slope": 1e4}, 0)(
-        scores, target
-    ).item()
-    assert soft_f1 == pytest.approx(1 - f1_score(target, scores > 0), abs=1e-4)
-    smooth_ap = losses.loss({"method": "smooth_ap", "metric": "f1", "slope": 1e5}, 0)(
-        scores, target
-    ).item()
-    assert smooth_ap == pytest.approx(1 - average_precision_score(target, scores), abs=1e-4)
+    scores = torch.randn(50, generator=generator)
+    target = torch.arange(50) % 3 == 0
+    soft_f1 = losses.loss({"method": "soft_f1", "metric": "f1", "slope": 1e4}, 0)
+    found = soft_f1(scores, target).item()
+    assert found == pytest.approx(1 - f1_score(target, scores > 0), abs=1e-4)
+    smooth_ap = losses.loss({"method": "smooth_ap", "metric": "f1", "slope": 1e5}, 0)
+    found = smooth_ap(scores, target).item()
+    assert found == pytest.approx(1 - average_precision_score(target, scores), abs=1e-4)
 
 
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["run", "nothing"], "there is no table 'nothing'; there are"),
-        (["run", "tabular", "--rows", "none"], "tabular has no row none; it has constant,"),
+        (["run", "nothing"], "there is no table 'nothing'; the tables are"),
+        (
+            ["run", "tabular", "--rows", "none"],
+            "table tabular has no row none; its rows are constant,",
+        ),
         (["run", "tabular", "--data", "nowhere"], "there is no folder nowhere; pass --data DIR"),
         (["run", "tabular"], "pass --data DIR or set METRICGRAD_DATA"),
-        (["run", "fidelity", "--scale", "paper"], "fidelity has no scale 'paper'; it has small"),
+        (["run", "fidelity", "--scale", "paper"], "no scale 'paper'; its scales are small"),
     ],
 )
 def test_mistakes_are_answered_in_a_sentence(

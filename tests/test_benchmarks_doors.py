@@ -1,4 +1,4 @@
-"""The benchmark of the front doors, on a table that is made here; and claims about all cells of a table."""
+"""The benchmark of the command on a small made-up table, and claims about all cells of a table."""
 
 from pathlib import Path
 from typing import Any
@@ -39,11 +39,9 @@ def test_a_file_has_all_rows(folder: Path) -> None:
     assert lines[1].split(",")[-1] == str(y[0])
 
 
-GOOD, BAD, EVEN = (
-    [0.1, 0.11, 0.12, 0.1, 0.11],
-    [-0.1, -0.11, -0.12, -0.1, -0.11],
-    [0.0, 0.02, -0.02, 0.01, -0.01],
-)
+GOOD = [0.1, 0.11, 0.12, 0.1, 0.11]
+BAD = [-0.1, -0.11, -0.12, -0.1, -0.11]
+EVEN = [0.0, 0.02, -0.02, 0.01, -0.01]
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
-"""The benchmark tasks of ReLoss: rank correlations on real scores, and networks trained on learned losses."""
+"""The benchmark tasks of ReLoss: rank correlations, and networks trained on learned losses."""
 
+from functools import cache
 from typing import Any
 
 import pytest
@@ -9,15 +10,17 @@ from torch import Tensor
 import metricgrad as mg
 from benchmarks import alignment, images
 from benchmarks.data import Data, Part
+from metricgrad.training import digit_scores, recipes
 from tests.trainings import seeded
 
 IMAGES: dict[str, Any] = {
-    "dataset": "made", "hidden": [16], "classes": 3, "batch": 32, "weight_decay": 0.0, "screen": 0.3, "epochs": 4,
-    "grid": {"learning_rate": [0.01, 0.1]}, "learning_steps": 4, "augment": False, "method": "cross_entropy",
+    "dataset": "made", "hidden": [16], "classes": 3, "batch": 32, "weight_decay": 0.0,
+    "grid": {"learning_rate": [0.01, 0.1]}, "screen": 0.3, "epochs": 4, "augment": False,
+    "learning_steps": 4, "method": "cross_entropy",
 }  # fmt: skip
 ALIGNMENT: dict[str, Any] = {
-    "dataset": "made", "hidden": [8], "learning_rate": 0.03, "set": 32, "items": 256, "batch": 32, "learning_steps": 3,
-    "moments": [0, 5, 20], "metric": "accuracy",
+    "dataset": "made", "hidden": [8], "learning_rate": 0.03, "set": 32, "items": 256, "batch": 32,
+    "learning_steps": 3, "moments": [0, 5, 20], "metric": "accuracy",
     "losses": {"reloss": {}, "margin": {"sees": "margin", "relabel": True}},
 }  # fmt: skip
 
@@ -33,10 +36,17 @@ def made(shape: tuple[int, ...] = (12,), classes: int = 3) -> Data:
     return Data(part(1), part(2), part(3))
 
 
+@cache
+def digit_scores_once(many: bool, seeds: range, progress: bool) -> list[Any]:
+    return digit_scores(many, seeds, progress=progress)
+
+
 @pytest.fixture(autouse=True)
-def load_made(monkeypatch: pytest.MonkeyPatch) -> None:
+def made_data_and_scores_that_are_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
     for task in (alignment, images):
         monkeypatch.setattr(task, "load", lambda name, folder, seed: made())
+    for user in (images, recipes):
+        monkeypatch.setattr(user, "digit_scores", digit_scores_once)
 
 
 def run_images(**settings: Any) -> dict[str, Any]:
@@ -70,7 +80,8 @@ def test_a_network_is_trained_and_the_best_epoch_kept(
 
 
 def test_cross_entropy_is_added_with_its_weight() -> None:
-    scores, target = torch.randn(8, 3, generator=seeded()), torch.arange(8) % 3
+    scores = torch.randn(8, 3, generator=seeded())
+    target = torch.arange(8) % 3
     base = mg.ReLoss.pretrained("accuracy")
     usual = torch.nn.functional.cross_entropy(scores, target)
     assert torch.equal(images.objective({}, None, scores, target), usual)
@@ -80,7 +91,8 @@ def test_cross_entropy_is_added_with_its_weight() -> None:
 
 
 def test_alternate_training_changes_a_copy_of_the_loss() -> None:
-    data, base = made(), mg.ReLoss("accuracy", generator=seeded())
+    data = made()
+    base = mg.ReLoss("accuracy", generator=seeded())
     base.learn(steps=2, classes=3, progress=False, generator=seeded())
     before = [each.clone() for each in base.parameters()]
     settings = {**IMAGES, "method": "reloss", "ordinary": 1.0, "batch": 8}

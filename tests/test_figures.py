@@ -1,4 +1,4 @@
-"""The pictures of the documentation: the scripts that draw them run, and show what the pages say."""
+"""The scripts that draw the pictures of the documentation run, and show what the pages say."""
 
 import importlib.util
 from pathlib import Path
@@ -27,12 +27,11 @@ def test_loss_surfaces_are_best_at_the_ideal_corner(tmp_path: Path) -> None:
     for name, (true, multilinear, idw) in surfaces.items():
         for surface in (true, multilinear, idw):
             assert surface.isfinite().all()
-            assert (
-                surface[-1, 0] < surface.mean() < surface[0, -1]
-            )  # the positive high and the negative low
+            # The positive is high and the negative low at the first of these corners.
+            assert surface[-1, 0] < surface.mean() < surface[0, -1]
         assert true[-1, 0] == true.min()
         assert true[0, -1] == true.max()
-        if name != "eer":  # whose gains are 0 but near the cut: patches, not a slope
+        if name != "eer":  # whose gains are 0 except near the cut: patches, not a slope
             assert multilinear[-1, 0] == pytest.approx(multilinear.min().item(), abs=1e-6)
 
 
@@ -52,7 +51,7 @@ def test_a_model_of_one_parameter_goes_where_its_loss_is_lowest(
 def test_a_loss_that_ranks_better_moves_fewer_wrong_items(tmp_path: Path) -> None:
     who_is_moved = script("who_is_moved")
     slopes = {
-        label: who_is_moved.slopes(loss) for label, loss in who_is_moved.losses(steps=60).items()
+        label: who_is_moved.slopes(loss) for label, loss in who_is_moved.losses(steps=20).items()
     }
     who_is_moved.draw(slopes).savefig(tmp_path / "moved.png", dpi=30)
     assert (tmp_path / "moved.png").stat().st_size > 0
