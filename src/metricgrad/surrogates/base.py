@@ -110,7 +110,8 @@ class Surrogate(nn.Module, ABC):
         if torch.compiler.is_compiling():
             # What is compared depends on the target, so a compiled model calls the loss as it is.
             # Not as a decorator, which would import the compiler along with the library.
-            return torch.compiler.disable(self._mean)(scores, target, where)
+            eager: Any = torch.compiler.disable(self._mean)
+            return eager(scores, target, where)
         return self._mean(scores, target, where)
 
     def _mean(self, scores: Tensor, target: Tensor, where: Tensor | None) -> Tensor:
