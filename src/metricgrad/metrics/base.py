@@ -79,6 +79,9 @@ class Metric(ABC):
             known.
         takes_classes: Whether it accepts scores `[..., N, C]` with class indices `[..., N]`.
         mean_of_items: Whether the value is the share of items that are right (or wrong).
+        padding: The token id that is padding, besides all negative ones; None where there is none.
+        set_dims: How many trailing dimensions of scores and target make one set, where a user says
+            so of a function.
     """
 
     name: str
@@ -92,15 +95,17 @@ class Metric(ABC):
     decided_by: DecidedBy = "anything"
     takes_classes: bool = False
     mean_of_items: bool = False
+    padding: int | None = None
+    set_dims: tuple[int, int] | None = None
 
     @property
-    @abstractmethod
     def layout(self) -> Layout:
         """How scores and target of this instance are laid out.
 
         `"binary"` is one score per item; where `takes_classes` holds, the shapes may ask for
         classes instead. `"any"` is a user's function, whose shapes are unknown.
         """
+        return "any"
 
     @property
     def ordinary(self) -> str | None:

@@ -61,7 +61,7 @@ def to_elements(metric: Metric, inputs: Inputs, dtype: torch.dtype) -> Elements:
         scores = scores.movedim(-3, -1).flatten(-4, -2)
         target = target.flatten(-3)
         where = None if where is None else where.flatten(-3)
-    known = getattr(metric, "set_dims", None) in (None, (1, 1), (2, 1), (2, 2))
+    known = metric.set_dims in (None, (1, 1), (2, 1), (2, 2))
     many = metric.layout == "labels"
     if known and scores.shape[:-1] == target.shape and not target.is_floating_point():
         many = True

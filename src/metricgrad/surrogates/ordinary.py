@@ -105,8 +105,7 @@ def _tokens(metric: Metric, scores: Tensor, target: Tensor, where: Tensor | None
 
 def padding_of(metric: Metric) -> int:
     """The id that is padding for a metric of tokens, besides all negative ones; -1 for none."""
-    padding = getattr(metric, "padding", None)
-    return -1 if padding is None else padding
+    return -1 if metric.padding is None else metric.padding
 
 
 def _start_and_end(scores: Tensor, target: Tensor, where: Tensor | None) -> Parts:
