@@ -1,4 +1,4 @@
-"""Searches whose trials have made-up values: what the tests of the search share."""
+"""Searches whose trials have made-up values, and groups of real ones: what tests share."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -7,9 +7,11 @@ from typing import Any
 import torch
 
 import metricgrad as mg
+from metricgrad.training.candidates import Candidate
 from metricgrad.training.data import Items
 from metricgrad.training.search import Search
 from metricgrad.training.split import Split, SplitPlan, split_data
+from metricgrad.training.trial_group import TrialGroup
 from metricgrad.training.trials import PlannedTrial, Trial, TrialSettings
 from tests.fitting import linear, made
 
@@ -48,3 +50,20 @@ def made_up(
 ) -> MadeUp:
     given = {} if valued is None else {"valued": valued}
     return MadeUp(linear(), split_of(metric, folds), TrialSettings(), epochs, **given, **more)
+
+
+def group_of(
+    *planned: tuple[Candidate, float],
+    epochs: int = 4,
+    metric: Any = "f1",
+    folds: int = 1,
+    cls: type[TrialGroup] = TrialGroup,
+    balanced: bool = False,
+    number: int = 200,
+    outputs: int = 1,
+    **settings: Any,
+) -> TrialGroup:
+    plan = SplitPlan(mg.metric(metric), True, 50, balanced, folds, 0.2)
+    split = split_data(Items(*made(number)), None, plan, 0)
+    trials = [PlannedTrial(*each) for each in planned]
+    return cls(linear(outputs), trials, split, epochs, TrialSettings(**settings))

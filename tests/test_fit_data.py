@@ -79,7 +79,7 @@ def test_a_loader_can_hold_a_tournament() -> None:
         pytest.param(
             made(), {"method": "f1"}, "no method 'f1'; there are auto, approx_ndcg", id="method"
         ),
-        pytest.param(made(), {"metric": "f0"}, "no metric named 'f0'", id="metric"),
+        pytest.param(made(), {"metric": "nothing"}, "no metric named 'nothing'", id="metric"),
         pytest.param(made(), {"epochs": 0}, "epochs must be", id="epochs"),
         pytest.param(made(), {"budget": -1}, "budget must be above 0 seconds; got -1", id="budget"),
     ],

@@ -203,6 +203,12 @@ def test_arguments_that_make_no_sense_are_refused(options: dict[str, Any], messa
         quick(linear(), made(), **options)
 
 
+def test_a_loader_draws_its_own_balanced_batches() -> None:
+    loader = DataLoader(Squares(made()), 50)
+    with pytest.raises(ValueError, match="give the loader a sampler instead"):
+        quick(linear(), loader, made(), balanced=True)
+
+
 def test_an_example_is_of_64_items_and_leaves_the_model_alone() -> None:
     model = nn.Sequential(nn.BatchNorm1d(5), linear())
     model.train()
@@ -301,6 +307,11 @@ def test_finalists_have_models_and_thresholds_of_their_own() -> None:
     assert all(each.scores.numel() == 0 and each.state == {} for each in others)
     assert found.contested
     assert not found.stopped
+    assert 0 < found.seconds < 600
+    assert found.trials[0].candidate.method == "cross_entropy"
+    assert found.value == winner.value
+    assert found.threshold is winner.threshold
+    assert found.validation.target.shape == (1, 80)
     assert not quick(linear(), made(), folds=1, epochs=1, method="focal").contested
 
 

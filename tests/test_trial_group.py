@@ -1,6 +1,7 @@
 """A group of trials: losses, learning rates, seeds, memories and checkpoints of many models."""
 
 import math
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,28 +12,11 @@ from torch.utils.data import DataLoader
 import metricgrad as mg
 from metricgrad.training.candidates import Candidate
 from metricgrad.training.data import Items, Loader
-from metricgrad.training.joint_trials import JointTrialGroup
 from metricgrad.training.split import SplitPlan, split_data
 from metricgrad.training.trial_group import TrialGroup, _mean, part_of
 from metricgrad.training.trials import PlannedTrial, TrialSettings
 from tests.fitting import Squares, linear, made
-
-
-def group_of(
-    *planned: tuple[Candidate, float],
-    epochs: int = 4,
-    metric: Any = "f1",
-    folds: int = 1,
-    cls: type[TrialGroup] = TrialGroup,
-    balanced: bool = False,
-    number: int = 200,
-    outputs: int = 1,
-    **settings: Any,
-) -> TrialGroup:
-    plan = SplitPlan(mg.metric(metric), True, 50, balanced, folds, 0.2)
-    split = split_data(Items(*made(number)), None, plan, 0)
-    trials = [PlannedTrial(*each) for each in planned]
-    return cls(linear(outputs), trials, split, epochs, TrialSettings(**settings))
+from tests.searches import group_of
 
 
 def recorded(group: TrialGroup, monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
@@ -80,6 +64,14 @@ def test_the_learning_rate_falls_by_half_a_cosine(monkeypatch: pytest.MonkeyPatc
     group.run()
     assert len(steps) == 50  # an epoch has 25 batches at least
     shares = [0.5 + 0.5 * math.cos(math.pi * number / 50) for number in range(50)]
+    assert [step["share"] for step in steps] == pytest.approx(shares)
+
+
+def test_the_learning_rate_of_one_epoch_falls_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    group = group_of((Candidate("cross_entropy"), 0.1), epochs=1)
+    steps = recorded(group, monkeypatch)
+    group.run()
+    shares = [0.5 + 0.5 * math.cos(math.pi * number / 25) for number in range(25)]
     assert [step["share"] for step in steps] == pytest.approx(shares)
 
 
@@ -234,6 +226,46 @@ def test_a_trial_that_diverges_has_no_value() -> None:
     assert diverged.epoch == 0
 
 
+def test_an_epoch_with_any_score_that_is_not_finite_does_not_count(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    group = group_of((Candidate("focal"), 0.1), (Candidate("focal"), 0.01), folds=2, epochs=2)
+    scores = group._scores()
+    broken = scores.clone()
+    broken[1, 0, 0] = torch.nan
+    monkeypatch.setattr(group, "_scores", lambda: broken if group._epoch == 2 else scores)
+    fine, partly = group.run()
+    assert fine.curve[:, 1].isfinite().tolist() == [True, True]
+    assert partly.curve[:, 1].isfinite().tolist() == [True, False]
+    assert partly.epoch == 1
+    assert partly.value is not None
+
+
+def test_a_group_continues_from_a_checkpoint(tmp_path: Path) -> None:
+    def fresh() -> TrialGroup:
+        planned = [(Candidate("smooth_ap"), 0.1), (Candidate("smooth_ap"), 0.01)]
+        return group_of(*planned, memory=30, folds=2)
+
+    class Killed(Exception):  # noqa: N818 (it is not an error of ours)
+        pass
+
+    def kill(advance: int, note: str) -> None:
+        raise Killed
+
+    whole = fresh().run()
+    path = tmp_path / "trials.safetensors"
+    for _ in range(2):  # after the first epoch, and after the second
+        with pytest.raises(Killed):
+            fresh().run(path, kill)
+    for one, other in zip(whole, fresh().run(path), strict=True):
+        assert (one.value, one.epoch) == (other.value, other.epoch)
+        assert torch.equal(one.scores, other.scores)
+        assert torch.equal(one.curve, other.curve)
+        assert one.threshold is not None
+        assert other.threshold is not None
+        assert torch.equal(one.threshold, other.threshold)
+
+
 def test_a_checkpoint_names_what_a_run_depends_on() -> None:
     group = group_of(
         (Candidate("uniloss", {"slope": 2.0}), 0.1), folds=3, seed=4, must_match={"data": "abc"}
@@ -268,65 +300,3 @@ def test_the_mean_of_sets_leaves_out_those_without_a_value() -> None:
 def test_a_part_of_a_state_has_names_of_its_own() -> None:
     state = {"loss.1.w": torch.ones(1), "loss.10.w": torch.zeros(1), "crew.loss.1.": torch.ones(2)}
     assert set(part_of(state, "loss.1.")) == {"w"}
-
-
-# ---------------------------------------------------------------------------
-# trials along with their losses
-
-
-@pytest.fixture
-def quickly(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("metricgrad.training.joint_trials._UNIVERSAL_STEPS", 3)
-
-
-@pytest.mark.usefixtures("quickly")
-def test_joint_trials_advance_as_far_as_others() -> None:
-    """Three steps of the model an iteration: 25 batches are nine iterations."""
-    planned = [(Candidate("bilevel"), 0.1), (Candidate("bilevel"), 0.01)]
-    group = group_of(*planned, folds=2, epochs=2, cls=JointTrialGroup, seed=3)
-    assert isinstance(group, JointTrialGroup)
-    plans = [run.algorithm.settings for run in group._runs]
-    assert [plan.model_rate for plan in plans] == [0.1, 0.1, 0.01, 0.01]
-    assert {plan.model_steps for plan in plans} == {3}
-    assert {plan.decay for plan in plans} == {18}
-    assert {plan.clip for plan in plans} == {1.0}
-    assert {plan.batch for plan in plans} == {50}
-    folds = group._split.folds
-    for row, run in enumerate(group._runs):
-        assert len(run.y) == len(folds[row % 2].train)
-        assert torch.equal(run.y, made(200)[1][folds[row % 2].train])
-        assert run.loss.universal
-    group._epoch = 1
-    losses = group._train()
-    assert {run.iteration for run in group._runs} == {9}
-    assert losses.shape == (2,)
-    assert not torch.equal(group._stack.vector[0], group._stack.vector[1])
-
-
-@pytest.mark.usefixtures("quickly")
-def test_joint_trials_go_on_from_a_checkpoint(tmp_path: Any) -> None:
-    def fresh() -> TrialGroup:
-        return group_of((Candidate("bilevel"), 0.1), epochs=2, cls=JointTrialGroup, folds=2)
-
-    (whole,) = fresh().run()
-    path = tmp_path / "trials.safetensors"
-    fresh().run(path, only=1)
-    started = fresh()
-    (resumed,) = started.run(path)
-    assert resumed.curve[1].tolist() == whole.curve[1].tolist()
-    assert started._epoch == 2
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"memory": 8}, r"pass train=\(x, y\) in memory, and memory=0"),
-        ({"decay": 0.5}, r"has no weight decay; pass decay=0\. Got 0\.5"),
-        ({"balanced": True}, "pass balanced=False"),
-    ],
-)
-def test_joint_trials_refuse_what_would_have_no_effect(
-    options: dict[str, Any], message: str
-) -> None:
-    with pytest.raises(ValueError, match=message):
-        group_of((Candidate("bilevel"), 0.1), cls=JointTrialGroup, **options)

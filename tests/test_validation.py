@@ -177,6 +177,23 @@ def test_luck_is_a_quantile_of_the_highest_centred_gain(models: int, quantile: f
     )
 
 
+def test_luck_of_sets_draws_whole_sets() -> None:
+    metric = mg.metric("ndcg")
+    target = torch.randint(0, 3, (2, 20, 6), generator=seeded(1))
+    where = torch.rand(2, 20, 6, generator=seeded(2)) < 0.8
+    target[..., 0] = 1
+    where[..., 0] = True  # every set has a value
+    live = torch.ones(2, 20, dtype=torch.bool)
+    validation = Validation(metric, ValidationItems(target, live, where))
+    scores = [torch.randn(2, 20, 6, generator=seeded(3 + k)) for k in range(2)]
+    found = validation.luck(scores, [None, None], seeded(5))
+    gains = metric(scores[1], target, where=where) - metric(scores[0], target, where=where)
+    drawn = torch.multinomial(live.double(), 20 * 200, replacement=True, generator=seeded(5))
+    index = drawn.reshape(2, 200, 20)
+    means = torch.stack([gains[k][index[k]] for k in range(2)]).mean((0, 2)) - gains.mean()
+    assert found == pytest.approx(torch.quantile(means.double(), ONE_SIGMA).item(), abs=1e-6)
+
+
 def test_luck_uses_the_threshold_of_each() -> None:
     validation, scores, _ = made_up("f1", 60)
     zero = torch.zeros(())
