@@ -1,4 +1,8 @@
-"""The one table of all metrics: every contract test runs over it. A new metric adds its rows here."""
+"""The one table of all metrics: every contract test runs over it. A new metric adds its rows here.
+
+`CASES` has a row for every path through the code and meets every law. `VARIANTS` combine options
+whose code is shared (a formula and an average, say): they only meet their reference.
+"""
 
 from dataclasses import dataclass, field
 from functools import partial
@@ -35,15 +39,41 @@ class Case:
         return mg.metric(self.name, **self.options)
 
 
+_ZERO = {"zero_division": 0}
+_AVERAGED = {
+    "precision": sk.precision_score,
+    "recall": sk.recall_score,
+    "f1": sk.f1_score,
+    "jaccard": sk.jaccard_score,
+    "fbeta": partial(sk.fbeta_score, beta=0.5),
+}
+_JOINT = {
+    "mcc": sk.matthews_corrcoef,
+    "kappa": sk.cohen_kappa_score,
+    "balanced_accuracy": sk.balanced_accuracy_score,
+    "gmean": ref.binary_gmean,
+}
+
+
+def _averaged(name: str, family: Family, average: str) -> Case:
+    options = {"beta": 0.5} if name == "fbeta" else {}
+    options |= {"average": average} | ({"multilabel": True} if family == "multi-label" else {})
+    return Case(name, family, ref.decisions(_AVERAGED[name], average=average, **_ZERO), options)
+
+
+def _labels(name: str, average: str) -> Case:
+    options = {"multilabel": True, "average": average}
+    return Case(name, "multi-label", ref.per_label(_JOINT[name], average), options)
+
+
 def _confusion() -> list[Case]:
-    zero = {"zero_division": 0}
+    f1 = ref.decisions(sk.f1_score, threshold=0.5, **_ZERO)
     cases = [
         Case("accuracy", "binary", ref.decisions(sk.accuracy_score)),
         Case("accuracy", "multi-class", ref.decisions(sk.accuracy_score)),
         Case("accuracy", "multi-class", ref.top_k(2), {"k": 2}),
         Case("error_rate", "binary", ref.decisions(sk.zero_one_loss)),
         Case("error_rate", "multi-class", ref.decisions(sk.zero_one_loss)),
-        Case("error_rate", "multi-label", ref.decisions(sk.hamming_loss), {"multilabel": True}),
         Case("hamming", "multi-label", ref.decisions(sk.hamming_loss)),
         Case("balanced_accuracy", "binary", ref.decisions(sk.balanced_accuracy_score)),
         Case("balanced_accuracy", "multi-class", ref.decisions(sk.balanced_accuracy_score)),
@@ -53,75 +83,66 @@ def _confusion() -> list[Case]:
         Case("kappa", "multi-class", ref.decisions(sk.cohen_kappa_score)),
         Case("gmean", "binary", ref.gmean),
         Case("gmean", "multi-class", ref.gmean),
-        Case("f1", "binary", ref.decisions(sk.f1_score, threshold=0.5, **zero), {"threshold": 0.5}),
-        Case("fbeta", "binary", ref.decisions(sk.fbeta_score, beta=2, **zero), {"beta": 2}),
+        Case("f1", "binary", f1, {"threshold": 0.5}),
+        _labels("mcc", "weighted"),
+        Case(
+            "accuracy",
+            "multi-label",
+            ref.label_accuracy("macro"),
+            {"multilabel": True, "average": "macro"},
+        ),
     ]
-    for weights in ("linear", "quadratic"):
-        reference = ref.decisions(sk.cohen_kappa_score, weights=weights, labels=range(4))
-        cases.append(Case("kappa", "multi-class", reference, {"weights": weights}))
-    for average in ("macro", "micro", "weighted"):
-        options = {"multilabel": True, "average": average}
-        cases.append(Case("accuracy", "multi-label", ref.label_accuracy(average), options))
-        for name, fn in [
-            ("mcc", sk.matthews_corrcoef),
-            ("kappa", sk.cohen_kappa_score),
-            ("balanced_accuracy", sk.balanced_accuracy_score),
-            ("gmean", ref.binary_gmean),
-        ]:
-            cases.append(Case(name, "multi-label", ref.per_label(fn, average), options))
-    averaged = {
-        "precision": sk.precision_score,
-        "recall": sk.recall_score,
-        "f1": sk.f1_score,
-        "jaccard": sk.jaccard_score,
-        "fbeta": partial(sk.fbeta_score, beta=0.5),
-    }
-    for name, fn in averaged.items():
+    quadratic = ref.decisions(sk.cohen_kappa_score, weights="quadratic", labels=range(4))
+    cases.append(Case("kappa", "multi-class", quadratic, {"weights": "quadratic"}))
+    for name, fn in _AVERAGED.items():
         own = {"beta": 0.5} if name == "fbeta" else {}
-        cases.append(Case(name, "binary", ref.decisions(fn, **zero), own))
-        cases.append(Case(name, "multi-class", ref.decisions(fn, average="macro", **zero), own))
-        for average in ("macro", "micro", "weighted"):
-            reference = ref.decisions(fn, average=average, **zero)
-            cases.append(Case(name, "multi-class", reference, {**own, "average": average}))
-            cases.append(
-                Case(
-                    name, "multi-label", reference, {**own, "average": average, "multilabel": True}
-                )
-            )
-    return cases
+        cases.append(Case(name, "binary", ref.decisions(fn, **_ZERO), own))
+        cases.append(Case(name, "multi-class", ref.decisions(fn, average="macro", **_ZERO), own))
+    families: tuple[Family, ...] = ("multi-class", "multi-label")
+    cases += [
+        _averaged("f1", each, average) for each in families for average in ("micro", "weighted")
+    ]
+    return [*cases, _averaged("jaccard", "multi-label", "macro")]
+
+
+def _curve(
+    name: str, family: Family, reference: Reference, average: str = "macro", **options: Any
+) -> Case:
+    if family == "binary":
+        return Case(name, family, reference, options)
+    negatives = name in ("auc", "partial_auc", "eer")
+    rest = ref.one_against_rest(reference, average, negatives=negatives)
+    options |= {"average": average} if average != "macro" else {}
+    options |= {"multilabel": True} if family == "multi-label" else {}
+    return Case(name, family, rest, options)
+
+
+_PRECISE = partial(ref.recall_at_precision, min_precision=0.6)
+_PARTIAL = partial(ref.auc, max_fpr=0.4)
 
 
 def _curves() -> list[Case]:
-    precise = partial(ref.recall_at_precision, min_precision=0.6)
-    binary: list[tuple[str, Reference, dict[str, Any], bool]] = [
-        ("auc", ref.auc, {}, True),
-        ("partial_auc", partial(ref.auc, max_fpr=0.1), {}, True),
-        ("partial_auc", partial(ref.auc, max_fpr=0.4), {"max_fpr": 0.4}, True),
-        ("average_precision", ref.average_precision, {}, False),
-        ("average_precision", ref.interpolated_average_precision, {"interpolated": True}, False),
-        ("eer", ref.eer, {}, True),
-        ("recall_at_precision", precise, {"min_precision": 0.6}, False),
+    cases = [
+        _curve("partial_auc", "binary", partial(ref.auc, max_fpr=0.1)),
+        _curve(
+            "average_precision", "binary", ref.interpolated_average_precision, interpolated=True
+        ),
+        _curve("auc", "multi-class", ref.auc, "micro"),
+        _curve("auc", "multi-label", ref.auc, "weighted"),
     ]
-    cases = []
-    for name, reference, options, negatives in binary:
-        cases.append(Case(name, "binary", reference, options))
-        rest = partial(ref.one_against_rest, reference, negatives=negatives)
-        cases.append(Case(name, "multi-class", rest(), options))
-        cases.append(Case(name, "multi-label", rest(), {**options, "multilabel": True}))
-    for name, reference, negatives in [
-        ("auc", ref.auc, True),
-        ("average_precision", ref.average_precision, False),
-        ("eer", ref.eer, True),
-    ]:
-        for average in ("micro", "weighted"):
-            rest = ref.one_against_rest(reference, average, negatives=negatives)
-            cases.append(Case(name, "multi-class", rest, {"average": average}))
-            cases.append(Case(name, "multi-label", rest, {"average": average, "multilabel": True}))
+    families: tuple[Family, ...] = ("binary", "multi-class", "multi-label")
+    for family in families:
+        cases.append(_curve("auc", family, ref.auc))
+        cases.append(_curve("average_precision", family, ref.average_precision))
+    for family in families[:2]:
+        cases.append(_curve("eer", family, ref.eer))
+        cases.append(_curve("partial_auc", family, _PARTIAL, max_fpr=0.4))
+        cases.append(_curve("recall_at_precision", family, _PRECISE, min_precision=0.6))
     return cases
 
 
 def _ranking() -> list[Case]:
-    cases = [
+    return [
         Case("ndcg", "ranking", ref.ndcg),
         Case("ndcg", "ranking", partial(ref.ndcg, k=3), {"k": 3}),
         Case("ndcg", "ranking", partial(ref.ndcg, exponential=True), {"gain": "exponential"}),
@@ -129,47 +150,78 @@ def _ranking() -> list[Case]:
         Case("map", "ranking", ref.mean_average_precision_at(3), {"k": 3}),
         Case("mrr", "ranking", ref.reciprocal_rank),
         Case("mrr", "ranking", partial(ref.reciprocal_rank, k=3), {"k": 3}),
+        Case("precision_at_k", "binary", ref.precision_at(3), {"k": 3}, reaches_best=False),
+        Case("precision_at_k", "ranking", ref.precision_at(10), reaches_best=False),
+        Case("recall_at_k", "binary", ref.recall_at(3), {"k": 3}, reaches_best=False),
+        Case("recall_at_k", "ranking", ref.recall_at(10)),
     ]
-    families: tuple[Family, ...] = ("binary", "ranking")
-    for family in families:
-        cases.append(
-            Case("precision_at_k", family, ref.precision_at(3), {"k": 3}, reaches_best=False)
-        )
-        cases.append(Case("precision_at_k", family, ref.precision_at(10), reaches_best=False))
-        cases.append(Case("recall_at_k", family, ref.recall_at(3), {"k": 3}, reaches_best=False))
-        cases.append(Case("recall_at_k", family, ref.recall_at(10)))
-    return cases
 
 
-def _maps_and_text() -> list[Case]:
-    cases = [Case("pck", "pose", ref.pck)]
-    for ignore in (None, 0, 3):
-        options = {} if ignore is None else {"ignore_index": ignore}
-        cases.append(
-            Case("mean_iou", "segmentation", ref.segmentation(sk.jaccard_score, ignore), options)
-        )
-        cases.append(Case("dice", "segmentation", ref.segmentation(sk.f1_score, ignore), options))
-    text: list[tuple[str, Reference, dict[str, Any]]] = [
-        ("exact_match", ref.exact_match, {}),
-        ("span_f1", ref.span_f1, {}),
-        ("rouge_l", ref.rouge_l, {}),
-        ("edit_distance", ref.edit_distance, {}),
-        ("edit_distance", partial(ref.edit_distance, normalized=True), {"normalized": True}),
-        ("word_error_rate", ref.word_error_rate, {}),
-        ("bleu", ref.bleu, {}),
-        ("bleu", partial(ref.bleu, smooth_method="floor"), {"smoothing": "floor"}),
-        ("bleu", partial(ref.bleu, smooth_method="add-k"), {"smoothing": "add-k"}),
-        ("bleu", partial(ref.bleu, smooth_method="none"), {"smoothing": "none"}),
-        ("bleu", partial(ref.bleu, effective_order=True), {"effective_order": True}),
-        ("bleu", partial(ref.bleu, max_ngram_order=2), {"max_order": 2}),
+def _maps() -> list[Case]:
+    return [
+        Case("pck", "pose", ref.pck),
+        Case("mean_iou", "segmentation", ref.segmentation(sk.jaccard_score, None)),
+        Case(
+            "mean_iou", "segmentation", ref.segmentation(sk.jaccard_score, 0), {"ignore_index": 0}
+        ),
+        Case("dice", "segmentation", ref.segmentation(sk.f1_score, None)),
     ]
+
+
+def _text(name: str, family: Family, reference: Reference, **options: Any) -> Case:
+    return Case(name, family, reference, {**options, "padding": 0})
+
+
+def _texts() -> list[Case]:
+    normalized = partial(ref.edit_distance, normalized=True)
+    cases = [
+        _text("edit_distance", "text", ref.edit_distance),
+        _text("edit_distance", "text-references", normalized, normalized=True),
+        _text("bleu", "text", ref.bleu),
+    ]
+    for smoothing in ("floor", "add-k", "none"):
+        smoothed = partial(ref.bleu, smooth_method=smoothing)
+        cases.append(_text("bleu", "text-references", smoothed, smoothing=smoothing))
     families: tuple[Family, ...] = ("text", "text-references")
     for family in families:
-        cases += [
-            Case(name, family, reference, {**options, "padding": 0})
-            for name, reference, options in text
-        ]
+        cases.append(_text("exact_match", family, ref.exact_match))
+        cases.append(_text("span_f1", family, ref.span_f1))
+        cases.append(_text("rouge_l", family, ref.rouge_l))
+        cases.append(_text("word_error_rate", family, ref.word_error_rate))
     return cases
 
 
-CASES = [*_confusion(), *_curves(), *_ranking(), *_maps_and_text()]
+def _variants() -> list[Case]:
+    linear = ref.decisions(sk.cohen_kappa_score, weights="linear", labels=range(4))
+    labels = {"multilabel": True}
+    cases = [
+        Case("kappa", "multi-class", linear, {"weights": "linear"}),
+        Case("error_rate", "multi-label", ref.decisions(sk.hamming_loss), labels),
+        Case("fbeta", "binary", ref.decisions(sk.fbeta_score, beta=2, **_ZERO), {"beta": 2}),
+        Case(
+            "mean_iou", "segmentation", ref.segmentation(sk.jaccard_score, 3), {"ignore_index": 3}
+        ),
+        Case("dice", "segmentation", ref.segmentation(sk.f1_score, 0), {"ignore_index": 0}),
+        Case("precision_at_k", "ranking", ref.precision_at(3), {"k": 3}),
+        Case("recall_at_k", "ranking", ref.recall_at(3), {"k": 3}),
+        _curve("average_precision", "multi-class", ref.average_precision, "weighted"),
+        _curve("eer", "multi-label", ref.eer, "micro"),
+        _curve("partial_auc", "multi-label", _PARTIAL, max_fpr=0.4),
+        _curve("recall_at_precision", "multi-label", _PRECISE, min_precision=0.6),
+        _text("edit_distance", "text-references", ref.edit_distance),
+        _text("bleu", "text-references", ref.bleu),
+        _text("bleu", "text", partial(ref.bleu, effective_order=True), effective_order=True),
+        _text("bleu", "text", partial(ref.bleu, max_ngram_order=2), max_order=2),
+    ]
+    for average in ("micro", "weighted"):
+        options = {"multilabel": True, "average": average}
+        cases.append(Case("accuracy", "multi-label", ref.label_accuracy(average), options))
+    for average in ("macro", "micro"):
+        cases += [_labels(name, average) for name in _JOINT]
+        cases += [_averaged(name, "multi-label", average) for name in ("precision", "recall")]
+    cases.append(_averaged("fbeta", "multi-class", "weighted"))
+    return cases
+
+
+CASES = [*_confusion(), *_curves(), *_ranking(), *_maps(), *_texts()]
+VARIANTS = _variants()

@@ -1,4 +1,4 @@
-"""The independent implementations that the metrics are held to: libraries where they exist, plain loops elsewhere.
+"""The independent implementations that metrics are held to: libraries where possible, else loops.
 
 Each takes one set as NumPy arrays and gives a float. Where the library raises, warns or answers NaN
 because a set has no value of its own, the documented value stands here in plain sight.

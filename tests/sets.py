@@ -25,7 +25,7 @@ VOCABULARY = 6
 def make_set(
     family: Family, kind: Kind, rng: np.random.Generator, size: int | None = None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """One set: scores float64, target float64 or int64, in the family's shapes; `size` fixes the number of items."""
+    """One set in the family's shapes: scores float64, target float64 or int64."""
     scores, target = _MAKERS[family](rng, _size(family, kind, rng) if size is None else size, kind)
     if kind == "ties" and family == "multi-class":
         # Equal rows and equal classes; rounding would tie softmax probabilities on paper but not in

@@ -1,4 +1,4 @@
-"""The losses people use today: each equals its formula worked out apart, and all keep the laws of a surrogate."""
+"""The losses people use today: each equals its formula, and all keep the laws of a surrogate."""
 
 import math
 from pathlib import Path

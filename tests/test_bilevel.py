@@ -1,4 +1,4 @@
-"""BilevelLoss: the network of Eqn. 2, its misfit, and what it learns from made-up sets before there is a model."""
+"""BilevelLoss: the network of Eqn. 2, its misfit, and what it learns from made-up sets."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -272,14 +272,12 @@ def test_a_function_is_passed_again(tmp_path: Path) -> None:
     assert loaded.misfit(*inputs) == misfit
 
 
-@pytest.mark.parametrize(
-    "name", ["auc", "eer", "average_precision", "error_rate", "f1", "mcc", "jaccard"]
-)
-def test_the_metrics_of_the_paper_are_learned_from_made_up_sets(name: str) -> None:
+@pytest.mark.parametrize("name", ["average_precision", "error_rate", "mcc"])
+def test_metrics_are_learned_from_made_up_sets(name: str) -> None:
     loss = fresh(name)
     scores, target = sources.broad(512, 100)(seeded(9))
     before = loss.misfit(scores, target).item()
-    learned = loss.learn_universal(steps=400, pool=2048, progress=False, generator=seeded(1))
+    learned = loss.learn_universal(**SHORT, generator=seeded(1))
     assert learned.spearman > 0.75
     assert learned.misfit < 0.6 * learned.constant
     assert loss.misfit(scores, target).item() < before / 2
@@ -312,13 +310,13 @@ def test_unbounded_metrics_are_standardised() -> None:
 
 def test_a_lambda_of_scikit_learn_and_a_source_of_ones_own() -> None:
     def source(generator: torch.Generator | None) -> tuple[Tensor, Tensor]:
-        target = torch.rand(100, 30, generator=generator) < 0.3
-        noise = torch.rand(100, 1, generator=generator) * torch.randn(100, 30, generator=generator)
+        target = torch.rand(50, 30, generator=generator) < 0.3
+        noise = torch.rand(50, 1, generator=generator) * torch.randn(50, 30, generator=generator)
         return target.float() - 0.5 + 2 * noise, target
 
     loss = fresh(lambda s, y: fbeta_score(y, s > 0, beta=2))
     learned = loss.learn_universal(
-        steps=300, pool=600, source=source, progress=False, generator=seeded(1)
+        steps=300, pool=300, source=source, progress=False, generator=seeded(1)
     )
     assert learned.spearman > 0.8
     assert loss.universal
@@ -442,7 +440,7 @@ PLANES = mg.from_function(profit, set_dims=(3, 3))
         ),
         (
             lambda: learn(KINDS["labels"]),
-            r"f1 is of items with labels; say how many: learn_universal\(classes=...\)",
+            r"f1 is about items with labels; pass their number: learn_universal\(classes=...\)",
         ),
         (lambda: learn("f1", classes=1), "classes must be 2 or more; got 1"),
         (lambda: learn("f1", pool=10), "pool must be 64 or more; got 10"),

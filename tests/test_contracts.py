@@ -1,5 +1,6 @@
-"""The laws of every metric, over the one table of cases: a metric that breaks one of them does not ship."""
+"""The laws of every metric, over the one table of cases, and the facts that metrics state."""
 
+import json
 import zlib
 
 import hypothesis
@@ -9,11 +10,13 @@ import pytest
 import torch
 
 import metricgrad as mg
-from metricgrad.metrics import TIE_RULES
-from tests.cases import CASES, Case
+from metricgrad.metrics import TIE_RULES, metric_config, metric_from_config
+from metricgrad.metrics.reexpression import ComparisonMetric
+from metricgrad.metrics.registry import with_options
+from tests.cases import CASES, VARIANTS, Case
 from tests.sets import KINDS, Kind, ideal_set, make_set
 
-SETS = 200
+SETS = {"plain": 10, "ties": 10, "imbalanced": 2, "tiny": 20}
 every_case = pytest.mark.parametrize("case", CASES, ids=str)
 
 
@@ -29,22 +32,26 @@ def test_every_name_is_in_the_table() -> None:
     assert {case.name for case in CASES} == set(mg.metric_names())
 
 
-@every_case
-@pytest.mark.parametrize("kind", KINDS)
-def test_equals_its_reference(case: Case, kind: Kind) -> None:
+@pytest.mark.parametrize("case", [*CASES, *VARIANTS], ids=str)
+def test_equals_its_reference(case: Case) -> None:
     rng = generator(case)
-    for _ in range(SETS // len(KINDS)):
-        scores, target = make_set(case.family, kind, rng)
-        value = case.metric(*tensors(scores, target))
-        assert value.shape == ()
-        assert value.dtype == torch.float64
-        np.testing.assert_allclose(
-            value.item(), case.reference(scores, target), rtol=0, atol=1e-6, err_msg=str(case)
-        )
+    for kind in KINDS:
+        for _ in range(SETS[kind]):
+            scores, target = make_set(case.family, kind, rng)
+            value = case.metric(*tensors(scores, target))
+            assert value.shape == ()
+            assert value.dtype == torch.float64
+            np.testing.assert_allclose(
+                value.item(), case.reference(scores, target), rtol=0, atol=1e-6, err_msg=kind
+            )
 
 
-@every_case
-@hypothesis.given(seed=st.integers(0, 2**32 - 1), kind=st.sampled_from(["plain", "ties", "tiny"]))
+@hypothesis.settings(max_examples=300)
+@hypothesis.given(
+    case=st.sampled_from([*CASES, *VARIANTS]),
+    seed=st.integers(0, 2**32 - 1),
+    kind=st.sampled_from(["plain", "ties", "tiny"]),
+)
 def test_no_counter_example_to_the_reference(case: Case, seed: int, kind: Kind) -> None:
     scores, target = make_set(case.family, kind, np.random.default_rng(seed))
     np.testing.assert_allclose(
@@ -182,16 +189,16 @@ def test_gradients_are_not_tracked(case: Case) -> None:
 
 
 @every_case
-@pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
-def test_scores_that_are_no_numbers_are_counted_and_placed(case: Case, bad: float) -> None:
+def test_scores_that_are_no_numbers_are_counted_and_placed(case: Case) -> None:
     scores, target = tensors(*make_set(case.family, "plain", generator(case), size=6))
     target[2] = 1  # a class that no case ignores
     place = [2] + [1] * (scores.dim() - 1)
-    scores[tuple(place)] = bad
-    with pytest.raises(ValueError, match="scores has 1 NaN or infinite value of") as error:
-        case.metric(scores, target)
-    assert str(place) in str(error.value)
-    assert str(list(scores.shape)) in str(error.value)
+    for bad in (float("nan"), float("inf"), -float("inf")):
+        scores[tuple(place)] = bad
+        with pytest.raises(ValueError, match="scores has 1 NaN or infinite value of") as error:
+            case.metric(scores, target)
+        assert str(place) in str(error.value)
+        assert str(list(scores.shape)) in str(error.value)
 
 
 @every_case
@@ -236,7 +243,7 @@ def test_targets_out_of_range_are_refused(case: Case) -> None:
 
 
 @every_case
-def test_facts_are_stated(case: Case) -> None:
+def test_metrics_describe_themselves(case: Case) -> None:
     metric = case.metric
     assert metric.name == case.name
     assert metric.ties in TIE_RULES
@@ -245,3 +252,152 @@ def test_facts_are_stated(case: Case) -> None:
     assert case.family.removesuffix("-references") in metric.families
     assert metric == mg.metric(case.name, **case.options)
     assert hash(metric) == hash(mg.metric(case.name, **case.options))
+
+
+LAYOUTS = {
+    "binary": "binary",
+    "multi-class": "binary",
+    "multi-label": "labels",
+    "ranking": "grades",
+    "segmentation": "maps",
+    "pose": "heatmaps",
+    "text": "tokens",
+    "text-references": "tokens",
+}
+
+
+def plain_sets(case: Case, number: int = 6) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    rng = generator(case)
+    return [tensors(*make_set(case.family, "plain", rng, size=12)) for _ in range(number)]
+
+
+@every_case
+def test_layouts_and_their_ordinary_losses(case: Case) -> None:
+    metric = case.metric
+    cut_off = case.name in ("precision_at_k", "recall_at_k")  # classifiers report these, too
+    assert metric.layout == ("binary" if cut_off else LAYOUTS[case.family])
+    losses = {"grades": "list_net", "heatmaps": "heatmap_mse"}
+    assert metric.ordinary == losses.get(metric.layout, "cross_entropy")
+    classes = [other for other in CASES if other.family == "multi-class"]
+    assert metric.takes_classes == (case.name in [other.name for other in classes])
+
+
+@every_case
+def test_what_decides_a_metric_is_stated(case: Case) -> None:
+    """Only metrics of order are blind to strictly increasing maps; others have thresholds."""
+    metric = case.metric
+    texts = metric.layout == "tokens"
+    assert (
+        metric.decided_by == "anything" if texts else metric.decided_by in ("thresholds", "order")
+    )
+    assert metric.has_threshold == (
+        metric.decided_by == "thresholds" and metric.layout in ("binary", "labels")
+    )
+    if case.family not in ("binary", "multi-label", "ranking"):
+        return
+    sets = plain_sets(case)
+    mapped = [metric(scores**3 + scores - 1, target) for scores, target in sets]
+    same = torch.allclose(torch.stack(mapped), torch.stack([metric(*each) for each in sets]))
+    assert same == (metric.decided_by == "order")
+
+
+@every_case
+def test_thresholds_are_those_of_moved_scores(case: Case) -> None:
+    metric = case.metric
+    scores, target = plain_sets(case)[0]
+    at_none, unmoved = metric.at_threshold(None, scores)
+    assert at_none == metric
+    assert unmoved is scores
+    if not metric.has_threshold:
+        with pytest.raises(ValueError, match="has no best threshold"):
+            mg.best_threshold(scores, target, metric)
+        return
+    if case.family == "multi-class":
+        return  # decided by the highest class
+    at_zero = with_options(metric, threshold=0.0)
+    several = torch.linspace(-0.5, 0.5, scores.shape[-1], dtype=scores.dtype)
+    for threshold in [torch.tensor(0.4)] + [several] * (metric.layout == "labels"):
+        moved, given = metric.at_threshold(threshold, scores)
+        assert moved(given, target) == at_zero(scores - threshold, target)
+
+
+@every_case
+def test_scale_free_metrics_do_not_see_the_scale(case: Case) -> None:
+    metric = case.metric
+    if case.family == "multi-class" and metric.decided_by == "order":
+        return  # ranked by softmax
+    sets = plain_sets(case)
+    scaled = torch.stack([metric(3 * scores, target) for scores, target in sets])
+    same = torch.allclose(scaled, torch.stack([metric(*each) for each in sets]))
+    assert same >= metric.scale_free
+    if case.family in ("binary", "multi-label", "ranking"):
+        assert same == metric.scale_free
+
+
+@every_case
+def test_a_mean_of_items_is_one(case: Case) -> None:
+    metric = case.metric
+    assert metric.mean_of_items == (case.name in ("accuracy", "error_rate"))
+    if metric.layout not in ("binary", "labels") or "micro" in case.options.values():
+        return  # the micro average of classes is a mean of items in disguise
+    sets = plain_sets(case)
+    items = torch.stack([metric(s.unsqueeze(1), y.unsqueeze(1)).mean() for s, y in sets])
+    same = torch.allclose(items, torch.stack([metric(*each) for each in sets]))
+    assert same >= metric.mean_of_items
+    if metric.layout == "binary":
+        assert same == metric.mean_of_items
+
+
+@every_case
+def test_a_portable_metric_is_rebuilt_from_its_description(case: Case) -> None:
+    assert case.metric.portable
+    stored = json.dumps(metric_config(case.metric))
+    assert metric_from_config(json.loads(stored)) == case.metric
+
+
+@every_case
+def test_scores_of_models_are_taken_as_items(case: Case) -> None:
+    """`[N, 1]` is one score per item unless the target has that shape; two classes are s1 - s0."""
+    metric = case.metric
+    scores, target = plain_sets(case)[0]
+    assert metric.item_scores(scores, target) is scores
+    if case.family in ("binary", "ranking"):
+        torch.testing.assert_close(metric.item_scores(scores.unsqueeze(-1), target), scores)
+    if case.family == "multi-label":
+        assert metric.item_scores(scores[:, :1], target[:, :1]).shape == (12, 1)
+    if case.family == "binary" and metric.takes_classes:
+        two = torch.stack([0.5 * scores, 1.5 * scores], -1)
+        torch.testing.assert_close(metric.item_scores(two, target), scores)
+        averaged = with_options(metric, average="macro") if case.name == "f1" else None
+        assert averaged is None or averaged.item_scores(two, target) is two
+
+
+@every_case
+def test_sets_without_a_value_are_told_apart(case: Case) -> None:
+    """A metric that comparisons decide knows them; others pass on what they are told."""
+    metric = case.metric
+    scores, target = tensors(*ideal_set(case.family, generator(case), size=9))
+    where = torch.stack([torch.ones(9, dtype=torch.bool), torch.zeros(9, dtype=torch.bool)])
+    inputs = metric.check(torch.stack([scores] * 2), torch.stack([target] * 2), where)
+    everywhere = torch.ones(2, dtype=torch.bool)
+    known = isinstance(metric, ComparisonMetric)
+    assert metric.has_value(inputs, everywhere).tolist() == [True, not known]
+    assert not metric.has_value(inputs, ~everywhere).any()
+    if isinstance(metric, ComparisonMetric):
+        assert metric.settled(inputs) is metric
+
+
+@pytest.mark.parametrize("name", ["accuracy", "balanced_accuracy", "gmean", "f1", "mcc", "kappa"])
+@pytest.mark.parametrize("pairs", ["best", "all"])
+def test_only_metrics_with_rivals_can_keep_the_strongest(name: str, pairs: str) -> None:
+    metric = mg.metric(name, pairs=pairs)
+    assert isinstance(metric, ComparisonMetric)
+    scores = torch.randn(5, 4, generator=torch.Generator().manual_seed(0))
+    target = torch.tensor([0, 1, 2, 3, 0])
+    plan = metric.reexpress(scores.shape, target, None, scores.dtype)
+    if metric.has_rivals:
+        values, live = plan.strongest(scores, 2).comparisons(scores)
+        assert values.shape == live.shape == (10,)
+    else:
+        with pytest.raises(ValueError, match="rivals=2 needs scores"):
+            plan.strongest(scores, 2)

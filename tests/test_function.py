@@ -1,4 +1,4 @@
-"""Any callable as a metric: scikit-learn, torchmetrics, NumPy and torch as they stand; clear words when they fail."""
+"""Any callable as a metric: scikit-learn, torchmetrics, NumPy and torch as they stand."""
 
 import functools
 import subprocess
@@ -259,6 +259,18 @@ def test_facts_of_a_function() -> None:
     )
     unbounded = mg.metric(lambda s, y: s.sum(), higher_is_better=False, name="sum")
     assert (unbounded.name, unbounded.best, unbounded.worst) == ("sum", -torch.inf, torch.inf)
+    labels = mg.from_function(confusion_f1, multilabel=True)
+    maps = mg.from_function(confusion_f1, set_dims=(4, 3))
+    assert [each.layout for each in (metric, labels, maps)] == ["any", "labels", "any"]
+    assert [each.has_threshold for each in (metric, labels, maps)] == [True, False, False]
+    assert metric.takes_classes
+    assert metric.decided_by == "anything"
+    assert not metric.portable
+    assert not metric.scale_free
+    scores, target = torch.tensor([3.0, 1.0, 2.0]), torch.tensor([1, 0, 1])
+    moved, given = metric.at_threshold(torch.tensor(1.5), scores)
+    assert moved(given, target) == 1
+    assert metric.item_scores(scores.unsqueeze(-1), target).shape == (3,)
 
 
 def test_arrays_or_tensors_may_be_demanded() -> None:

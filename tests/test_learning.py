@@ -24,11 +24,11 @@ def fresh(metric: Any = "f1", **options: Any) -> mg.ReLoss:
     return mg.ReLoss(metric, net=net, **{"penalty": 0.0, **options})
 
 
-# -------------------------------------------------------------------------------------------------------
+# -------------------------------------------------------------------------------------------------
 # learning
 
 
-def test_a_learned_loss_ranks_better_than_the_usual_one_and_is_frozen() -> None:
+def test_a_learned_loss_ranks_better_than_the_usual_one_is_frozen_and_can_be_read() -> None:
     loss = fresh()
     learned = loss.learn(**{**QUICK, "steps": 150}, generator=seeded())
     assert learned.spearman > learned.ordinary_spearman + 0.1
@@ -39,6 +39,12 @@ def test_a_learned_loss_ranks_better_than_the_usual_one_and_is_frozen() -> None:
     loss(scores, torch.arange(50) % 3 == 0).backward()
     assert scores.grad is not None
     assert scores.grad.abs().sum() > 0
+    scores, target = broad(500, 40)(seeded(9))
+    found = loss.per_set(scores, target)
+    truth = 1 - mg.metric("f1")(scores, target)
+    assert loss.scale > 0
+    assert found.mean().item() == pytest.approx(truth.mean().item(), abs=0.05)
+    assert (found - truth).abs().mean() < 0.6 * (truth - truth.median()).abs().mean()
 
 
 def test_a_loss_that_starts_upside_down_learns_all_the_same() -> None:
@@ -55,18 +61,8 @@ def test_a_loss_that_starts_upside_down_learns_all_the_same() -> None:
     assert found.spearman > 0.5
 
 
-def test_the_value_of_a_learned_loss_can_be_read() -> None:
-    loss = fresh()
-    loss.learn(**{**QUICK, "steps": 150}, generator=seeded())
-    scores, target = broad(500, 40)(seeded(9))
-    found, truth = loss.per_set(scores, target), 1 - mg.metric("f1")(scores, target)
-    assert loss.scale > 0
-    assert found.mean().item() == pytest.approx(truth.mean().item(), abs=0.05)
-    assert (found - truth).abs().mean() < 0.6 * (truth - truth.median()).abs().mean()
-
-
 def test_a_loss_that_turns_over_later_is_turned_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The paper's penalty holds a loss that is upside down where it is; here it is put there on purpose."""
+    """The paper's penalty would hold a loss that is upside down, as it is put here, where it is."""
     oriented = learning._orient
 
     def wrongly(loss: mg.ReLoss, groups: Any) -> None:
@@ -83,7 +79,8 @@ def test_a_loss_that_turns_over_later_is_turned_back(monkeypatch: pytest.MonkeyP
 
 def test_learning_is_the_same_for_the_same_generator() -> None:
     one, other = fresh(), fresh()
-    first, second = (loss.learn(**QUICK, generator=seeded(2)) for loss in (one, other))
+    options = {**QUICK, "steps": 10}
+    first, second = (loss.learn(**options, generator=seeded(2)) for loss in (one, other))
     assert same(one.state_dict(), other.state_dict())
     assert first == second
 
@@ -101,8 +98,8 @@ def test_the_best_moment_remains() -> None:
 
 def test_learning_again_goes_on_from_where_it_is() -> None:
     loss = fresh()
-    first = loss.learn(**{**QUICK, "steps": 100}, generator=seeded())
-    again = loss.learn(**{**QUICK, "steps": 20, "rate": 1e-4}, generator=seeded(1))
+    first = loss.learn(**{**QUICK, "steps": 60}, generator=seeded())
+    again = loss.learn(**{**QUICK, "steps": 10, "rate": 1e-4}, generator=seeded(1))
     assert again.curve[0][2] > first.curve[0][2]
     assert not [each for each in loss.parameters() if each.requires_grad]
 
@@ -132,6 +129,20 @@ def test_a_loss_that_learns_nothing_says_so() -> None:
     assert loss.per_set(*broad(4, 30)(seeded())).isfinite().all()
 
 
+def test_the_ordinary_loss_follows_the_metric() -> None:
+    assert isinstance(ordinary_for(mg.metric("f1")), mg.baselines.CrossEntropy)
+    assert isinstance(ordinary_for(mg.metric("recall_at_k")), mg.baselines.CrossEntropy)
+    assert isinstance(ordinary_for(mg.metric("ndcg")), mg.baselines.ListNet)
+    assert isinstance(ordinary_for(mg.metric("pck")), mg.baselines.HeatmapMSE)
+    own = mg.metric("exact_match", decode=lambda scores: scores.argmax(-1))
+    assert ordinary_for(own) is None
+    scores, target = broad(4, 10)(seeded())
+    grades = target.long() * 2
+    both = mg.with_ordinary(mg.UniLoss("ndcg"), weight=0.5).per_set(scores, grades)
+    parts = mg.UniLoss("ndcg").per_set(scores, grades), mg.baselines.ListNet()
+    torch.testing.assert_close(both, parts[0] + 0.5 * parts[1].per_set(scores, grades))
+
+
 def test_the_ordinary_loss_of_labels_minds_what_counts() -> None:
     entropy, metric = ordinary_for(mg.metric("f1", multilabel=True)), mg.baselines.CrossEntropy()
     assert entropy is not None
@@ -144,7 +155,7 @@ def test_the_ordinary_loss_of_labels_minds_what_counts() -> None:
 @pytest.mark.parametrize("rank", ["pairwise", "sorting_network"])
 def test_both_ranks_teach(rank: Any) -> None:
     loss = fresh(rank=rank)
-    assert loss.learn(**{**QUICK, "steps": 60}, generator=seeded()).spearman > 0.8
+    assert loss.learn(**{**QUICK, "steps": 40}, generator=seeded()).spearman > 0.75
 
 
 def test_approximation_learns_the_values() -> None:
@@ -160,7 +171,7 @@ def test_embeddings_learn_by_approximation_as_ls_ed_does() -> None:
         objective="approximation",
         penalty=0.0,
     )
-    learned = loss.learn(**{**QUICK, "steps": 60}, classes=4, generator=seeded())
+    learned = loss.learn(**{**QUICK, "steps": 40}, classes=4, generator=seeded())
     assert learned.spearman > 0.8
     perfect = 50 * torch.eye(4)
     assert loss.raw(loss.check(perfect, torch.arange(4), None)) < 1e-3  # the target's own embedding
@@ -180,12 +191,11 @@ def test_the_papers_penalty_makes_gradients_alike() -> None:
     [
         ("auc", {}),
         ("accuracy", {"classes": 4}),
-        ("f1", {"classes": 3}),
         (mg.metric("f1", multilabel=True), {"classes": 3}),
         ("ndcg", {}),
         (lambda scores, target: float(((scores > 0) == target).mean()), {}),
     ],
-    ids=["auc", "accuracy", "f1 of classes", "f1 of labels", "ndcg", "a function"],
+    ids=["auc", "accuracy", "f1 of labels", "ndcg", "a function"],
 )
 def test_every_kind_of_made_up_set_teaches(metric: Any, options: dict[str, Any]) -> None:
     net = mg.nets.SetNetwork(width=8, context=4, generator=seeded())
@@ -205,7 +215,8 @@ def test_stored_sets_and_sources_may_be_mixed() -> None:
 
 def test_one_score_set_may_be_passed_as_it_is() -> None:
     sets = broad(40, 30)(seeded())
-    found = [fresh().learn(given, **QUICK, generator=seeded()).spearman for given in (sets, [sets])]
+    options = {**QUICK, "steps": 20}
+    found = [fresh().learn(given, **options, generator=seeded()) for given in (sets, [sets])]
     assert found[0] == found[1]
 
 
@@ -259,7 +270,7 @@ def test_what_cannot_be_learned_from_is_refused(call: Any, message: str) -> None
         call()
 
 
-# ------------------------------------------------------------------------------------------------------
+# -------------------------------------------------------------------------------------------------
 # score sets
 
 
@@ -326,7 +337,7 @@ def test_relabelling_spreads_the_accuracy_evenly() -> None:
     assert stats.kstest(values.numpy(), stats.uniform(0.2, 0.8).cdf).statistic < 0.1
 
 
-# ------------------------------------------------------------------------------------------------
+# -------------------------------------------------------------------------------------------------
 # rank correlation
 
 

@@ -54,7 +54,7 @@ def test_auc_of_classes_equals_scikit_learn_as_a_whole(average: str) -> None:
 
 
 def test_confident_models_are_still_ranked() -> None:
-    """In float32 softmax rounds both positives to 1; the ranking must not tie them with the negative between."""
+    """In float32 softmax rounds both positives to 1, and the negative between them, too."""
     scores = torch.tensor(
         [[40.0, 0.0, 0.0], [20.0, 0.0, 0.0], [30.0, 0.0, 0.0], [0.0, 1.0, 0.0], [0.0, 0.0, 1.0]]
     )

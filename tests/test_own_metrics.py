@@ -1,4 +1,4 @@
-"""Metrics that the library does not have, each as somebody would write it: `mg.reexpress` has to take them all.
+"""Metrics that the library does not have, as users write them: `mg.reexpress` takes them all.
 
 The functions differ in style on purpose (loops, masks, sorted labels, counts, matrices, objects,
 decorators), since it is the way a metric is written that decides how it is watched.
@@ -62,7 +62,7 @@ def false_discovery_rate(scores: Tensor, target: Tensor) -> Tensor:
 
 
 class Tversky:
-    """An object with settings, as losses of segmentation have them; and a metric that is a method."""
+    """An object with settings, as in segmentation, and a metric that is a method."""
 
     def __init__(self, alpha: float, beta: float) -> None:
         self.alpha, self.beta = alpha, beta
@@ -84,7 +84,7 @@ class Tversky:
 
 
 def fairness(scores: Tensor, target: Tensor) -> Tensor:
-    """Accuracy minus the gap between the rates at which two groups are accepted; target `[N, 2]`, label and group."""
+    """Accuracy minus the gap between two groups' rates; target `[N, 2]`: label, group."""
     truth, group = target.unbind(dim=-1)
     accepted = scores > 0
     rates = [accepted[group == g].double().mean() for g in (0, 1)]
@@ -201,7 +201,7 @@ def median_rank_of_positives(scores: Tensor, target: Tensor) -> Tensor:
 
 
 def concordance_index(scores: Tensor, target: Tensor) -> Tensor:
-    """Survival: who fails earlier should have the higher risk; target `[N, 2]`, time and whether it was observed."""
+    """Survival: an earlier failure should have a higher risk; target `[N, 2]`: time, observed."""
     time, observed = target[:, 0], target[:, 1].bool()
     comparable = (time.unsqueeze(1) < time.unsqueeze(0)) & observed.unsqueeze(1)
     return ((scores.unsqueeze(1) > scores.unsqueeze(0)) & comparable).sum() / comparable.sum()
@@ -283,7 +283,7 @@ def neighbours_of_the_same_class(embeddings: Tensor, target: Tensor) -> Tensor:
 
 
 def boxes_that_fit(boxes: Tensor, target: Tensor) -> Tensor:
-    """The share of boxes (left, top, width, height; sizes by softplus) with an IoU above one half."""
+    """The share of boxes (left, top, width, height) with an IoU above one half."""
 
     def corners(box: Tensor) -> tuple[Tensor, Tensor]:
         return box[:, :2], box[:, :2] + F.softplus(box[:, 2:])
@@ -345,16 +345,19 @@ def normal(source: torch.Generator, *shape: int) -> Tensor:
 
 @dataclass(frozen=True)
 class Own:
-    """A metric of one's own; `bits_only` is False where scores count smoothly too, the rest is for descents.
+    """A metric of one's own; `bits_only` is False where scores count smoothly too.
 
-    `samples` goes to `UniLoss` where no single flip changes a thing: all labels of an item have to
-    be right.
+    `clamped` is True where a gradient passes through a clamp on purpose. `trained` ones are used
+    for descents, one for each way of being decided. `samples` goes to `UniLoss` where no single
+    flip changes a thing: all labels of an item have to be right.
     """
 
     fn: Callable[..., Tensor]
     make: Maker
     options: dict[str, Any] = field(default_factory=dict)
     bits_only: bool = True
+    clamped: bool = False
+    trained: bool = False
     slope: float = 1.0
     steps: int = 40
     samples: int = 0
@@ -378,47 +381,48 @@ LOWER: dict[str, Any] = {"higher_is_better": False, "best": 0.0}
 tversky = Tversky(0.3, 0.7)
 
 OWN = [
-    Own(p4, binary, ONE),
+    Own(p4, binary, ONE, trained=True),
     Own(fowlkes_mallows, binary, ONE),
     Own(markedness, binary, ONE),
     Own(net_benefit, binary),
     Own(false_discovery_rate, binary, LOWER),
     Own(tversky, binary, ONE),
     Own(tversky.informedness, binary, ONE),
-    Own(fairness, groups, {"best": 1.0, "set_dims": (1, 2)}, slope=2.0),
-    Own(sharpe_ratio, real),
-    Own(share_within_tolerance(0.5), real, ONE),
-    Own(functools.partial(profit_of_the_best, 5), real),
+    Own(fairness, groups, {"best": 1.0, "set_dims": (1, 2)}, trained=True, slope=2.0),
+    Own(sharpe_ratio, real, trained=True),
+    Own(share_within_tolerance(0.5), real, ONE, trained=True),
+    Own(functools.partial(profit_of_the_best, 5), real, trained=True),
     Own(lift, binary),
     Own(enrichment_factor, binary),
     Own(kendall_tau, real, ONE),
-    Own(spearman, real, ONE),
+    Own(spearman, real, ONE, trained=True),
     Own(somers_d, binary, ONE),
-    Own(gini_of_rank_sums, binary, ONE),
-    Own(kolmogorov_smirnov, binary, ONE),
+    Own(gini_of_rank_sums, binary, ONE, trained=True),
+    Own(kolmogorov_smirnov, binary, ONE, trained=True),
     Own(best_youden, binary, ONE, steps=25),
-    Own(specificity_at_sensitivity, binary, ONE),
+    Own(specificity_at_sensitivity, binary, ONE, trained=True),
     Own(precision_at_recall, binary, ONE),
     Own(rank_biased_precision, binary),
     Own(discounted_hits, binary, ONE),
     Own(bedroc, binary),
     Own(median_rank_of_positives, binary, {"higher_is_better": False}),
     Own(concordance_index, survival, {"best": 1.0, "set_dims": (1, 2)}),
-    Own(functools.partial(cost, COSTS), classes, LOWER),
+    Own(functools.partial(cost, COSTS), classes, LOWER, trained=True),
     Own(ordinal_error, classes, LOWER),
-    Own(macro_specificity, classes, ONE),
-    Own(half_a_point_for_the_second, classes, ONE),
+    Own(macro_specificity, classes, ONE, trained=True),
+    Own(half_a_point_for_the_second, classes, ONE, trained=True),
     Own(narrow_margins, classes, LOWER),
-    Own(calibration_error, classes, LOWER, bits_only=False),
+    Own(calibration_error, classes, LOWER, trained=True, bits_only=False),
     Own(brier_that_doubles_mistakes, binary, LOWER, bits_only=False),
-    Own(subset_accuracy, labels, {"best": 1.0, "multilabel": True}, samples=4),
+    Own(subset_accuracy, labels, {"best": 1.0, "multilabel": True}, trained=True, samples=4),
     Own(label_ranking_loss, labels, {**LOWER, "multilabel": True}, steps=25),
-    Own(coverage_error, labels, {"higher_is_better": False, "multilabel": True}),
+    Own(coverage_error, labels, {"higher_is_better": False, "multilabel": True}, trained=True),
     Own(neighbours_of_the_same_class, classes, ONE),
-    Own(boxes_that_fit, boxes, {"best": 1.0, "set_dims": (2, 2)}),
+    Own(boxes_that_fit, boxes, {"best": 1.0, "set_dims": (2, 2)}, trained=True, clamped=True),
 ]
 
 every_own = pytest.mark.parametrize("own", OWN, ids=str)
+some_own = pytest.mark.parametrize("own", [own for own in OWN if own.trained], ids=str)
 
 
 def test_none_of_them_is_in_the_library() -> None:
@@ -428,48 +432,49 @@ def test_none_of_them_is_in_the_library() -> None:
 
 
 @every_own
-def test_the_value_is_the_functions(own: Own) -> None:
+def test_values_gains_and_gradients_are_the_functions(own: Own) -> None:
+    """The value at its own bits and at those of other scores, flips tried one by one, slopes."""
     metric, source = own.metric, own.source
-    for size in (8, 13):
-        scores, target, _ = own.make(source, size)
+    for size in (9, 12):
+        scores, target, knowing = own.make(source, size)
+        scores.requires_grad_()
         plan = metric.reexpress(scores.shape, target, None, scores.dtype)
-        values, _ = plan.comparisons(scores)
-        expected = own.fn(scores, target).double()
+        values, live = plan.comparisons(scores)
+        expected = own.fn(scores.detach(), target).double()
         torch.testing.assert_close(
             metric(scores, target), expected, check_dtype=False, rtol=1e-6, atol=0
         )
         torch.testing.assert_close(plan.from_bits(values > 0), expected, rtol=1e-6, atol=0)
         assert (plan.direct() is None) == own.bits_only
+        if own.bits_only:
+            others = [own.make(source, size)[0] for _ in range(4)]
+            others.append(knowing + normal(source, *knowing.shape) / 3)
+            bits = torch.stack([metric.comparisons(other, target)[0] > 0 for other in others])
+            expected = torch.stack([own.fn(other, target).double() for other in others])
+            assert len(expected.unique()) > 1  # or nothing is shown
+            torch.testing.assert_close(plan.from_bits(bits), expected, rtol=1e-6, atol=1e-9)
+        if size == 9:  # flips that are said to do the same are tried once: they must do the same
+            gains = plan.flip_gains(values > 0)
+            tried = torch.where(live, tried_flip_gains(plan, values > 0), 0.0)
+            assert gains.any()
+            torch.testing.assert_close(gains, tried, rtol=1e-6, atol=1e-9)
+        if not own.clamped:
+            check_slope(metric, scores, target, values)
 
 
-@pytest.mark.parametrize("own", [own for own in OWN if own.bits_only], ids=str)
-def test_the_bits_of_other_scores_give_their_value(own: Own) -> None:
-    metric, source = own.metric, own.source
-    scores, target, knowing = own.make(source, 12)
-    others = [own.make(source, 12)[0] for _ in range(4)] + [
-        knowing + normal(source, *knowing.shape) / 3
-    ]
-    plan = metric.reexpress(scores.shape, target, None, scores.dtype)
-    plan.comparisons(scores)
-    bits = torch.stack([metric.comparisons(other, target)[0] > 0 for other in others])
-    expected = torch.stack([own.fn(other, target).double() for other in others])
-    assert len(expected.unique()) > 1  # or nothing is shown
-    torch.testing.assert_close(plan.from_bits(bits), expected, rtol=1e-6, atol=1e-9)
+def check_slope(metric: WatchedMetric, scores: Tensor, target: Tensor, values: Tensor) -> None:
+    """The gradient of comparisons, against differences in a random direction."""
+    source = torch.Generator().manual_seed(0)
+    direction, weight = normal(source, *scores.shape), normal(source, len(values))
+    (slope,) = torch.autograd.grad((weight * values).sum(), scores)
+    moved = [scores.detach() + step * direction for step in (1e-6, -1e-6)]
+    above, below = (metric.comparisons(each, target)[0] for each in moved)
+    found = (slope * direction).sum()
+    difference = (weight * (above - below)).sum() / 2e-6
+    torch.testing.assert_close(found, difference, rtol=1e-3, atol=1e-5)
 
 
-@every_own
-def test_flip_gains_are_what_trying_every_flip_gives(own: Own) -> None:
-    """Flips that are said to do the same are tried once: they must do the same."""
-    metric, source = own.metric, own.source
-    scores, target, _ = own.make(source, 9)
-    plan = metric.reexpress(scores.shape, target, None, scores.dtype)
-    values, live = plan.comparisons(scores)
-    gains, expected = plan.flip_gains(values > 0), tried_flip_gains(plan, values > 0)
-    assert gains.any()
-    torch.testing.assert_close(gains, torch.where(live, expected, 0.0), rtol=1e-6, atol=1e-9)
-
-
-@every_own
+@some_own
 def test_descent_goes_at_least_half_the_way_to_what_the_target_knows(own: Own) -> None:
     source = own.source
     scores, target, knowing = own.make(source, 16)
@@ -486,9 +491,9 @@ def test_descent_goes_at_least_half_the_way_to_what_the_target_knows(own: Own) -
     assert (after - before) / (ideal - before) >= 0.5
 
 
-@every_own
+@some_own
 def test_many_sets_are_as_many_single_ones(own: Own) -> None:
-    """Some items of each set do not count; the sets differ in how many do, and in how much they compare."""
+    """Some items do not count; the sets differ in how many do, and in how much they compare."""
     source = own.source
     made = [own.make(source, 10)[:2] for _ in range(3)]
     scores, target = (torch.stack(parts) for parts in zip(*made, strict=True))

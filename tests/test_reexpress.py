@@ -1,4 +1,4 @@
-"""mg.reexpress: whatever a metric in plain torch is made of, watching it and replaying it give what it computes."""
+"""mg.reexpress: watching and replaying random metrics in plain torch gives what they compute."""
 
 from collections.abc import Callable
 from typing import Any
@@ -97,7 +97,7 @@ REDUCE: dict[str, Program] = {
 
 @st.composite
 def programs(draw: st.DrawFn, blocks: dict[str, Program], tied: bool = True) -> tuple[str, Program]:
-    """A random metric: discrete operations on smooth ones, joined and reduced; `tied` allows those that make ties."""
+    """A random metric: smooth, then discrete operations, joined and reduced; `tied` allows ties."""
     smooth_ones = [name for name in SMOOTH if tied or name not in ("clamped", "relu")]
     chosen = draw(
         st.lists(
@@ -136,7 +136,7 @@ def recorded(program: Program, scores: Tensor, target: Tensor) -> tuple[WatchedM
 
 
 @given(programs({**DECIDED, **ROUNDED}), st.integers(0, 10**6), st.booleans())
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=120, deadline=None)
 def test_replaying_gives_what_a_program_computes(
     named: tuple[str, Program], seed: int, tied: bool
 ) -> None:
@@ -149,25 +149,18 @@ def test_replaying_gives_what_a_program_computes(
 
 
 @given(programs(DECIDED, tied=False), st.integers(0, 10**6))
-@settings(max_examples=300, deadline=None)
-def test_the_bits_of_other_scores_give_their_value(named: tuple[str, Program], seed: int) -> None:
+@settings(max_examples=120, deadline=None)
+def test_other_bits_give_the_value_of_other_scores(named: tuple[str, Program], seed: int) -> None:
     """A recording of some scores, given the bits of others, is the program's value of those."""
     program, (scores, target) = named[1], a_set(seed)
     other = a_set(seed + 1)[0]
-    _, plan, _ = recorded(program, scores, target)
-    _, _, values = recorded(program, other, target)
-    if values.shape == plan.bits().shape:
-        torch.testing.assert_close(
-            plan.from_bits(values > 0).double(), program(other, target).double()
-        )
-
-
-@given(programs(DECIDED), st.integers(0, 10**6))
-@settings(max_examples=100, deadline=None)
-def test_all_at_once_and_one_by_one_are_the_same(named: tuple[str, Program], seed: int) -> None:
-    program, (scores, target) = named[1], a_set(seed)
     metric, plan, values = recorded(program, scores, target)
-    bits = torch.rand(5, len(values), generator=torch.Generator().manual_seed(seed)) < 0.5
+    _, _, others = recorded(program, other, target)
+    if others.shape == values.shape:
+        torch.testing.assert_close(
+            plan.from_bits(others > 0).double(), program(other, target).double()
+        )
+    bits = torch.rand(3, len(values), generator=torch.Generator().manual_seed(seed)) < 0.5
     together = plan.from_bits(bits)
     metric.habits.vmaps = False
     torch.testing.assert_close(plan.from_bits(bits), together)

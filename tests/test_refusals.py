@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import metricgrad as mg
-from metricgrad.metrics.watching.interception import WatchError
+from metricgrad.metrics.watching import WatchError
 from tests.watched import SCORES, TARGET, Function, f1, gradient, line_of
 
 
@@ -244,22 +244,22 @@ def counts_in_place(scores: Tensor, target: Tensor) -> Tensor:
     [
         (
             never_compares,
-            "never compares scores, so it has a gradient as it is: use it, or minus it, as the loss",
+            "never compares scores, so it has a gradient already: use it, or minus it, as the loss",
         ),
         (is_random, "when it is called and .* when it is watched.* or it is random"),
-        (changes_and_looks, "changes a tensor in place that is looked at later; .*torch.where"),
-        (counts_in_place, "changes a tensor in place that is looked at later; .*scatter"),
+        (changes_and_looks, "changes a tensor in place that is used later; .*torch.where"),
+        (counts_in_place, "changes a tensor in place that is used later; .*scatter"),
         (
             lambda scores, target: scores > 0,
-            r"must give a tensor with one number for a set; got shape \[6\]",
+            r"must return a tensor with one number for a set; got shape \[6\]",
         ),
         (
             lambda scores, target: ((scores > 0).sum(), 6),
-            "must give a tensor with one number for a set; got tuple",
+            "must return a tensor with one number for a set; got tuple",
         ),
         (
             lambda scores, target: None,
-            "must give a tensor with one number for a set; got NoneType None",
+            "must return a tensor with one number for a set; got NoneType None",
         ),
     ],
 )

@@ -1,15 +1,19 @@
 """Metrics by name."""
 
+from typing import Any
+
 import pytest
 import torch
 
 import metricgrad as mg
+from metricgrad.metrics.registry import ALIASES
 
 
 def test_names_are_those_of_the_contract() -> None:
-    names = """accuracy error_rate balanced_accuracy precision recall fbeta f1 jaccard mcc kappa gmean auc partial_auc
-    average_precision eer precision_at_k recall_at_k recall_at_precision hamming ndcg map mrr mean_iou dice pck span_f1
-    exact_match bleu rouge_l edit_distance word_error_rate"""
+    names = """accuracy error_rate balanced_accuracy precision recall fbeta f1 jaccard mcc kappa
+    gmean auc partial_auc average_precision eer precision_at_k recall_at_k recall_at_precision
+    hamming ndcg map mrr mean_iou dice pck span_f1 exact_match bleu rouge_l edit_distance
+    word_error_rate"""
     assert set(mg.metric_names()) == set(names.split())
 
 
@@ -17,19 +21,78 @@ def test_a_metric_passes_through_and_a_callable_is_wrapped() -> None:
     f1 = mg.metric("f1")
     assert mg.metric(f1) is f1
     assert mg.metric(lambda s, y: 0.25)(torch.zeros(2), torch.zeros(2)) == 0.25
-    with pytest.raises(TypeError, match=r"options go with a name; F1.* got threshold besides"):
+    message = r"such as metric\('f1', threshold=1\); got threshold=1 beside the finished metric F1"
+    with pytest.raises(TypeError, match=message):
         mg.metric(f1, threshold=1)
 
 
-def test_wrong_names_and_options_get_a_hint() -> None:
-    with pytest.raises(ValueError, match=r"there is no metric named 'roc_auc'; did you mean .*auc"):
-        mg.metric("roc_auc")
-    with pytest.raises(ValueError, match="there is no metric named 'zzz'; names: accuracy, "):
-        mg.metric("zzz")
-    with pytest.raises(
-        TypeError, match="f1 has no option treshold; it takes average, multilabel, threshold"
-    ):
-        mg.metric("f1", treshold=0.5)
+@pytest.mark.parametrize(
+    ("typed", "name", "options"),
+    [
+        ("acc", "accuracy", {}),
+        ("f1_score", "f1", {}),
+        ("F1", "f1", {}),
+        ("f2", "fbeta", {"beta": 2.0}),
+        ("f0.5", "fbeta", {"beta": 0.5}),
+        ("matthews_corrcoef", "mcc", {}),
+        ("QWK", "kappa", {"weights": "quadratic"}),
+        ("roc_auc", "auc", {}),
+        ("ROC AUC", "auc", {}),
+        ("auroc", "auc", {}),
+        ("roc_auc_score", "auc", {}),
+        ("ap", "average_precision", {}),
+        ("auprc", "average_precision", {}),
+        ("pr_auc", "average_precision", {}),
+        ("precision@10", "precision_at_k", {"k": 10}),
+        ("recall@5", "recall_at_k", {"k": 5}),
+        ("ndcg@10", "ndcg", {"k": 10}),
+        ("MAP@3", "map", {"k": 3}),
+        ("mIoU", "mean_iou", {}),
+        ("rouge-l", "rouge_l", {}),
+        ("wer", "word_error_rate", {}),
+    ],
+)
+def test_names_that_people_type_are_understood(
+    typed: str, name: str, options: dict[str, Any]
+) -> None:
+    assert mg.metric(typed) == mg.metric(name, **options)
+
+
+def test_aliases_are_other_spellings_of_the_names() -> None:
+    names = mg.metric_names()
+    assert not set(ALIASES) & set(names)
+    for spelling, (name, _) in ALIASES.items():
+        assert mg.metric(spelling).name == name
+    assert mg.metric("ndcg@10", gain="exponential") == mg.metric("ndcg", k=10, gain="exponential")
+    with pytest.raises(TypeError, match="'ndcg@10' says k=10 already; got k twice"):
+        mg.metric("ndcg@10", k=5)
+
+
+@pytest.mark.parametrize(
+    ("typed", "message"),
+    [
+        ("iou", r"'iou'; did you mean mean_iou \(label maps\) or jaccard \(binary"),
+        ("mAP", r"'mAP'; did you mean map \(ranked lists\) or average_precision \(binary"),
+        ("cer", "did you mean edit_distance with normalized=True, or word_error_rate with"),
+        ("specificity", "recall of -scores and 1 - target"),
+        ("top_k_accuracy", "accuracy with k=..."),
+        ("acuracy", "did you mean accuracy or"),
+        ("f1score", "did you mean f1"),
+        ("f1@10", "there is no metric named 'f1@10'; did you mean"),
+        ("zzz", "there is no metric named 'zzz'; names: accuracy, "),
+    ],
+)
+def test_unclear_names_get_a_hint(typed: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        mg.metric(typed)
+
+
+def test_wrong_options_get_a_hint() -> None:
+    for name in ("f1", "f1_score"):
+        with pytest.raises(
+            TypeError, match="f1 has no option treshold; it takes average, multilabel, threshold"
+        ):
+            mg.metric(name, treshold=0.5)
 
 
 def test_a_class_is_no_metric() -> None:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 import metricgrad as mg
 from metricgrad.metrics.base import Inputs
-from metricgrad.surrogates.correlation import (
+from metricgrad.surrogates.alignment import (
     gradient_norms,
     gradient_penalty,
     soft_spearman,
@@ -157,7 +157,7 @@ def soft_spearman_by_hand(losses: np.ndarray, truth: np.ndarray, slope: float) -
     return float(np.corrcoef(ranks, stats.rankdata(truth))[0, 1])
 
 
-# ----------------------------------------------------------------------------------------------------
+# -------------------------------------------------------------------------------------------------
 # the objective
 
 
@@ -258,7 +258,7 @@ def test_the_misfit_teaches_the_parameters_and_leaves_the_scores_alone() -> None
     )
 
 
-# -----------------------------------------------------------------------------------------------------
+# -------------------------------------------------------------------------------------------------
 # the networks
 
 
@@ -455,9 +455,9 @@ def test_what_a_network_sees() -> None:
     [
         (lambda: mg.ReLoss("f1", penalty=-1.0), "penalty must be 0 or more.*-1"),
         (
-            lambda: mg.ReLoss("f1", rank="bubble"),
+            lambda: mg.ReLoss("f1", rank="bubble"),  # type: ignore[arg-type]
             "rank must be one of 'pairwise', 'sorting_network'; got 'bubble'",
-        ),  # type: ignore[arg-type]
+        ),
         (lambda: mg.ReLoss("f1", objective="hope"), "objective must be one of .* got 'hope'"),  # type: ignore[arg-type]
         (lambda: mg.ReLoss("pck"), r"pass net=mg.nets.Heatmaps\(\(64, 48\)\)"),
         (lambda: mg.nets.Classification(sees="all"), "sees must be .* got 'all'"),  # type: ignore[arg-type]

@@ -11,10 +11,18 @@ from safetensors.torch import save_file
 import metricgrad as mg
 from tests.cases import Case
 from tests.test_contracts import generator
-from tests.test_reexpression import every_form, separated
+from tests.test_reexpression import ALL_PAIRS, DECIDED, separated
+from tests.test_uniloss import every_kind
 
 
-@every_form
+def test_every_form_of_a_metric_is_written_and_read(tmp_path: Path) -> None:
+    for case in DECIDED + ALL_PAIRS:
+        mg.UniLoss(case.metric).save(tmp_path / "loss.safetensors")
+        loaded = mg.load_surrogate(tmp_path / "loss.safetensors")
+        assert loaded.metric == mg.UniLoss(case.metric).metric, case
+
+
+@every_kind
 def test_a_loaded_loss_is_the_saved_one(case: Case, tmp_path: Path) -> None:
     loss = mg.UniLoss(case.metric, slope=3.0, relaxation=0.5)
     loss.save(tmp_path / "loss.safetensors")

@@ -207,3 +207,16 @@ def test_shapes(name: str) -> None:
         metric(torch.tensor([1, 2, 3]), torch.tensor([1, 2, 3]))
     with pytest.raises(ValueError, match=r"got target \[3, 0, 4\]"):
         metric(torch.zeros(3, 4, 5), torch.zeros(3, 0, 4))
+
+
+def test_facts_follow_the_decoder() -> None:
+    spans = mg.metric("span_f1", decode=mg.decode_spans)
+    own = mg.metric("bleu", decode=lambda scores: scores.argmax(-1))
+    words = mg.metric("bleu", detokenize=str)
+    assert [each.layout for each in (spans, own, words)] == ["spans", "tokens", "tokens"]
+    assert [each.ordinary for each in (spans, own, words)] == [
+        "cross_entropy",
+        None,
+        "cross_entropy",
+    ]
+    assert not any(each.portable for each in (spans, own, words))

@@ -187,7 +187,7 @@ def test_metrics_without_a_threshold_say_so() -> None:
 
 @pytest.mark.parametrize("name", ["f1", "mcc", "error_rate"])
 def test_a_bagged_threshold_is_the_best_of_what_was_drawn(name: str) -> None:
-    """With one draw it is that draw's best; an item's place in the draw is its place among the sorted scores."""
+    """With one draw it is that draw's best; draws count items by their place among the sorted."""
     generator = torch.Generator().manual_seed(1)
     scores = torch.randn(60, generator=generator).mul(4).round().div(4)  # with ties
     target = (scores + torch.randn(60, generator=generator) > 0.5).long()
@@ -221,17 +221,15 @@ def test_a_stable_threshold_is_the_median_of_draws_while_items_are_few() -> None
     """64 draws of up to 250,000 items in all, seed 0; from 31,251 items on the best threshold."""
     generator = torch.Generator().manual_seed(2)
 
-    def drawn(scores: torch.Tensor, target: torch.Tensor, draws: int) -> torch.Tensor:
-        seeded = torch.Generator().manual_seed(0)
-        return bagged_threshold(scores, target, f1, draws, seeded)
-
     f1 = mg.metric("f1")
     assert isinstance(f1, ConfusionMetric)
     for size, draws in ((40, 64), (5_000, 50), (31_250, 8)):
         scores = torch.randn(size, generator=generator)
         target = (scores + torch.randn(size, generator=generator) > 0.5).long()
         found = stable_threshold(scores, target, f1)
-        assert found == drawn(scores, target, draws) != mg.best_threshold(scores, target, f1)
+        seeded = torch.Generator().manual_seed(0)
+        assert found == bagged_threshold(scores, target, f1, draws, seeded)
+        assert found != mg.best_threshold(scores, target, f1)
     scores = torch.randn(31_251, generator=generator)
     target = (scores + torch.randn(31_251, generator=generator) > 0.5).long()
     assert stable_threshold(scores, target, f1) == mg.best_threshold(scores, target, f1)

@@ -1,4 +1,4 @@
-"""UniLoss's options: samples, the published settings, the strongest rivals, anchors, and what is refused."""
+"""UniLoss's options: samples, published settings, strongest rivals, anchors, and refusals."""
 
 from pathlib import Path
 from typing import Any
@@ -110,7 +110,7 @@ def test_one_rival_is_the_best_one_and_all_of_them_are_all_pairs() -> None:
 
 
 def test_an_item_is_right_if_it_wins_the_comparisons_that_are_kept() -> None:
-    """It lost to both rivals: neither comparison decides alone, but if only the stronger one is kept, that one does."""
+    """It lost to both rivals: neither comparison decides alone; the only one that is kept does."""
     scores, target = torch.tensor([[0.0, 2.0, 1.0]], requires_grad=True), torch.tensor([0])
     (both,) = torch.autograd.grad(
         mg.UniLoss("accuracy", pairs="all", rivals=2)(scores, target), scores

@@ -1,10 +1,11 @@
-"""Tensor maths with no notion of a metric: masked reductions, ranks and their correlations, soft ranks, noise, groups.
+"""Tensor maths with no notion of a metric: masked reductions, ranks, correlations, noise, groups.
 
-Everything acts on the last dimension and takes any number of leading ones; `where` marks the
-entries that count. All rank statistics rest on one fact about a sorted row: `tie_starts`, the
-position at which each entry's tie group begins. From it follow averaged ranks, tied pairs and, in
-`metrics/curves.py`, the vertices of ROC and precision-recall curves, all in O(N log N) time and
-O(N) memory. Only `soft_rank` compares all pairs, because its gradient needs them.
+Everything acts on the last dimension and takes any number of leading ones. `where` has the shape of
+the values and is True for the entries that count; None counts all. All rank statistics rest on one
+fact about a sorted row: `tie_starts`, the position at which each entry's tie group begins. From it
+follow averaged ranks, tied pairs and the vertices of ROC and precision-recall curves
+(`metrics/walk.py`), all in O(N log N) time and O(N) memory. Only `soft_rank` compares all pairs,
+because its gradient needs them.
 """
 
 from collections.abc import Iterator
@@ -16,32 +17,20 @@ from torch import Tensor
 def float_dtype(values: Tensor) -> torch.dtype:
     """The dtype in which to compute with these values without losing their order.
 
-    Args:
-        values: any real tensor.
-
-    Returns:
-        float32 for float32 and shorter floats, float64 for float64 and integers (exact up to 2^53).
+    It is float32 for float32 and shorter floats, float64 for float64 and integers (exact up to
+    2^53).
 
     Example:
-        >>> float_dtype(torch.zeros(1, dtype=torch.bfloat16)), float_dtype(torch.zeros(1, dtype=torch.int64))
+        >>> float_dtype(torch.zeros(1, dtype=torch.bfloat16)), float_dtype(torch.tensor([1]))
         (torch.float32, torch.float64)
     """
-    return (
-        torch.promote_types(values.dtype, torch.float32)
-        if values.is_floating_point()
-        else torch.float64
-    )
+    if values.is_floating_point():
+        return torch.promote_types(values.dtype, torch.float32)
+    return torch.float64
 
 
 def divide(numerator: Tensor, denominator: Tensor) -> Tensor:
     """Element-wise quotient in which zero division gives 0.
-
-    Args:
-        numerator: `[...]`, float.
-        denominator: `[...]`, float.
-
-    Returns:
-        `[...]`, `numerator / denominator` where the denominator is not 0, else 0.
 
     Example:
         >>> divide(torch.tensor([1.0, 1.0, 0.0]), torch.tensor([4.0, 0.0, 0.0]))
@@ -52,18 +41,15 @@ def divide(numerator: Tensor, denominator: Tensor) -> Tensor:
 
 
 def log_odds(scores: Tensor) -> Tensor:
-    r"""Logarithm of the odds that softmax gives each class, without the saturation of its probabilities.
+    r"""Logarithm of the odds that softmax gives each class, without saturation.
 
     .. math:: \log \frac{p_c}{1 - p_c} = s_c - \log \sum_{j \ne c} e^{s_j}
 
-    Ordered as the probabilities are, but where these round to 1 (in float32 from a lead of 17 on)
-    still in order.
-
-    Args:
-        scores: `[..., C]`, float, C at least 2.
+    They are ordered as the probabilities are, even where these round to 1 (in float32 from a lead
+    of 17 on).
 
     Returns:
-        `[..., C]`, float64.
+        `[..., C]`, float64, from scores `[..., C]` of at least two classes.
 
     Example:
         >>> log_odds(torch.tensor([[0.0, 20.0], [0.0, 30.0]]))
@@ -76,23 +62,14 @@ def log_odds(scores: Tensor) -> Tensor:
     top = scores.argmax(-1, keepdim=True)
     lead = scores.gather(-1, top) - scores.scatter(-1, top, -torch.inf).logsumexp(-1, keepdim=True)
     likely = probability > 0.5
-    exact = torch.where(
-        likely, lead, log_probability - torch.log1p(-probability.masked_fill(likely, 0.0))
-    )
-    # Items whose classes only swap scores tie on paper; rounding to 2^-34 lets them tie here as
-    # well.
+    unlikely = log_probability - torch.log1p(-probability.masked_fill(likely, 0.0))
+    exact = torch.where(likely, lead, unlikely)
+    # Items whose classes only swap scores tie on paper; rounding to 2^-34 makes them tie here, too.
     return exact + ((exact * 2**34).round() / 2**34 - exact).detach()
 
 
 def masked_sum(values: Tensor, where: Tensor | None = None) -> Tensor:
-    """Sum over the last dimension of the entries that count.
-
-    Args:
-        values: `[..., N]`.
-        where: `[..., N]`, True where an entry counts; None counts all.
-
-    Returns:
-        `[...]`; 0 where nothing counts.
+    """Sum over the last dimension of the entries that count; 0 where nothing counts.
 
     Example:
         >>> masked_sum(torch.tensor([1.0, 2.0, float("nan")]), torch.tensor([True, True, False]))
@@ -102,14 +79,7 @@ def masked_sum(values: Tensor, where: Tensor | None = None) -> Tensor:
 
 
 def masked_mean(values: Tensor, where: Tensor | None = None) -> Tensor:
-    """Mean over the last dimension of the entries that count.
-
-    Args:
-        values: `[..., N]`, float.
-        where: `[..., N]`, True where an entry counts; None counts all.
-
-    Returns:
-        `[...]`; 0 where nothing counts.
+    """Mean over the last dimension of the entries that count; 0 where nothing counts.
 
     Example:
         >>> masked_mean(torch.tensor([1.0, 2.0, 9.0]), torch.tensor([True, True, False]))
@@ -121,14 +91,7 @@ def masked_mean(values: Tensor, where: Tensor | None = None) -> Tensor:
 
 
 def standardise(values: Tensor, weights: Tensor) -> Tensor:
-    """Values with mean 0 and spread 1; all 0 where they are equal.
-
-    Args:
-        values: `[..., N]`, float.
-        weights: `[..., N]` with sum 1, of the mean and the spread.
-
-    Returns:
-        `[..., N]`, differentiable.
+    """Values `[..., N]` with mean 0 and spread 1 under weights of sum 1; all 0 if they are equal.
 
     Example:
         >>> standardise(torch.tensor([1.0, 3.0]), torch.tensor([0.5, 0.5]))
@@ -138,23 +101,15 @@ def standardise(values: Tensor, weights: Tensor) -> Tensor:
         return values
     centred = values - (weights * values).sum(-1, keepdim=True)
     variance = (weights * centred.square()).sum(-1, keepdim=True)
-    # Rounding leaves a trace of spread in equal values; the root of 1 is taken there, as that of 0
+    # Rounding leaves a trace of spread in equal values. The root of 1 is taken there, as that of 0
     # has no gradient.
-    alike = (
-        variance
-        <= (8 * torch.finfo(values.dtype).eps * values.detach().abs().amax(-1, keepdim=True)) ** 2
-    )
+    largest = values.detach().abs().amax(-1, keepdim=True)
+    alike = variance <= (8 * torch.finfo(values.dtype).eps * largest) ** 2
     return torch.where(alike, 0.0, centred / torch.where(alike, 1.0, variance).sqrt())
 
 
 def tie_starts(ordered: Tensor) -> Tensor:
-    """Position at which the tie group of each entry of a sorted row begins.
-
-    Args:
-        ordered: `[..., N]`, sorted along the last dimension in either direction.
-
-    Returns:
-        `[..., N]`, int64.
+    """Position `[..., N]` at which the tie group of each entry begins, in rows sorted either way.
 
     Example:
         >>> tie_starts(torch.tensor([5.0, 3.0, 3.0, 3.0, 1.0]))
@@ -170,10 +125,6 @@ def tie_starts(ordered: Tensor) -> Tensor:
 
 def hard_rank(values: Tensor, where: Tensor | None = None) -> Tensor:
     """Ascending ranks, 1 for the smallest; entries that tie share the mean of their ranks.
-
-    Args:
-        values: `[..., N]`, finite where they count.
-        where: `[..., N]`, True where an entry counts; None counts all.
 
     Returns:
         `[..., N]`, float; 0 where an entry does not count.
@@ -194,14 +145,7 @@ def hard_rank(values: Tensor, where: Tensor | None = None) -> Tensor:
 
 
 def dense_rank(values: Tensor, where: Tensor | None = None) -> Tensor:
-    """Ranks 0, 1, 2, ... without gaps; equal values share one.
-
-    Args:
-        values: `[..., N]`.
-        where: `[..., N]`, bool; what does not count shares the last rank.
-
-    Returns:
-        `[..., N]`, int64.
+    """Ranks 0, 1, 2, ... without gaps; equal values share one, and so does what does not count.
 
     Example:
         >>> dense_rank(torch.tensor([0.5, 2.0, 0.5, 1.0]))
@@ -214,13 +158,7 @@ def dense_rank(values: Tensor, where: Tensor | None = None) -> Tensor:
 
 
 def first_alike(keys: Tensor) -> Tensor:
-    """For each entry, the place of the first one with the same key.
-
-    Args:
-        keys: `[N]`.
-
-    Returns:
-        `[N]`, int64.
+    """For each entry of keys `[N]`, the index of the first one with the same key.
 
     Example:
         >>> first_alike(torch.tensor([5, 3, 5, 3]))
@@ -234,13 +172,8 @@ def first_alike(keys: Tensor) -> Tensor:
 def spearman(x: Tensor, y: Tensor, where: Tensor | None = None) -> Tensor:
     """Spearman rank correlation: the Pearson correlation of averaged ranks.
 
-    Args:
-        x: `[..., N]`, finite where it counts.
-        y: `[..., N]`, finite where it counts.
-        where: `[..., N]`, True where an entry counts; None counts all.
-
     Returns:
-        `[...]` in [-1, 1]; 0 where x or y is constant.
+        `[...]` in [-1, 1] from x and y `[..., N]`; 0 where one of them is constant.
 
     Example:
         >>> spearman(torch.tensor([1.0, 2.0, 3.0, 4.0]), torch.tensor([1.0, 3.0, 2.0, 4.0]))
@@ -255,13 +188,8 @@ def spearman(x: Tensor, y: Tensor, where: Tensor | None = None) -> Tensor:
 def pearson(x: Tensor, y: Tensor, where: Tensor | None = None) -> Tensor:
     """Pearson correlation, differentiable in both arguments.
 
-    Args:
-        x: `[..., N]`, float.
-        y: `[..., N]`, float.
-        where: `[..., N]`, True where an entry counts; None counts all.
-
     Returns:
-        `[...]` in [-1, 1]; 0 where x or y is constant.
+        `[...]` in [-1, 1] from x and y `[..., N]`; 0 where one of them is constant.
 
     Example:
         >>> pearson(torch.tensor([1.0, 2.0, 3.0]), torch.tensor([2.0, 4.0, 6.0]))
@@ -270,8 +198,7 @@ def pearson(x: Tensor, y: Tensor, where: Tensor | None = None) -> Tensor:
     Reference:
         `scipy.stats.pearsonr`.
     """
-    x, y = _unit(x, where), _unit(y, where)
-    return (x * y).sum(-1).clamp(-1.0, 1.0)
+    return (_unit(x, where) * _unit(y, where)).sum(-1).clamp(-1.0, 1.0)
 
 
 def kendall(x: Tensor, y: Tensor, where: Tensor | None = None) -> Tensor:
@@ -281,13 +208,8 @@ def kendall(x: Tensor, y: Tensor, where: Tensor | None = None) -> Tensor:
 
     .. math:: \tau_b = (n_0 - n_1 - n_2 + n_3 - 2D) / \sqrt{(n_0 - n_1)(n_0 - n_2)}
 
-    Args:
-        x: `[..., N]`, finite where it counts.
-        y: `[..., N]`, finite where it counts.
-        where: `[..., N]`, True where an entry counts; None counts all.
-
     Returns:
-        `[...]` in [-1, 1]; 0 where x or y is constant.
+        `[...]` in [-1, 1] from x and y `[..., N]`; 0 where one of them is constant.
 
     Example:
         >>> kendall(torch.tensor([1.0, 2.0, 3.0, 4.0]), torch.tensor([1.0, 3.0, 2.0, 4.0]))
@@ -296,14 +218,16 @@ def kendall(x: Tensor, y: Tensor, where: Tensor | None = None) -> Tensor:
     Reference:
         `scipy.stats.kendalltau`; Knight (1966) for counting discordant pairs as inversions.
     """
-    x_rank, y_rank = dense_rank(x, where), dense_rank(y, where)
+    x_rank = dense_rank(x, where)
+    y_rank = dense_rank(y, where)
     # What does not count has the highest rank in both, so it ties with its like and is concordant
     # with all others.
     by_both = (x_rank * x.shape[-1] + y_rank).argsort(-1)
-    x_rank, y_rank = x_rank.gather(-1, by_both), y_rank.gather(-1, by_both)
-    counted = (
-        torch.ones_like(x_rank, dtype=torch.bool) if where is None else where.gather(-1, by_both)
-    )
+    x_rank = x_rank.gather(-1, by_both)
+    y_rank = y_rank.gather(-1, by_both)
+    counted = torch.ones_like(x_rank, dtype=torch.bool)
+    if where is not None:
+        counted = where.gather(-1, by_both)
 
     def tied_pairs(ordered: Tensor) -> Tensor:
         before = torch.arange(ordered.shape[-1], device=ordered.device) - tie_starts(ordered)
@@ -311,7 +235,8 @@ def kendall(x: Tensor, y: Tensor, where: Tensor | None = None) -> Tensor:
 
     size = counted.sum(-1)
     pairs = size * (size - 1) // 2
-    x_ties, both_ties = tied_pairs(x_rank), tied_pairs(x_rank * x.shape[-1] + y_rank)
+    x_ties = tied_pairs(x_rank)
+    both_ties = tied_pairs(x_rank * x.shape[-1] + y_rank)
     y_sorted, y_order = y_rank.sort(-1)
     counted = counted.gather(-1, y_order)
     y_ties = tied_pairs(y_sorted)
@@ -327,8 +252,8 @@ def soft_rank(values: Tensor, slope: float = 1.0, where: Tensor | None = None) -
 
     Args:
         values: `[..., N]`, float.
-        slope: how steep; at large slopes the result approaches `hard_rank`.
-        where: `[..., N]`, True where an entry counts; None counts all.
+        slope: How steep the sigmoid is; the steeper, the closer the result is to `hard_rank`.
+        where: `[..., N]`, True where an entry counts.
 
     Returns:
         `[..., N]`; 0 where an entry does not count. Needs O(N^2) memory.
@@ -348,37 +273,27 @@ def soft_rank(values: Tensor, slope: float = 1.0, where: Tensor | None = None) -
 def add_gumbel_noise(
     scores: Tensor, slope: float, number: int, generator: torch.Generator | None
 ) -> Tensor:
-    """Scores `[number, ..., N]` with noise under which s_i beats s_j with the chance sigmoid(slope * (s_i - s_j)).
+    """Noisy scores `[number, ..., N]`: s_i beats s_j with chance sigmoid(slope * (s_i - s_j)).
 
     The difference of two Gumbel variables is logistic. So each comparison has the chance that its
-    soft bit says, and all of them together fit an order, where draws one by one would hardly move
-    any item: its many comparisons would average out.
-
-    Args:
-        scores: `[..., N]`.
-        slope: of the sigmoid.
-        number: how many draws.
-        generator: source of randomness.
-
-    Returns:
-        `[number, ..., N]`.
+    soft bit says, and all of them together fit an order. Comparisons drawn one by one would hardly
+    move any item, as its many comparisons would average out.
     """
-    uniform = torch.rand(
-        number, *scores.shape, generator=generator, device=scores.device, dtype=scores.dtype
-    )
+    shape = (number, *scores.shape)
+    uniform = torch.rand(shape, generator=generator, device=scores.device, dtype=scores.dtype)
     tiny = torch.finfo(scores.dtype).tiny
     return scores - uniform.clamp(min=tiny).log().neg().clamp(min=tiny).log() / slope
 
 
 def group_batches(groups: Tensor) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-    """Groups of similar size together, one row per group, so that padding at most doubles the items.
+    """Batches of groups of similar size, one row each, so that padding at most doubles the items.
 
     Args:
         groups: `[N]`, integer ids in any order.
 
     Yields:
-        which `[G]`, places of these groups among all by ascending id; index `[G, L]`, places of
-        their items, 0 as padding; where `[G, L]`, False on the padding.
+        which `[G]`, positions of these groups among all by ascending id; index `[G, L]`, positions
+        of their items, 0 as padding; where `[G, L]`, False on the padding.
 
     Example:
         >>> for which, index, where in group_batches(torch.tensor([7, 3, 7, 7])):
@@ -394,17 +309,12 @@ def group_batches(groups: Tensor) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
         which = (octaves == octave).nonzero().squeeze(-1)
         places = torch.arange(int(sizes[which].max()), device=groups.device)
         where = places < sizes[which].unsqueeze(-1)
-        yield (
-            which,
-            order[torch.where(where, starts[which].unsqueeze(-1) + places, 0)].masked_fill(
-                ~where, 0
-            ),
-            where,
-        )
+        index = order[torch.where(where, starts[which].unsqueeze(-1) + places, 0)]
+        yield which, index.masked_fill(~where, 0), where
 
 
 def _unit(values: Tensor, where: Tensor | None) -> Tensor:
-    """Values with mean 0 and length 1 among those that count, 0 elsewhere; all 0 where they are constant."""
+    """Values with mean 0 and length 1 among those that count, 0 elsewhere; 0 for constant rows."""
     values = values.to(float_dtype(values))
     values = values if where is None else torch.where(where, values, 0.0)
     largest = values.detach().abs().amax(-1, keepdim=True) if values.shape[-1] else values
@@ -419,6 +329,7 @@ def _unit(values: Tensor, where: Tensor | None) -> Tensor:
 
 
 def _masked_last(values: Tensor, where: Tensor | None) -> Tensor:
+    """Float values that sort last where they do not count."""
     values = values.to(float_dtype(values))
     return values if where is None else values.masked_fill(~where, torch.inf)
 
@@ -426,9 +337,8 @@ def _masked_last(values: Tensor, where: Tensor | None) -> Tensor:
 def _inversions(ranks: Tensor) -> Tensor:
     """Pairs i < j with ranks[i] > ranks[j], counted bit by bit from the highest.
 
-    Rows are kept grouped by the bits already seen, in their original order within a group. Each bit
-    adds the pairs of one group in which a 1 stands before a 0; a stable sort then splits the
-    groups. O(N log^2 N), no pair matrix.
+    Rows stay grouped by the bits seen so far, in their original order within a group. Each bit adds
+    the pairs of a group in which a 1 stands before a 0; a stable sort then splits the groups.
     """
     total = torch.zeros(ranks.shape[:-1], dtype=torch.int64, device=ranks.device)
     for bit in reversed(range(max(ranks.shape[-1] - 1, 0).bit_length())):

@@ -1,12 +1,11 @@
-"""Metrics of decisions with a multi-class form of their own: accuracy and its relatives, Matthews' correlation.
+"""Metrics of decisions with a multi-class form of their own: accuracy, MCC and their relatives.
 
 Where F1 asks a question of every class and averages the answers, these ask one question of the
 whole confusion matrix: how many items are right, how evenly over the classes, how far beyond
-chance. `average` therefore speaks to them only when items have many labels; each label is then a
-binary question again.
+chance. `average` therefore applies only when items have many labels, each of which is a binary
+question again. Cohen's kappa has a module of its own, `kappa.py`.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -15,33 +14,34 @@ from torch import Tensor
 from metricgrad import ops
 from metricgrad.metrics.checks import whole
 from metricgrad.metrics.confusion import ConfusionMetric
-from metricgrad.metrics.counts import Average, Counts, one_hot
-from metricgrad.metrics.decisions import AllRivals, ItemDecisions, Pooling, own_margin
+from metricgrad.metrics.counts import Average, Counts, Pooling, one_hot, share
+from metricgrad.metrics.decisions import AllRivals, ItemDecisions, own_margin
 from metricgrad.metrics.reexpression import Reexpression
 
 
 @dataclass(frozen=True, kw_only=True)
 class JointMetric(ConfusionMetric):
-    """A formula with a multi-class form of its own, which `average` does not touch."""
+    """A formula with a multi-class form of its own, to which `average` does not apply."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.average is not None and not self.multilabel:
             raise ValueError(
-                f"{self.name} has one multi-class form, without average; got average={self.average!r}. "
-                "Leave it out, or pass multilabel=True if the items have many labels"
+                f"{self.name} has one multi-class form, without average; got "
+                f"average={self.average!r}. Leave it out, or pass multilabel=True if the items "
+                "have many labels"
             )
 
 
 @dataclass(frozen=True, kw_only=True)
 class RecallMetric(JointMetric):
-    """A formula that only asks, class by class, how many items are right: one comparison per item decides it."""
+    """A formula of how many items of each class are right, so one comparison decides an item."""
 
     k = 1
 
     @property
     def has_rivals(self) -> bool:
-        """With all pairs, every other class is a rival of the target."""
+        """With `pairs="all"`, every other class is a rival of the target."""
         return self.pairs == "all"
 
     def reexpress_classes(
@@ -49,28 +49,36 @@ class RecallMetric(JointMetric):
     ) -> Reexpression:
         """The target's score against the k-th best other, or against each other class."""
         live = torch.ones_like(target, dtype=torch.bool) if where is None else where
-        compare = lambda scores: own_margin(scores, target, self.k)  # noqa: E731
-        items = ItemDecisions(compare, target, live, classes, self.class_pooling(), dtype)
+        items = ItemDecisions(
+            compare=lambda scores: own_margin(scores, target, self.k),
+            target=target,
+            live=live,
+            classes=classes,
+            pooling=self.class_pooling(),
+            dtype=dtype,
+        )
         if self.pairs == "best":
             return items
         if self.k > 1:
             raise ValueError(
-                f"pairs='all' compares the target with every class, which decides k=1 only; got k={self.k}"
+                "pairs='all' compares the target with every class, which decides k=1 only; "
+                f"got k={self.k}"
             )
-        every = lambda scores: scores.gather(-1, target.unsqueeze(-1)) - scores  # noqa: E731
-        return AllRivals(every, ~one_hot(target, classes), items)
+        return AllRivals(
+            compare=lambda scores: scores.gather(-1, target.unsqueeze(-1)) - scores,
+            rivals=~one_hot(target, classes),
+            items=items,
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
 class Accuracy(RecallMetric):
-    """Share of items decided rightly: (tp + tn) / n, or the true class among the k highest scores.
+    """Share of correct decisions: (tp + tn) / n, or of classes among the k highest scores.
 
     Args:
-        k: a multi-class item is right if its class is among the k highest scores; of equal ones the
-            lower index wins.
-        threshold: see `ConfusionMetric`.
-        average: for labels only; macro and micro differ only where single labels are masked.
-        multilabel: see `ConfusionMetric`.
+        k: A multi-class item is right if its class is among the k highest scores; of equal scores
+            the lower class index wins.
+        average: For labels only; macro and micro differ only where single labels are masked.
 
     Example:
         >>> Accuracy()(torch.tensor([2.0, -1.0, 0.5]), torch.tensor([1, 0, 0]))
@@ -107,7 +115,7 @@ class Accuracy(RecallMetric):
 
     def class_pooling(self) -> Pooling:
         """Right items / items."""
-        return _share(lambda counts: counts.tp)
+        return share(lambda counts: counts.tp)
 
     def multi_class(self, scores: Tensor, target: Tensor, where: Tensor | None) -> Tensor:
         """Share of the items whose class has fewer than k classes before it."""
@@ -129,7 +137,9 @@ class Accuracy(RecallMetric):
 class WrongShare(RecallMetric):
     """Share of wrong decisions, (fp + fn) / n; of items or of labels."""
 
-    higher_is_better, best, worst = False, 0.0, 1.0
+    higher_is_better = False
+    best = 0.0
+    worst = 1.0
 
     def of_counts(self, counts: Counts) -> Tensor:
         """(fp + fn) / n."""
@@ -137,12 +147,12 @@ class WrongShare(RecallMetric):
 
     def class_pooling(self) -> Pooling:
         """Wrong items / items."""
-        return _share(lambda counts: counts.fn)
+        return share(lambda counts: counts.fn)
 
 
 @dataclass(frozen=True, kw_only=True)
 class ErrorRate(WrongShare):
-    """Share of items decided wrongly: (fp + fn) / n.
+    """Share of wrong decisions: (fp + fn) / n.
 
     Example:
         >>> ErrorRate()(torch.tensor([2.0, -1.0, 0.5]), torch.tensor([1, 0, 0]))
@@ -197,16 +207,17 @@ class BalancedAccuracy(RecallMetric):
     def of_counts(self, counts: Counts) -> Tensor:
         """(tp / (tp + fn) + tn / (tn + fp)) / 2, or the one of the two whose class occurs."""
         tp, fp, fn, tn = counts
-        return _mean_recall(torch.stack([tp, tn], -1), torch.stack([tp + fn, tn + fp], -1))
+        support = torch.stack([tp + fn, tn + fp], -1)
+        recalls = ops.divide(torch.stack([tp, tn], -1), support)
+        return ops.masked_mean(recalls, support > 0)
 
     def class_pooling(self) -> Pooling:
         """Mean recall of the classes that occur."""
 
         def terms(counts: Counts) -> Tensor:
             support = counts.tp + counts.fn
-            return torch.stack(
-                [ops.divide(counts.tp, support), (support > 0).to(support.dtype)], -1
-            )
+            occurs = (support > 0).to(support.dtype)
+            return torch.stack([ops.divide(counts.tp, support), occurs], -1)
 
         return Pooling(terms, lambda sums: ops.divide(sums[..., 0], sums[..., 1]))
 
@@ -233,22 +244,20 @@ class GMean(RecallMetric):
         return (ops.divide(tp, tp + fn) * ops.divide(tn, tn + fp)).sqrt()
 
     def class_pooling(self) -> Pooling:
-        """C-th root of the product of the recalls of the C classes that occur; 0 if one of them is 0."""
+        """C-th root of the product of the recalls of the C classes that occur."""
 
         def terms(counts: Counts) -> Tensor:
             support = counts.tp + counts.fn
             recall = ops.divide(counts.tp, support)
             logs = torch.where(recall > 0, recall, 1.0).log()
             occurs = support > 0
-            return torch.stack(
-                [logs, (occurs & (recall <= 0)).to(logs.dtype), occurs.to(logs.dtype)], -1
-            )
+            missed = occurs & (recall <= 0)  # one class without recall makes the product 0
+            return torch.stack([logs, missed.to(logs.dtype), occurs.to(logs.dtype)], -1)
 
         def value(sums: Tensor) -> Tensor:
             logs, missed, occurring = sums.unbind(-1)
-            return torch.where(
-                (occurring > 0) & (missed < 0.5), ops.divide(logs, occurring).exp(), 0.0
-            )
+            found = (occurring > 0) & (missed < 0.5)
+            return torch.where(found, ops.divide(logs, occurring).exp(), 0.0)
 
         return Pooling(terms, value)
 
@@ -275,38 +284,24 @@ class Mcc(JointMetric):
 
     def of_counts(self, counts: Counts) -> Tensor:
         """(tp tn - fp fn) / sqrt((tp + fp)(fn + tn)(tp + fn)(fp + tn))."""
-        tp, fp, fn, tn = counts
-        decided, given = (tp + fp) * (fn + tn), (tp + fn) * (fp + tn)
-        return ops.divide(
-            tp * tn - fp * fn, decided.clamp(min=0).sqrt() * given.clamp(min=0).sqrt()
-        ).clamp(-1, 1)
+        return _correlation(_covariances(counts))
 
     def class_pooling(self) -> Pooling:
-        """The correlation of two class assignments; every sum is free of cancellation but the covariance itself."""
-
-        def terms(counts: Counts) -> Tensor:
-            tp, fp, fn, tn = counts
-            return torch.stack(
-                [tp * tn - fp * fn, (tp + fp) * (fn + tn), (tp + fn) * (fp + tn)], -1
-            )
-
-        def value(sums: Tensor) -> Tensor:
-            covariance, decided, given = sums.unbind(-1)
-            return ops.divide(
-                covariance, decided.clamp(min=0).sqrt() * given.clamp(min=0).sqrt()
-            ).clamp(-1, 1)
-
-        return Pooling(terms, value)
+        """The correlation of two class assignments."""
+        return Pooling(_covariances, _correlation)
 
 
-def _mean_recall(found: Tensor, support: Tensor) -> Tensor:
-    return ops.masked_mean(ops.divide(found, support), support > 0)
+def _covariances(counts: Counts) -> Tensor:
+    """Covariance, variance of the decisions and of the target, `[..., 3]`.
+
+    Only the covariance subtracts, so the variances suffer no cancellation.
+    """
+    tp, fp, fn, tn = counts
+    return torch.stack([tp * tn - fp * fn, (tp + fp) * (fn + tn), (tp + fn) * (fp + tn)], -1)
 
 
-def _share(chosen: Callable[[Counts], Tensor]) -> Pooling:
-    """Chosen items over all items."""
-
-    def terms(counts: Counts) -> Tensor:
-        return torch.stack([chosen(counts), counts.tp + counts.fn], -1)
-
-    return Pooling(terms, lambda sums: ops.divide(sums[..., 0], sums[..., 1]))
+def _correlation(sums: Tensor) -> Tensor:
+    """Covariance over the root of both variances, `[...]` from `[..., 3]`."""
+    covariance, decided, given = sums.unbind(-1)
+    spread = decided.clamp(min=0).sqrt() * given.clamp(min=0).sqrt()
+    return ops.divide(covariance, spread).clamp(-1, 1)

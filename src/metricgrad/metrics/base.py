@@ -10,6 +10,9 @@ Shape letters, used in every docstring of the library:
 A metric is called with `(scores, target)`: scores are raw model output (logits), target is the
 ground truth, `where` marks what counts. `check` brings the inputs into one form, so that `evaluate`
 holds the formula and nothing else.
+
+A metric also states facts about itself (`layout`, `decided_by`, ...). The rest of the library asks
+for these facts, never for the class of a metric.
 """
 
 from abc import ABC, abstractmethod
@@ -22,7 +25,8 @@ from metricgrad import ops
 from metricgrad.metrics.checks import shape, to_tensor
 
 TIE_RULES = {
-    "negative": "a score at the threshold is a negative decision; of equal classes the lowest index wins",
+    "negative": "a score at the threshold is a negative decision; "
+    "of equal classes the lowest index wins",
     "half": "a positive and a negative with equal scores count as half in order",
     "segment": "items with equal scores make one straight segment of the ROC curve",
     "together": "items with equal scores are passed together, at the precision of the last",
@@ -32,13 +36,14 @@ TIE_RULES = {
     "own": "as the function has it",
 }
 
-
 Layout = Literal["binary", "labels", "grades", "maps", "heatmaps", "tokens", "spans", "any"]
 DecidedBy = Literal["thresholds", "order", "anything"]
 
+_ORDINARY = {"grades": "list_net", "heatmaps": "heatmap_mse"}  # cross-entropy for all others
+
 
 class Inputs(NamedTuple):
-    """What `Metric.evaluate` may rely on: checked, on one footing, entries that do not count set to 0.
+    """What `Metric.evaluate` may rely on: checked tensors, with 0 in entries that do not count.
 
     Attributes:
         scores: float32 or float64 (int64 token ids for text), finite where they count.
@@ -54,28 +59,26 @@ class Inputs(NamedTuple):
 class Metric(ABC):
     """One number per set, decided by `(scores, target)`; enough for every surrogate but UniLoss.
 
-    Subclasses are frozen dataclasses whose fields are their options, and state these facts of
-    themselves:
+    Subclasses are frozen dataclasses whose fields are their options. They state these facts, and,
+    as properties, those that depend on the options: `layout`, `ordinary`, `has_threshold`,
+    `scale_free`, `has_rivals` and `portable`.
 
     Attributes:
-        name: what `mg.metric` calls it.
-        families: the rows of the shape table in `docs/metrics.md` that it takes.
-        higher_is_better: the direction.
-        best: the value of an ideal model, with this instance's options.
-        worst: the value at the other end; infinite where there is none.
-        ties: what equal scores do to the value; a key of `TIE_RULES`.
-        undefined: which sets have no value of their own, and what they get instead.
-        reference: the independent implementation that tests hold it to.
-        decided_by: `"thresholds"` if each item is decided on its own, by a threshold or by its highest
-            class; `"order"` if only the order of the items of a set counts, so that sets are never
-            pooled; `"anything"` if neither is known.
-        takes_classes: whether scores `[..., N, C]` with class indices `[..., N]` are a layout of it.
-        has_threshold: whether it decides binary scores at a threshold that can be tuned.
-        scale_free: whether scores may be multiplied by a positive number without changing the value.
-        has_rivals: whether it compares an item's target with every other class, so that a surrogate
-            may keep the strongest of them.
-        mean_of_items: whether the value is the share of items that are right (or wrong).
-        portable: whether name and options rebuild it; a user's function cannot be written to a file.
+        name: What `mg.metric` calls it.
+        families: The rows of the shape table in `docs/metrics.md` that it takes.
+        higher_is_better: Whether a larger value means a better model.
+        best: The value of an ideal model, with this instance's options.
+        worst: The value at the other end; infinite where there is none.
+        ties: What equal scores do to the value; a key of `TIE_RULES`.
+        undefined: Which sets have no value of their own, and what they get instead.
+        reference: The independent implementation that tests hold it to.
+        decided_by: `"thresholds"` if each item is decided on its own, by a threshold or by its
+            highest class, so that sets may be pooled; `"order"` if only the order of the items
+            within a set counts, so that a strictly increasing map of binary scores or of scores
+            for grades changes nothing and sets must not be pooled; `"anything"` if neither is
+            known.
+        takes_classes: Whether it accepts scores `[..., N, C]` with class indices `[..., N]`.
+        mean_of_items: Whether the value is the share of items that are right (or wrong).
     """
 
     name: str
@@ -93,35 +96,42 @@ class Metric(ABC):
     @property
     @abstractmethod
     def layout(self) -> Layout:
-        """The layout of scores and target of this instance.
+        """How scores and target of this instance are laid out.
 
-        `"binary"` is one score per item; where `takes_classes` holds, the shapes may also say
-        classes. `"any"` is a user's function, whose shapes are its own affair.
+        `"binary"` is one score per item; where `takes_classes` holds, the shapes may ask for
+        classes instead. `"any"` is a user's function, whose shapes are unknown.
         """
 
     @property
     def ordinary(self) -> str | None:
-        """The method that people train on for such scores; None where nothing is customary."""
-        return "cross_entropy"
+        """The loss that people usually train on for this layout; None where there is no custom."""
+        return _ORDINARY.get(self.layout, "cross_entropy")
 
     @property
     def has_threshold(self) -> bool:
-        """Whether a threshold can be tuned."""
+        """Whether it decides binary scores or labels at a threshold that can be tuned."""
         return False
 
     @property
     def scale_free(self) -> bool:
-        """Whether scores may be multiplied by a positive number without changing the value."""
+        """Whether multiplying the scores by a positive number is known to leave the value alone.
+
+        Classes are an exception for metrics of order: these rank items by softmax, which the scale
+        of the scores changes.
+        """
         return False
 
     @property
     def has_rivals(self) -> bool:
-        """Whether an item's target is compared with every other class."""
+        """Whether an item's target is compared with every other class.
+
+        A surrogate may then keep only the strongest of these rivals.
+        """
         return False
 
     @property
     def portable(self) -> bool:
-        """Whether name and options rebuild the metric."""
+        """Whether name and options rebuild the metric; a user's function fits into no file."""
         return True
 
     def at_threshold(self, threshold: Tensor | None, scores: Tensor) -> "tuple[Metric, Tensor]":
@@ -129,10 +139,10 @@ class Metric(ABC):
         return self, scores if threshold is None else scores - threshold
 
     def item_scores(self, scores: Tensor, target: Tensor) -> Tensor:
-        """Scores as they leave the model, without the trailing dimension of a model with one output.
+        """Scores of a model as the metric takes them: `[..., N, 1]` becomes `[..., N]`.
 
-        Every layout but labels has fewer dimensions of target than such scores: `[..., N, 1]` and
-        `[..., N]`.
+        The target tells such scores from those of a single label, which have as many dimensions as
+        their target.
         """
         if scores.dim() == target.dim() + 1 and scores.shape[-1] == 1:
             return scores.squeeze(-1)
@@ -149,31 +159,33 @@ class Metric(ABC):
         """The metric of every set.
 
         Args:
-            scores: raw model output; tensor, array or nested lists, shaped as `docs/metrics.md`
-                says.
-            target: ground truth.
+            scores: Raw model output; a tensor, an array or nested lists, shaped as
+                `docs/metrics.md` says.
+            target: The ground truth, shaped as `docs/metrics.md` says.
             where: True for what counts; one flag per item, or per entry of an item. None counts
-                all.
-            groups: `[N]`, integer ids that cut one flat set into many, such as query ids; scores
-                and target then have no leading set dimensions, and the values come by ascending id.
+                everything.
+            groups: `[N]`, integer ids that cut one flat set into many, such as query ids. Scores
+                and target then have no leading set dimensions, and the values are ordered by
+                ascending id.
 
         Returns:
             `[...]`, one value per set; float64 for float64 (or integer) scores, else float32.
             Always finite.
         """
-        scores, target = to_tensor("scores", scores), to_tensor("target", target)
+        scores = to_tensor("scores", scores)
+        target = to_tensor("target", target)
         where = None if where is None else to_tensor("where", where)
         with torch.autocast(scores.device.type, enabled=False):
             inputs = self.check(scores, target, where)
             if groups is None:
-                return self.evaluate(*inputs).to(ops.float_dtype(scores))
-            return self._by_group(scores, target, where, to_tensor("groups", groups)).to(
-                ops.float_dtype(scores)
-            )
+                values = self.evaluate(*inputs)
+            else:
+                values = self._by_group(scores, target, where, to_tensor("groups", groups))
+            return values.to(ops.float_dtype(scores))
 
     @abstractmethod
     def check(self, scores: Tensor, target: Tensor, where: Tensor | None) -> Inputs:
-        """The inputs in the form that `evaluate` relies on; TypeError or ValueError where they have none."""
+        """The inputs in the form that `evaluate` relies on; TypeError or ValueError otherwise."""
 
     @abstractmethod
     def evaluate(self, scores: Tensor, target: Tensor, where: Tensor | None) -> Tensor:
@@ -184,31 +196,25 @@ class Metric(ABC):
     ) -> Tensor:
         """The metric of every group of one flat set, by ascending id."""
         refusal = ValueError(
-            f"groups must be one integer id per item of one flat set; got {groups.dtype} of shape {shape(groups)} for "
-            f"scores {shape(scores)} and target {shape(target)}"
+            f"groups must be one integer id per item of one flat set; got {groups.dtype} of shape "
+            f"{shape(groups)} for scores {shape(scores)} and target {shape(target)}"
         )
-        if (
-            groups.is_floating_point()
-            or groups.dim() != 1
-            or not len(groups) == len(scores) == len(target)
-        ):
+        flat = groups.dim() == 1 and len(groups) == len(scores) == len(target)
+        if groups.is_floating_point() or not flat:
             raise refusal
         everything = torch.ones_like(groups, dtype=torch.bool)
         try:
-            scores, target, where = self.check(
-                scores, target, everything if where is None else where
-            )
+            inputs = self.check(scores, target, everything if where is None else where)
         except ValueError:
             raise refusal from None
+        scores, target, where = inputs
         assert where is not None
         values = torch.zeros(len(groups.unique()), dtype=torch.float64, device=scores.device)
         for which, index, real in ops.group_batches(groups):
             counted = where[index] & real.reshape(real.shape + (1,) * (where.dim() - 1))
             grouped = target[index]
-            grouped = grouped.masked_fill(
-                ~counted.reshape(counted.shape + (1,) * (grouped.dim() - counted.dim())), 0
-            )
-            found = self.evaluate(scores[index], grouped, counted)
+            ignored = ~counted.reshape(counted.shape + (1,) * (grouped.dim() - counted.dim()))
+            found = self.evaluate(scores[index], grouped.masked_fill(ignored, 0), counted)
             if found.dim() != 1:
                 raise refusal
             values[which] = found.to(values.dtype)

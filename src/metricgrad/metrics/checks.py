@@ -1,8 +1,8 @@
-"""Inputs, checked once at the border: every error repeats what was passed and says what to pass instead.
+"""Inputs are checked once, on entry: every error repeats what was passed and says what to pass.
 
 Entries that do not count (`where` is False) are never looked at: padding may hold NaN, -100 or
-anything else. The checks take the cheap road first (one sum tells whether all scores are finite,
-one min and max whether a target is in range) and look for the culprits only when there are some.
+anything else. The checks do the cheap test first (one sum tells whether all scores are finite) and
+search for the offending entries only when it fails.
 """
 
 import math
@@ -19,15 +19,7 @@ _SHOWN = 5
 
 
 def to_tensor(argument: str, value: Any) -> Tensor:
-    """A real-valued tensor from a tensor, an array or nested lists; TypeError for anything else.
-
-    Args:
-        argument: name of the argument, for the error.
-        value: what the user passed.
-
-    Returns:
-        The tensor, detached, on the device it was on.
-    """
+    """A detached real tensor from a tensor, an array or nested lists; errors name the argument."""
     tensor = value.detach() if isinstance(value, Tensor) else _from_array(argument, value)
     if tensor.is_complex():
         raise TypeError(f"{argument} must be real; got {tensor.dtype} of shape {shape(tensor)}")
@@ -37,7 +29,8 @@ def to_tensor(argument: str, value: Any) -> Tensor:
         tensor = tensor.to(torch.float32)
     if not tensor.dim():
         raise ValueError(
-            f"{argument} must have at least one dimension, the items of a set; got the number {tensor}"
+            f"{argument} must have at least one dimension, the items of a set; "
+            f"got the number {tensor}"
         )
     return tensor
 
@@ -48,17 +41,7 @@ def shape(tensor: Tensor) -> str:
 
 
 def expand_where(where: Tensor | None, full: Sequence[int], items: int) -> Tensor | None:
-    """`where` in the shape of everything it can mask, from that shape or from one flag per item.
-
-    Args:
-        where: `full`, or its first `items` dimensions; anything but bool is refused unless it holds
-            0 and 1.
-        full: the shape of all that can be masked, `[..., N]` or `[..., N, *rest]`.
-        items: number of dimensions up to and including N.
-
-    Returns:
-        bool of shape `full`, or None where everything counts.
-    """
+    """`where` as bool of shape `full`, from that shape or from its first `items` dimensions."""
     if where is None:
         return None
     if list(where.shape) not in (list(full), list(full[:items])):
@@ -69,15 +52,9 @@ def expand_where(where: Tensor | None, full: Sequence[int], items: int) -> Tenso
 
 
 def real_scores(scores: Tensor, where: Tensor | None) -> Tensor:
-    """Scores in float32 or float64, finite where they count and 0 elsewhere; ValueError otherwise.
+    """Scores in float32 or float64, 0 where they do not count; ValueError for NaN and infinity.
 
-    Args:
-        scores: `[...]`, any real dtype. Shorter floats become float32, integers float64: both keep
-            the order.
-        where: broadcastable to scores.
-
-    Returns:
-        The scores.
+    Shorter floats become float32 and integers float64, which keeps their order.
     """
     scores = scores.to(ops.float_dtype(scores))
     if where is not None:
@@ -89,24 +66,15 @@ def real_scores(scores: Tensor, where: Tensor | None) -> Tensor:
     if count:
         places = ", ".join(str(place) for place in bad.nonzero()[:_SHOWN].tolist())
         raise ValueError(
-            f"scores has {count} NaN or infinite value{'s' * (count > 1)} of {scores.numel()} (shape {shape(scores)}), "
-            f"at {places}{', ...' * (count > _SHOWN)}; mend what made them, or mask them with where"
+            f"scores has {count} NaN or infinite value{'s' * (count > 1)} of {scores.numel()} "
+            f"(shape {shape(scores)}), at {places}{', ...' * (count > _SHOWN)}; "
+            "find out where they come from, or mask them with where"
         )
     return scores
 
 
 def zero_one(argument: str, target: Tensor, where: Tensor | None = None, hint: str = "") -> Tensor:
-    """The tensor as bool; ValueError unless it holds only 0 and 1 where it counts.
-
-    Args:
-        argument: name of the argument, for the error.
-        target: `[...]`, bool, int or float.
-        where: same shape, True where an entry counts; None counts all.
-        hint: what to pass instead, for the error.
-
-    Returns:
-        `[...]`, bool.
-    """
+    """The tensor as bool; ValueError unless it holds only 0 and 1 where it counts."""
     truth = target != 0
     if where is not None:
         truth = truth & where
@@ -116,23 +84,14 @@ def zero_one(argument: str, target: Tensor, where: Tensor | None = None, hint: s
     if wrong.any():
         found = _examples(target[wrong])
         raise ValueError(
-            f"{argument} must hold only 0 and 1; got {found} among its values (shape {shape(target)})"
-            + hint
+            f"{argument} must hold only 0 and 1; got {found} among its values "
+            f"(shape {shape(target)}){hint}"
         )
     return truth
 
 
 def class_indices(target: Tensor, classes: int, where: Tensor | None) -> Tensor:
-    """The target as int64 class indices, 0 where it does not count; ValueError outside 0 to classes - 1.
-
-    Args:
-        target: `[...]`, int or whole floats.
-        classes: number of classes C.
-        where: same shape, True where an entry counts; None counts all.
-
-    Returns:
-        `[...]`, int64.
-    """
+    """The target as int64 class indices, 0 where it does not count; ValueError if out of range."""
     indices = target.to(torch.int64)
     if where is not None:
         indices = indices.masked_fill(~where, 0)
@@ -159,16 +118,7 @@ def whole(option: str, value: Any, least: int) -> None:
 
 
 def grades(target: Tensor, where: Tensor | None, dtype: torch.dtype) -> Tensor:
-    """The target as float grades, 0 where it does not count; ValueError for negative or infinite ones.
-
-    Args:
-        target: `[...]`, bool, int or float; a grade above 0 is relevant.
-        where: same shape, True where an entry counts; None counts all.
-        dtype: the float dtype to return.
-
-    Returns:
-        `[...]`, float.
-    """
+    """The target as float grades, 0 where it does not count; ValueError unless finite and >= 0."""
     grade = target.to(dtype)
     if where is not None:
         grade = grade.masked_fill(~where, 0.0)
@@ -188,6 +138,7 @@ def _examples(values: Tensor) -> str:
 
 
 def _from_array(argument: str, value: Any) -> Tensor:
+    """A tensor of the array that NumPy makes of the value."""
     try:
         array = np.asarray(value)
     except ValueError as error:
@@ -205,6 +156,7 @@ def _from_array(argument: str, value: Any) -> Tensor:
             dtype = np.complex128
         case _:
             raise TypeError(
-                f"{argument} must hold numbers; got {type(value).__name__} of {array.dtype}: {value!r:.80}"
+                f"{argument} must hold numbers; got {type(value).__name__} of {array.dtype}: "
+                f"{value!r:.80}"
             )
     return torch.from_numpy(array.astype(dtype, order="C"))

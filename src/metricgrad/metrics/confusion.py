@@ -1,15 +1,14 @@
-"""Metrics of decisions: everything that a confusion matrix decides, F1 to Cohen's kappa.
+"""Metrics of decisions: formulas of a confusion matrix, such as precision, recall and F1.
 
 A binary item is decided by score > threshold, a multi-class one by its highest score (the lowest
 class index of equal ones). What remains of a set is four counts: tp, fp, fn, tn. A metric here is a
-formula of these counts. For many classes the counts are taken one class against the rest, and the
-formula's values averaged (`multiclass.py`); those that have a multi-class form of their own stand
-in `agreement.py`. Wherever a formula divides 0 by 0 its value is 0, as in scikit-learn with
-`zero_division=0`.
+formula of these counts. For many classes each class is counted against the rest, and the values
+are averaged (`counts.py`); metrics with a multi-class form of their own are in `agreement.py`.
+Wherever a formula divides 0 by 0 its value is 0, as in scikit-learn with `zero_division=0`.
 """
 
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -19,15 +18,18 @@ from torch import Tensor
 from metricgrad import ops
 from metricgrad.metrics.base import Metric
 from metricgrad.metrics.counts import (
-    Average,
     ClassificationMetric,
     Counts,
+    Pooling,
+    averaged,
     binary_counts,
     class_counts,
+    occurring,
     one_hot,
+    pooled,
 )
-from metricgrad.metrics.decisions import LabelDecisions, Pooling, Tournament, best_other_margin
-from metricgrad.metrics.reexpression import Reexpression
+from metricgrad.metrics.decisions import AllClassPairs, LabelDecisions, best_other_margin
+from metricgrad.metrics.reexpression import Compare, Reexpression, itself
 
 PairsOption = Literal["best", "all"]
 
@@ -37,12 +39,12 @@ class ConfusionMetric(ClassificationMetric):
     """A formula of tp, fp, fn and tn.
 
     Args:
-        threshold: a binary or multi-label score above it is a positive decision; one for all
+        threshold: A binary or multi-label score above it is a positive decision; one number for all
             labels, or one per label.
-        average: how the classes' values become one; None means macro.
-        multilabel: scores and target `[..., N, C]` are items with C labels, not sets of binary
-            scores.
-        pairs: how a surrogate sees a multi-class decision: `"best"` compares a class with the best
+        average: How the values of the classes become one; None means macro.
+        multilabel: Whether scores and target `[..., N, C]` are items with C labels, not sets of
+            binary scores.
+        pairs: How a surrogate sees a multi-class decision: `"best"` compares a class with the best
             other one, `"all"` with each of them (UniLoss, Eqn. 8).
     """
 
@@ -57,9 +59,8 @@ class ConfusionMetric(ClassificationMetric):
     def __post_init__(self) -> None:
         super().__post_init__()
         values = torch.as_tensor(self.threshold, dtype=torch.float64)
-        object.__setattr__(
-            self, "threshold", tuple(values.tolist()) if values.dim() else values.item()
-        )
+        plain = tuple(values.tolist()) if values.dim() else values.item()
+        object.__setattr__(self, "threshold", plain)  # a tensor can be neither compared nor hashed
         if values.isnan().any():
             raise ValueError(f"threshold must be a number; got {self.threshold}")
         if values.dim() and not self.multilabel:
@@ -76,11 +77,11 @@ class ConfusionMetric(ClassificationMetric):
 
     @property
     def scale_free(self) -> bool:
-        """Decisions at 0 do not change with the scale of the scores; those at other thresholds do."""
+        """The scale of the scores changes no decision at 0, but those at other thresholds."""
         return not self.threshold
 
     def at_threshold(self, threshold: Tensor | None, scores: Tensor) -> tuple[Metric, Tensor]:
-        """The metric with this threshold; scores stay."""
+        """The metric with this threshold, and the scores as they are."""
         return (self if threshold is None else replace(self, threshold=threshold)), scores
 
     @abstractmethod
@@ -92,15 +93,15 @@ class ConfusionMetric(ClassificationMetric):
         """How the counts of many classes make one value."""
 
     def label_pooling(self) -> Pooling:
-        """How the counts of many labels make one value: their average, in which all labels take part."""
+        """How the counts of many labels make one value: the average over all labels."""
         return averaged(self.of_counts, self.average, lambda counts: torch.ones_like(counts.tp))
 
     def margin(self, scores: Tensor) -> Tensor:
-        """Scores of binary or multi-label items, measured from the threshold: above 0 is a positive decision."""
+        """Binary or multi-label scores minus the threshold: above 0 is a positive decision."""
         if isinstance(self.threshold, tuple) and len(self.threshold) != scores.shape[-1]:
             raise ValueError(
-                f"threshold has {len(self.threshold)} values for the {scores.shape[-1]} labels of scores "
-                f"{list(scores.shape)}; pass one number, or one per label"
+                f"threshold has {len(self.threshold)} values for the {scores.shape[-1]} labels of "
+                f"scores {list(scores.shape)}; pass one number, or one per label"
             )
         return scores - torch.as_tensor(self.threshold, dtype=scores.dtype, device=scores.device)
 
@@ -109,11 +110,10 @@ class ConfusionMetric(ClassificationMetric):
         return self.of_counts(binary_counts(self.margin(scores) > 0, target, where, scores.dtype))
 
     def multi_label(self, scores: Tensor, target: Tensor, where: Tensor | None) -> Tensor:
-        """The formula of each label's counts, averaged over all labels; micro adds the counts up first."""
+        """The formula of each label's counts, averaged; micro adds the counts up first."""
         where = None if where is None else where.mT
-        return self.label_pooling()(
-            binary_counts(self.margin(scores).mT > 0, target.mT, where, scores.dtype)
-        )
+        counts = binary_counts(self.margin(scores).mT > 0, target.mT, where, scores.dtype)
+        return self.label_pooling()(counts)
 
     def multi_class(self, scores: Tensor, target: Tensor, where: Tensor | None) -> Tensor:
         """The value of the highest-scored classes' counts."""
@@ -130,9 +130,13 @@ class ConfusionMetric(ClassificationMetric):
         live = torch.ones_like(target) if where is None else where
         if task == "multilabel":
             return LabelDecisions(self.margin, target, live, self.label_pooling(), dtype)
-        single = Pooling(stacked, lambda sums: self.of_counts(Counts(*sums.unbind(-1))))
-        compare = lambda scores: self.margin(scores).unsqueeze(-1)  # noqa: E731
-        return LabelDecisions(compare, target.unsqueeze(-1), live.unsqueeze(-1), single, dtype)
+        return LabelDecisions(
+            compare=lambda scores: self.margin(scores).unsqueeze(-1),
+            truth=target.unsqueeze(-1),
+            live=live.unsqueeze(-1),
+            pooling=pooled(self.of_counts),
+            dtype=dtype,
+        )
 
     def reexpress_classes(
         self, classes: int, target: Tensor, where: Tensor | None, dtype: torch.dtype
@@ -150,24 +154,6 @@ class AveragedMetric(ConfusionMetric):
         return averaged(self.of_counts, self.average, occurring)
 
 
-def averaged(
-    formula: Callable[[Counts], Tensor],
-    average: Average | None,
-    takes_part: Callable[[Counts], Tensor],
-) -> Pooling:
-    """The average over classes of a formula of counts; micro adds the counts up first, None means macro."""
-    if average == "micro":
-        return Pooling(stacked, lambda sums: formula(Counts(*sums.unbind(-1))))
-
-    def terms(counts: Counts) -> Tensor:
-        weight = takes_part(counts).to(counts.tp.dtype)
-        if average == "weighted":
-            weight = weight * (counts.tp + counts.fn)
-        return torch.stack([formula(counts) * weight, weight], -1)
-
-    return Pooling(terms, lambda sums: ops.divide(sums[..., 0], sums[..., 1]))
-
-
 def dice_of(counts: Counts) -> Tensor:
     """2 tp / (2 tp + fn + fp): F1 of decisions, Dice of maps."""
     return ops.divide(2 * counts.tp, 2 * counts.tp + counts.fn + counts.fp)
@@ -178,16 +164,6 @@ def jaccard_of(counts: Counts) -> Tensor:
     return ops.divide(counts.tp, counts.tp + counts.fp + counts.fn)
 
 
-def occurring(counts: Counts) -> Tensor:
-    """Classes that occur in the target or in the predictions."""
-    return counts.tp + counts.fn + counts.fp > 0
-
-
-def stacked(counts: Counts) -> Tensor:
-    """The four counts themselves as terms, `[..., C, 4]`."""
-    return torch.stack(list(counts), -1)
-
-
 def label_decisions(
     classes: int,
     target: Tensor,
@@ -195,12 +171,22 @@ def label_decisions(
     pooling: Pooling,
     pairs: PairsOption,
     dtype: torch.dtype,
+    items: Compare = itself,
 ) -> Reexpression:
-    """Bits for each item and class: against the best other class, or against each of them."""
+    """Bits for each item and class: against the best other class, or against each of them.
+
+    `items` turns the metric's scores into those of the items' classes, `[..., N, C]`.
+    """
     truth = one_hot(target, classes)
     live = torch.ones_like(truth) if where is None else where.unsqueeze(-1).expand_as(truth)
-    labels = LabelDecisions(best_other_margin, truth, live, pooling, dtype)
-    return labels if pairs == "best" else Tournament(target, labels)
+    labels = LabelDecisions(
+        compare=lambda scores: best_other_margin(items(scores)),
+        truth=truth,
+        live=live,
+        pooling=pooling,
+        dtype=dtype,
+    )
+    return labels if pairs == "best" else AllClassPairs(target, labels, items)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -248,10 +234,7 @@ class FBeta(AveragedMetric):
     """Weighted harmonic mean of precision and recall: (1 + b^2) tp / ((1 + b^2) tp + b^2 fn + fp).
 
     Args:
-        beta: recall counts b^2 times as much as precision.
-        threshold: see `ConfusionMetric`.
-        average: see `ConfusionMetric`.
-        multilabel: see `ConfusionMetric`.
+        beta: Recall counts b^2 times as much as precision.
 
     Example:
         >>> FBeta(beta=2)(torch.tensor([2.0, -1.0, 0.5]), torch.tensor([1, 0, 0]))

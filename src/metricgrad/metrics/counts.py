@@ -1,4 +1,4 @@
-"""Many classes as binary questions: which task the shapes ask for, one-against-rest counts, and how to average.
+"""Many classes as binary questions: the task the shapes ask for, counts, and how to average.
 
 Equal shapes are binary sets, or items with many labels if the metric says `multilabel=True`. A
 target with one dimension fewer holds class indices. Two classes without `average` are the binary
@@ -6,14 +6,15 @@ question s1 - s0 > threshold. More classes are answered class by class, and the 
 averaged:
 
     macro      mean over the classes          weighted   mean by the classes' number of positives
-    micro      all answers in one pot
+    micro      all answers counted together
 
 Classes that appear neither in the target nor in the predictions are left out of a multi-class
-average, as scikit-learn and torchmetrics do; labels of a multi-label target always take part.
+average, as scikit-learn and torchmetrics do; labels of a multi-label target always take part. A
+`Pooling` is such an average, or any other way to make one value of the counts of the classes.
 """
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, get_args
 
@@ -30,7 +31,7 @@ Task = Literal["binary", "multiclass", "multilabel"]
 
 
 class Counts(NamedTuple):
-    """A two-by-two confusion matrix for each set, `[...]`, or for each class of each set, `[..., C]`."""
+    """A two-by-two confusion matrix for each set `[...]`, or each class of each set `[..., C]`."""
 
     tp: Tensor
     fp: Tensor
@@ -43,9 +44,9 @@ class ClassificationMetric(ComparisonMetric):
     """A metric of binary, multi-class or multi-label scores; the shapes decide which.
 
     Args:
-        average: how the classes' values become one; None means macro.
-        multilabel: scores and target `[..., N, C]` are items with C labels, not sets of binary
-            scores.
+        average: How the values of the classes become one; None means macro.
+        multilabel: Whether scores and target `[..., N, C]` are items with C labels, not sets of
+            binary scores.
     """
 
     takes_classes = True
@@ -55,18 +56,23 @@ class ClassificationMetric(ComparisonMetric):
 
     @property
     def layout(self) -> Layout:
-        """Labels where it is said, otherwise binary scores or, by the shapes, classes."""
+        """Labels if `multilabel` says so; otherwise the shapes tell binary scores from classes."""
         return "labels" if self.multilabel else "binary"
 
     @property
     def scale_free(self) -> bool:
-        """Order and highest classes do not change with the scale of the scores."""
+        """The scale of the scores changes neither the order of items nor the highest class."""
         return True
 
     def item_scores(self, scores: Tensor, target: Tensor) -> Tensor:
         """Binary scores without their trailing dimension; those of a two-class model as s1 - s0."""
-        two = scores.dim() == target.dim() + 1 and scores.shape[-1] == 2 and self.average is None
-        return scores[..., 1] - scores[..., 0] if two else super().item_scores(scores, target)
+        if scores.dim() == target.dim() + 1 and self._is_binary(scores.shape[-1]):
+            return scores[..., 1] - scores[..., 0]
+        return super().item_scores(scores, target)
+
+    def _is_binary(self, classes: int) -> bool:
+        """Whether so many classes are one binary question instead of one question per class."""
+        return classes == 2 and self.average is None
 
     def __post_init__(self) -> None:
         if self.average is not None and self.average not in get_args(Average):
@@ -75,7 +81,7 @@ class ClassificationMetric(ComparisonMetric):
             )
 
     def check(self, scores: Tensor, target: Tensor, where: Tensor | None) -> Inputs:
-        """Scores `[..., N]` or `[..., N, C]`, target bool or class indices; a two-class model's scores as s1 - s0."""
+        """Binary scores and a bool target (two classes as s1 - s0), or class indices."""
         match self.task(scores.shape, target.shape):
             case "binary":
                 where = expand_where(where, scores.shape, scores.dim())
@@ -90,7 +96,7 @@ class ClassificationMetric(ComparisonMetric):
                 where = expand_where(where, target.shape, target.dim())
                 scores = real_scores(scores, None if where is None else where.unsqueeze(-1))
                 target = class_indices(target, scores.shape[-1], where)
-                if scores.shape[-1] == 2 and self.average is None:
+                if self._is_binary(scores.shape[-1]):
                     return Inputs(scores[..., 1] - scores[..., 0], target == 1, where)
                 return Inputs(scores, target, where)
 
@@ -106,18 +112,20 @@ class ClassificationMetric(ComparisonMetric):
 
     def task(self, scores: Sequence[int], target: Sequence[int]) -> Task:
         """The task that the shapes ask for; ValueError where they fit none."""
-        scores, target = list(scores), list(target)
-        if self.multilabel and scores == target and len(scores) > 1:
-            return "multilabel"
-        if not self.multilabel and scores == target:
-            return "binary"
-        if not self.multilabel and scores[:-1] == target and scores[-1] > 1:
-            return "multiclass"
+        scores = list(scores)
+        target = list(target)
         wanted = (
-            "scores and target [..., N, C], as multilabel=True"
-            if self.multilabel
-            else "scores and target [..., N] (binary), or scores [..., N, C] with target [..., N] (2 or more classes)"
+            "scores and target [..., N] (binary), or scores [..., N, C] with target [..., N] "
+            "(2 or more classes)"
         )
+        if self.multilabel:
+            if scores == target and len(scores) > 1:
+                return "multilabel"
+            wanted = "scores and target [..., N, C], as multilabel=True"
+        elif scores == target:
+            return "binary"
+        elif scores[:-1] == target and scores[-1] > 1:
+            return "multiclass"
         raise ValueError(f"{self.name} takes {wanted}; got scores {scores} and target {target}")
 
     @abstractmethod
@@ -136,19 +144,10 @@ class ClassificationMetric(ComparisonMetric):
 def binary_counts(
     decisions: Tensor, target: Tensor, where: Tensor | None, dtype: torch.dtype
 ) -> Counts:
-    """Confusion matrices of yes-or-no decisions.
-
-    Args:
-        decisions: `[..., N]`, bool.
-        target: `[..., N]`, bool.
-        where: `[..., N]`, True where an item counts; None counts all.
-        dtype: float dtype of the counts.
-
-    Returns:
-        Counts `[...]`.
-    """
+    """Counts `[...]` of yes-or-no decisions `[..., N]` about a bool target `[..., N]`."""
     if where is not None:
-        decisions, target = decisions & where, target & where
+        decisions = decisions & where
+        target = target & where
     size = decisions.shape[-1] if where is None else where.sum(-1).to(dtype)
     tp = (decisions & target).sum(-1).to(dtype)
     fp = decisions.sum(-1).to(dtype) - tp
@@ -159,19 +158,9 @@ def binary_counts(
 def class_counts(
     predicted: Tensor, target: Tensor, classes: int, where: Tensor | None, dtype: torch.dtype
 ) -> Counts:
-    """One-against-rest confusion matrices of predicted classes, without building one-hot tensors.
-
-    Args:
-        predicted: `[..., N]`, int64 class indices.
-        target: `[..., N]`, int64 class indices.
-        classes: number of classes C.
-        where: `[..., N]`, True where an item counts; None counts all.
-        dtype: float dtype of the counts.
-
-    Returns:
-        Counts `[..., C]`.
-    """
-    lead, size = target.shape[:-1], target.shape[-1]
+    """One-against-rest counts `[..., C]` of class indices `[..., N]`, without one-hot tensors."""
+    lead = target.shape[:-1]
+    size = target.shape[-1]
     sets = lead.numel()
     offsets = torch.arange(sets, device=target.device).unsqueeze(-1) * classes
 
@@ -190,17 +179,7 @@ def class_counts(
 def average_classes(
     values: Tensor, support: Tensor, takes_part: Tensor, average: Average | None
 ) -> Tensor:
-    """Macro or weighted mean over classes.
-
-    Args:
-        values: `[..., C]`, one value per class.
-        support: `[..., C]`, number of positives of each class.
-        takes_part: `[..., C]`, bool; classes left out of the mean are False.
-        average: `"weighted"` weighs by support, anything else gives the plain mean.
-
-    Returns:
-        `[...]`; 0 where no class takes part.
-    """
+    """Mean `[...]` over the classes `[..., C]` that take part, by support if it is weighted."""
     weight = takes_part.to(values.dtype)
     if average == "weighted":
         weight = weight * support
@@ -210,3 +189,59 @@ def average_classes(
 def one_hot(target: Tensor, classes: int) -> Tensor:
     """Which class each item is of: bool `[..., N, C]` from class indices `[..., N]`."""
     return target.unsqueeze(-1) == torch.arange(classes, device=target.device)
+
+
+class Pooling(NamedTuple):
+    """How the counts of the classes make one value: value(sum over classes of terms(counts)).
+
+    Attributes:
+        terms: From counts `[..., C]` to what each class adds, `[..., C, K]`.
+        value: From the sums `[..., K]` to the value `[...]`.
+    """
+
+    terms: Callable[[Counts], Tensor]
+    value: Callable[[Tensor], Tensor]
+
+    def __call__(self, counts: Counts) -> Tensor:
+        """The value `[...]` of counts `[..., C]`."""
+        return self.value(self.terms(counts).sum(-2))
+
+
+def averaged(
+    formula: Callable[[Counts], Tensor],
+    average: Average | None,
+    takes_part: Callable[[Counts], Tensor],
+) -> Pooling:
+    """The average over classes of a formula of counts; micro adds the counts up first."""
+    if average == "micro":
+        return pooled(formula)
+
+    def terms(counts: Counts) -> Tensor:
+        weight = takes_part(counts).to(counts.tp.dtype)
+        if average == "weighted":
+            weight = weight * (counts.tp + counts.fn)
+        return torch.stack([formula(counts) * weight, weight], -1)
+
+    return Pooling(terms, lambda sums: ops.divide(sums[..., 0], sums[..., 1]))
+
+
+def pooled(formula: Callable[[Counts], Tensor]) -> Pooling:
+    """A formula of the counts of all classes together."""
+    return Pooling(
+        terms=lambda counts: torch.stack(list(counts), -1),
+        value=lambda sums: formula(Counts(*sums.unbind(-1))),
+    )
+
+
+def share(chosen: Callable[[Counts], Tensor]) -> Pooling:
+    """Chosen items over all items."""
+
+    def terms(counts: Counts) -> Tensor:
+        return torch.stack([chosen(counts), counts.tp + counts.fn], -1)
+
+    return Pooling(terms, lambda sums: ops.divide(sums[..., 0], sums[..., 1]))
+
+
+def occurring(counts: Counts) -> Tensor:
+    """Classes that occur in the target or in the predictions."""
+    return counts.tp + counts.fn + counts.fp > 0

@@ -1,16 +1,16 @@
 """Metrics of order: areas and points of the ROC and precision-recall curves.
 
 Walk down the scores from the highest, counting the positives (tp) and negatives (fp) passed
-(`walk.py`). The ROC curve is (fp / negatives, tp / positives), the precision-recall curve (tp /
-positives, tp / (tp + fp)). Every metric here is one expression over the vertices of these curves;
-and, for surrogates, a rule of lost comparisons (`pairs.py`).
+(`walk.py`). The ROC curve is (fp / negatives, tp / positives), the precision-recall curve is
+(tp / positives, tp / (tp + fp)). Every metric here is one expression over the vertices of such a
+curve and, for surrogates, a rule of lost comparisons (`order.py`).
 
-Many classes are ranked one against the rest by the log-odds of their softmax, whose order is that
-of the probabilities and does not saturate; labels are ranked by their own scores.
+Many classes are ranked one against the rest by the log-odds of their softmax, which have the order
+of the probabilities but do not saturate; labels are ranked by their own scores.
 """
 
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -18,7 +18,8 @@ from torch import Tensor
 
 from metricgrad import ops
 from metricgrad.metrics.counts import ClassificationMetric, average_classes, one_hot
-from metricgrad.metrics.order import Cycles, Pairs, PlaceRule, padded_places
+from metricgrad.metrics.order import Cycles, Pairs, PlaceRule, make_pairs
+from metricgrad.metrics.reexpression import itself
 from metricgrad.metrics.walk import Curve, walk_down
 
 
@@ -27,9 +28,9 @@ class CurveMetric(ClassificationMetric):
     """An expression over the vertices of a set's curve.
 
     Args:
-        average: how the classes' values become one; None means macro.
-        multilabel: scores and target `[..., N, C]` are items with C labels, not sets of binary
-            scores.
+        average: How the values of the classes become one; None means macro.
+        multilabel: Whether scores and target `[..., N, C]` are items with C labels, not sets of
+            binary scores.
     """
 
     families = ("binary", "multi-class", "multi-label")
@@ -50,30 +51,28 @@ class CurveMetric(ClassificationMetric):
 
     def multi_class(self, scores: Tensor, target: Tensor, where: Tensor | None) -> Tensor:
         """Every class ranked against the rest by the log-odds of its softmax probability."""
-        return self._over_classes(
-            ops.log_odds(scores), *_against_rest(scores.shape[-1], target, where)
-        )
+        positive, where = _against_rest(scores.shape[-1], target, where)
+        return self._over_classes(ops.log_odds(scores), positive, where)
 
     def multi_label(self, scores: Tensor, target: Tensor, where: Tensor | None) -> Tensor:
         """Every label ranked by its own scores."""
         return self._over_classes(scores, target, where)
 
     def _over_classes(self, scores: Tensor, positive: Tensor, where: Tensor | None) -> Tensor:
-        """Value `[...]` of scores `[..., N, C]`; classes without a value of their own are left out."""
+        """Value `[...]` of scores `[..., N, C]`, leaving out classes without a value."""
         if self.average == "micro":
             where = None if where is None else where.flatten(-2)
             return self.of_curve(walk_down(scores.flatten(-2), positive.flatten(-2), where))
         curve = walk_down(scores.mT, positive.mT, None if where is None else where.mT)
-        support, defined = self._support(
-            curve.positives.squeeze(-1), curve.negatives.squeeze(-1), curve.dtype
+        positives = curve.positives.squeeze(-1)
+        defined = self._defined(positives, curve.negatives.squeeze(-1))
+        return average_classes(
+            self.of_curve(curve), positives.to(curve.dtype), defined, self.average
         )
-        return average_classes(self.of_curve(curve), support, defined, self.average)
 
-    def _support(
-        self, positives: Tensor, negatives: Tensor, dtype: torch.dtype
-    ) -> tuple[Tensor, Tensor]:
-        """Number of positives of each class, and whether the class has a value of its own."""
-        return positives.to(dtype), (positives > 0) & ((negatives > 0) | (not self.needs_negatives))
+    def _defined(self, positives: Tensor, negatives: Tensor) -> Tensor:
+        """Classes `[..., C]` with a value of their own, from how many positives they have."""
+        return (positives > 0) & ((negatives > 0) | (not self.needs_negatives))
 
     def reexpress(
         self, shape: Sequence[int], target: Tensor, where: Tensor | None, dtype: torch.dtype
@@ -82,41 +81,26 @@ class CurveMetric(ClassificationMetric):
         task = self.task(shape, target.shape)
         rule = self.rule()._replace(needs_negatives=True) if self.needs_negatives else self.rule()
         if task == "binary":
-            return make_pairs(lambda scores: scores, target, where, rule, dtype)
-        convert = ops.log_odds if task == "multiclass" else lambda scores: scores
-        positive, where = (
-            _against_rest(shape[-1], target, where) if task == "multiclass" else (target, where)
-        )
+            return make_pairs(itself, target, where, rule, dtype)
+        convert = ops.log_odds if task == "multiclass" else itself
+        positive = target
+        if task == "multiclass":
+            positive, where = _against_rest(shape[-1], target, where)
         if self.average == "micro":
+            positive = positive.flatten(-2)
             where = None if where is None else where.flatten(-2)
             return make_pairs(
-                lambda scores: convert(scores).flatten(-2), positive.flatten(-2), where, rule, dtype
+                lambda scores: convert(scores).flatten(-2), positive, where, rule, dtype
             )
-        positive, where = positive.mT, None if where is None else where.mT
+        positive = positive.mT
+        where = None if where is None else where.mT
         positives = positive.sum(-1)
         counted = torch.full_like(positives, positive.shape[-1]) if where is None else where.sum(-1)
-        support, defined = self._support(positives, counted - positives, dtype)
-        weight = defined.to(dtype) * (support if self.average == "weighted" else 1)
+        weight = self._defined(positives, counted - positives).to(dtype)
+        if self.average == "weighted":
+            weight = weight * positives.to(dtype)
         weight = ops.divide(weight, weight.sum(-1, keepdim=True))
         return make_pairs(lambda scores: convert(scores).mT, positive, where, rule, dtype, weight)
-
-
-def make_pairs(
-    ranked: Callable[[Tensor], Tensor],
-    positive: Tensor,
-    where: Tensor | None,
-    rule: PlaceRule,
-    dtype: torch.dtype,
-    weight: Tensor | None = None,
-) -> Pairs:
-    """The re-expression of positives and all other items that count; see `Pairs` for the arguments."""
-    negative = ~positive if where is None else ~positive & where
-    if positive.dim() == 1:  # one set needs no padding
-        high, low = (chosen.nonzero().squeeze(-1) for chosen in (positive, negative))
-        return Pairs(ranked, high, low, None, None, rule, weight, dtype)
-    high, high_live = padded_places(positive)
-    low, low_live = padded_places(negative)
-    return Pairs(ranked, high, low, high_live, low_live, rule, weight, dtype)
 
 
 def _against_rest(
@@ -160,15 +144,13 @@ class Auc(CurveMetric):
 
 @dataclass(frozen=True, kw_only=True)
 class PartialAuc(CurveMetric):
-    """Area under the ROC curve up to a false-positive rate, standardised so that chance is 0.5 and the best is 1.
+    """Area under the ROC curve up to a false-positive rate, scaled to 0.5 for chance and 1 at best.
 
     With A the area left of f = `max_fpr`: (1 + (A - f^2 / 2) / (f - f^2 / 2)) / 2, after McClish
     (1989).
 
     Args:
-        max_fpr: the false-positive rate at which the curve is cut, above 0 and at most 1.
-        average: see `CurveMetric`.
-        multilabel: see `CurveMetric`.
+        max_fpr: The false-positive rate at which the curve is cut, above 0 and at most 1.
 
     Example:
         >>> PartialAuc(max_fpr=0.5)(torch.tensor([3.0, 1.0, 2.0, 0.0]), torch.tensor([1, 1, 0, 0]))
@@ -205,38 +187,34 @@ class PartialAuc(CurveMetric):
 
     def of_curve(self, curve: Curve) -> Tensor:
         """Trapezoids between vertices, the last one cut at max_fpr."""
-        left, right = (
-            curve.ratio(curve.fp_before, curve.negatives),
-            curve.ratio(curve.fp, curve.negatives),
-        )
-        low, high = (
-            curve.ratio(curve.tp_before, curve.positives),
-            curve.ratio(curve.tp, curve.positives),
-        )
+        left = curve.ratio(curve.fp_before, curve.negatives)
+        right = curve.ratio(curve.fp, curve.negatives)
+        low = curve.ratio(curve.tp_before, curve.positives)
+        high = curve.ratio(curve.tp, curve.positives)
         width = (right.clamp(max=self.max_fpr) - left).clamp(min=0)
         cut_high = low + (high - low) * ops.divide(width, right - left)
         area = curve.sum(width * (low + cut_high) / 2)
         smallest = self.max_fpr**2 / 2
         standardised = (1 + (area - smallest) / (self.max_fpr - smallest)) / 2
-        return torch.where(
-            ((curve.positives > 0) & (curve.negatives > 0)).squeeze(-1), standardised, 0.0
-        )
+        both = ((curve.positives > 0) & (curve.negatives > 0)).squeeze(-1)
+        return torch.where(both, standardised, 0.0)
 
 
 @dataclass(frozen=True, kw_only=True)
 class AveragePrecision(CurveMetric):
-    """Mean precision at the positives, the area under the precision-recall curve: sum of (R_i - R_{i-1}) P_i.
+    """Area under the precision-recall curve: sum of (R_i - R_{i-1}) P_i.
+
+    Without ties it is the mean precision at the positives.
 
     Args:
-        interpolated: replace every precision by the highest at its recall or above, the monotone
-            envelope (VOC 2010), which is what the UniLoss paper's code measures.
-        cycles: what bits that fit no order are worth to a surrogate: `"count"` counts the
+        interpolated: Whether every precision is replaced by the highest one at its recall or
+            above, the monotone envelope (VOC 2010) that the UniLoss paper's code measures.
+        cycles: What bits that fit no order are worth to a surrogate: `"count"` counts the
             comparisons that each positive lost, `"zero"` gives 0, as the UniLoss paper's code does.
-        average: see `CurveMetric`.
-        multilabel: see `CurveMetric`.
 
     Example:
-        >>> scores, target = torch.tensor([4.0, 3.0, 2.0, 1.0]), torch.tensor([0, 1, 1, 0])
+        >>> scores = torch.tensor([4.0, 3.0, 2.0, 1.0])
+        >>> target = torch.tensor([0, 1, 1, 0])
         >>> AveragePrecision()(scores, target), AveragePrecision(interpolated=True)(scores, target)
         (tensor(0.5833), tensor(0.6667))
 
@@ -254,7 +232,7 @@ class AveragePrecision(CurveMetric):
     cycles: Cycles = "count"
 
     def rule(self) -> PlaceRule:
-        """sum_r r / (r + n_(r)) / P; interpolated: every term replaced by the largest from its place on."""
+        """sum_r r / (r + n_(r)) / P; interpolated, each term is the largest from its place on."""
         pool = "envelope" if self.interpolated else "sum"
         return PlaceRule(lambda r, n, p, m: r / (r + n) / p, pool, cycles=self.cycles)
 
@@ -281,7 +259,9 @@ class Eer(CurveMetric):
     """
 
     name = "eer"
-    higher_is_better, best, worst = False, 0.0, 1.0
+    higher_is_better = False
+    best = 0.0
+    worst = 1.0
     ties = "segment"
     undefined = "0 where positives or negatives are missing; such classes are left out of averages"
     reference = "crossing on sklearn roc_curve"
@@ -294,9 +274,7 @@ class Eer(CurveMetric):
     def of_curve(self, curve: Curve) -> Tensor:
         """The first vertex with fpr + tpr >= 1, and the segment that leads to it."""
         if not curve.tp.shape[-1]:
-            return curve.ratio(
-                *torch.zeros_like(curve.positives.squeeze(-1)).expand(2, *curve.tp.shape[:-1])
-            )
+            return torch.zeros_like(curve.positives.squeeze(-1), dtype=curve.dtype)
         pairs = curve.positives * curve.negatives
 
         def excess(fp: Tensor, tp: Tensor) -> Tensor:
@@ -306,7 +284,8 @@ class Eer(CurveMetric):
         crossing = (curve.vertex & (after >= 0)).to(torch.uint8).argmax(-1, keepdim=True)
         before = excess(curve.fp_before, curve.tp_before).gather(-1, crossing)
         way = curve.ratio(-before, after.gather(-1, crossing) - before)
-        start, end = curve.fp_before.gather(-1, crossing), curve.fp.gather(-1, crossing)
+        start = curve.fp_before.gather(-1, crossing)
+        end = curve.fp.gather(-1, crossing)
         rate = curve.ratio(start + way * (end - start), curve.negatives)
         return torch.where(pairs > 0, rate, 0.0).squeeze(-1)
 
@@ -316,12 +295,11 @@ class RecallAtPrecision(CurveMetric):
     """The highest recall that any threshold reaches with at least the given precision.
 
     Args:
-        min_precision: the precision that must be kept, above 0 and at most 1.
-        average: see `CurveMetric`.
-        multilabel: see `CurveMetric`.
+        min_precision: The precision that must be kept, above 0 and at most 1.
 
     Example:
-        >>> RecallAtPrecision(min_precision=0.6)(torch.tensor([4.0, 3.0, 2.0, 1.0]), torch.tensor([0, 1, 1, 0]))
+        >>> scores = torch.tensor([4.0, 3.0, 2.0, 1.0])
+        >>> RecallAtPrecision(min_precision=0.6)(scores, torch.tensor([0, 1, 1, 0]))
         tensor(1.)
 
     Reference:

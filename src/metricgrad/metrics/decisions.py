@@ -1,47 +1,28 @@
-"""Re-expression of decisions: a bit says that something was decided rightly.
+"""Re-expression of decisions: a bit says that a decision is correct.
 
-Three ways to cut a metric of decisions into bits:
+There are three ways to cut a metric of decisions into bits:
 
-    each label or class   sign * (score - threshold), or for many classes sign * (score - best other score), sign being
-                          +1 where the class is the target and -1 elsewhere: D = N * C (binary: N)
-    each item             target's score - the best (or k-th best) other score: D = N. For metrics that only ask
-                          whether an item is right: accuracy, balanced accuracy, PCK
-    all pairs             the paper's form (Sec. 3.2, Eqn. 8): every class against every other; a class is predicted if
-                          it wins all of its comparisons, and none is predicted if no class does
+    each label or class   sign * (score - threshold), or for many classes
+                          sign * (score - best other score), where sign is +1 for the target's class
+                          and -1 elsewhere: D = N * C (binary: N)
+    each item             target's score - the best (or k-th best) other score: D = N, for metrics
+                          that only ask whether an item is right: accuracy, balanced accuracy, PCK
+    all pairs             the paper's form (Sec. 3.2, Eqn. 8): every class against every other; a
+                          class is predicted if it wins all of its comparisons, and none is
+                          predicted if no class does
 
-The value is a function of sums over classes of terms that depend on one class's counts (`Pooling`).
-A flip changes the counts of one class by one, so all flip gains of a set follow from four changes
-per class, whatever the number of items.
+The value is a function of sums over classes of terms that depend on the counts of one class
+(`Pooling`). A flip changes the counts of one class by one, so all flip gains of a set follow from
+four changes per class, whatever the number of items.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from metricgrad.metrics.counts import Counts
-from metricgrad.metrics.reexpression import Reexpression
-
-
-class Pooling(NamedTuple):
-    """How the counts of the classes make one value: value(sum over classes of terms(counts)).
-
-    Attributes:
-        terms: from counts `[..., C]` to what each class adds, `[..., C, K]`.
-        value: from the sums `[..., K]` to the value `[...]`.
-    """
-
-    terms: Callable[[Counts], Tensor]
-    value: Callable[[Tensor], Tensor]
-
-    def __call__(self, counts: Counts) -> Tensor:
-        """The value `[...]` of counts `[..., C]`."""
-        return self.value(self.terms(counts).sum(-2))
-
-
-Compare = Callable[[Tensor], Tensor]
+from metricgrad.metrics.counts import Counts, Pooling
+from metricgrad.metrics.reexpression import Compare, Reexpression, itself
 
 
 @dataclass(frozen=True)
@@ -49,12 +30,12 @@ class LabelDecisions(Reexpression):
     """A bit per item and label (or class).
 
     Attributes:
-        compare: from scores to score - threshold `[..., N, C]`, positive where the label is decided
+        compare: From scores to score - threshold `[..., N, C]`, positive where the label is decided
             to be present.
         truth: `[..., N, C]`, bool.
-        live: `[..., N, C]`, bool.
-        pooling: from counts to the value.
-        dtype: float dtype of the values.
+        live: `[..., N, C]`, bool, False where a label does not count.
+        pooling: From the labels' counts to the value.
+        dtype: The float dtype of the values.
     """
 
     compare: Compare
@@ -64,19 +45,17 @@ class LabelDecisions(Reexpression):
     dtype: torch.dtype
 
     def comparisons(self, scores: Tensor) -> tuple[Tensor, Tensor]:
-        """(score - threshold) where the label is present, its negative elsewhere: `[..., N * C]`."""
+        """score - threshold where the label is present, its negative elsewhere: `[..., N * C]`."""
         margin = self.compare(scores)
         return torch.where(self.truth, margin, -margin).flatten(-2), self.live.flatten(-2)
 
     def defined(self) -> Tensor:
-        """Sets on which all decisions right and all wrong are not the same."""
+        """Sets whose value depends on the decisions."""
         positives, negatives = self._sizes()
         none = torch.zeros_like(positives)
-        right, wrong = (
-            Counts(positives, none, none, negatives),
-            Counts(none, negatives, positives, none),
-        )
-        return self.pooling(right) != self.pooling(wrong)
+        all_right = self.pooling(Counts(positives, none, none, negatives))
+        all_wrong = self.pooling(Counts(none, negatives, positives, none))
+        return all_right != all_wrong
 
     def _sizes(self) -> tuple[Tensor, Tensor]:
         """Positives and negatives of each label, `[..., C]`."""
@@ -96,7 +75,7 @@ class LabelDecisions(Reexpression):
         return self.pooling(self.counts(bits))
 
     def flip_gains(self, bits: Tensor) -> Tensor:
-        """One of four gains per class: for its positives and its others, decided rightly and wrongly."""
+        """One of four gains per class: for its positives and its others, right and wrong."""
         tp, fp, fn, tn = counts = self.counts(bits)
         found, missed, spared, taken = _gains(
             self.pooling,
@@ -114,15 +93,15 @@ class LabelDecisions(Reexpression):
 
 @dataclass(frozen=True)
 class ItemDecisions(Reexpression):
-    """A bit per item: decided rightly or not.
+    """A bit per item: whether it is right.
 
     Attributes:
-        compare: from scores to comparisons `[..., N]`, positive where the item is right.
+        compare: From scores to comparisons `[..., N]`, positive where the item is right.
         target: `[..., N]`, class indices.
         live: `[..., N]`, bool; where False the item does not count.
-        classes: number of classes C.
-        pooling: from counts to the value; it sees tp and fn only.
-        dtype: float dtype of the values.
+        classes: The number of classes C.
+        pooling: From counts to the value; it sees tp and fn only.
+        dtype: The float dtype of the values.
         always: `[..., N]`, bool, items that count but are right whatever the scores.
         never: `[..., N]`, bool, items that count but are wrong whatever the scores.
     """
@@ -146,11 +125,9 @@ class ItemDecisions(Reexpression):
 
     def open(self) -> Tensor:
         """Items that count and that scores decide, `[..., N]`."""
-        return (
-            self.live
-            if self.always is None or self.never is None
-            else self.live & ~self.always & ~self.never
-        )
+        if self.always is None or self.never is None:
+            return self.live
+        return self.live & ~self.always & ~self.never
 
     def counts(self, bits: Tensor) -> Counts:
         """Right (tp) and wrong (fn) items of each class, `[A, ..., C]`."""
@@ -169,22 +146,22 @@ class ItemDecisions(Reexpression):
     def flip_gains(self, bits: Tensor) -> Tensor:
         """One of two gains per class: for its right and its wrong items."""
         tp, fp, fn, tn = counts = self.counts(bits)
-        less, more = Counts(tp - 1, fp, fn + 1, tn), Counts(tp + 1, fp, fn - 1, tn)
+        less = Counts(tp - 1, fp, fn + 1, tn)
+        more = Counts(tp + 1, fp, fn - 1, tn)
         found, missed = _gains(self.pooling, counts, less, more)
         index = self.target.expand(bits.shape)
-        return torch.where(
-            self.open(), torch.where(bits, found.gather(-1, index), missed.gather(-1, index)), 0.0
-        )
+        gains = torch.where(bits, found.gather(-1, index), missed.gather(-1, index))
+        return torch.where(self.open(), gains, 0.0)
 
 
 @dataclass(frozen=True)
 class AllRivals(Reexpression):
-    """All pairs of an item's target with its rivals: the item is right if it wins all of them (Eqn. 8).
+    """An item's target against each rival: the item is right if it wins them all (Eqn. 8).
 
     Attributes:
-        compare: from scores to comparisons `[..., N, J]` with the J rivals.
-        rivals: `[..., N, J]`, bool, False where a place holds no rival.
-        items: the metric of the items' decisions.
+        compare: From scores to comparisons `[..., N, J]` with the J rivals.
+        rivals: `[..., N, J]`, bool, False where there is no rival.
+        items: What the items' decisions are worth.
     """
 
     compare: Compare
@@ -204,7 +181,7 @@ class AllRivals(Reexpression):
         return self.items.from_bits(self._lost(bits) == 0)
 
     def flip_gains(self, bits: Tensor) -> Tensor:
-        """The item's own gain where the bit decides it, because all other comparisons of the item are won."""
+        """The item's own gain where all its other comparisons are won, so that the bit decides."""
         lost = self._lost(bits)
         gains = self.items.flip_gains(lost == 0)
         won = bits.unflatten(-1, self.rivals.shape[-2:])
@@ -227,14 +204,16 @@ class AllRivals(Reexpression):
         )
 
     def _live(self) -> Tensor:
+        """Comparisons that count, `[..., N, J]`."""
         return self.rivals & self.items.live.unsqueeze(-1)
 
     def _lost(self, bits: Tensor) -> Tensor:
+        """How many comparisons each item lost, `[A, ..., N]`."""
         return (~bits.unflatten(-1, self.rivals.shape[-2:]) & self._live()).sum(-1)
 
 
 @dataclass(frozen=True)
-class Tournament(Reexpression):
+class AllClassPairs(Reexpression):
     """All pairs of an item's classes: a class is predicted if it wins all of its comparisons.
 
     Pairs (c, j) with c < j are live, turned so that the target wins; D = N * C * C with the others
@@ -242,21 +221,23 @@ class Tournament(Reexpression):
 
     Attributes:
         target: `[..., N]`, class indices.
-        labels: the metric of the classes' decisions.
+        labels: What the classes' decisions are worth.
+        items: From scores to those of the items' classes, `[..., N, C]`.
     """
 
     target: Tensor
     labels: LabelDecisions
+    items: Compare = itself
 
     def comparisons(self, scores: Tensor) -> tuple[Tensor, Tensor]:
-        """Each class against each later one, `[..., N * C * C]`; scores `[..., N, C]`."""
+        """Each class against each later one, `[..., N * C * C]`."""
+        scores = self.items(scores)
         difference = scores.unsqueeze(-1) - scores.unsqueeze(-2)
         turned = torch.where(self._turned(), -difference, difference)
-        live = self._pairs() & self.labels.live[..., :1].unsqueeze(-1)
-        return turned.flatten(-3), live.expand_as(turned).flatten(-3)
+        return turned.flatten(-3), self._live().expand_as(turned).flatten(-3)
 
     def defined(self) -> Tensor:
-        """Sets on which the decisions make a difference."""
+        """Sets whose value depends on the decisions."""
         return self.labels.defined()
 
     def from_bits(self, bits: Tensor) -> Tensor:
@@ -273,29 +254,23 @@ class Tournament(Reexpression):
         beats = self._beats(bits)
         lost = self._lost(beats)
         now, on, off = self._terms(lost == 0)
-        first, second = (
-            (lost.unsqueeze(-1) - (~beats).to(lost.dtype)) == 0,
-            (lost.unsqueeze(-2) - beats.to(lost.dtype)) == 0,
-        )
+        first = (lost.unsqueeze(-1) - (~beats).to(lost.dtype)) == 0
+        second = (lost.unsqueeze(-2) - beats.to(lost.dtype)) == 0
         rest = now.sum(-2, keepdim=True).unsqueeze(-2) - now.unsqueeze(-2) - now.unsqueeze(-3)
-        on_c, off_c, on_j, off_j = (
-            on.unsqueeze(-2),
-            off.unsqueeze(-2),
-            on.unsqueeze(-3),
-            off.unsqueeze(-3),
-        )
-        ahead = self.labels.pooling.value(
-            rest + torch.where(first.unsqueeze(-1), on_c, off_c) + off_j
-        )
-        behind = self.labels.pooling.value(
-            rest + off_c + torch.where(second.unsqueeze(-1), on_j, off_j)
-        )
+        off_c = off.unsqueeze(-2)
+        off_j = off.unsqueeze(-3)
+        ahead_c = torch.where(first.unsqueeze(-1), on.unsqueeze(-2), off_c)
+        ahead_j = torch.where(second.unsqueeze(-1), on.unsqueeze(-3), off_j)
+        ahead = self.labels.pooling.value(rest + ahead_c + off_j)
+        behind = self.labels.pooling.value(rest + off_c + ahead_j)
         gains = torch.where(self._turned(), behind - ahead, ahead - behind)
-        live = self._pairs() & self.labels.live[..., :1].unsqueeze(-1)
-        return torch.where(live, gains, 0.0).flatten(-3)
+        return torch.where(self._live(), gains, 0.0).flatten(-3)
 
     def _terms(self, predicted: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Terms of each class as it is, with the item predicted as it, and not: `[A, ..., N, C, K]`."""
+        """Each class's terms as it is, if the item is predicted as it, and if it is not.
+
+        All are `[A, ..., N, C, K]`.
+        """
         labels = self.labels
         tp, fp, fn, tn = counts = labels.counts((predicted == labels.truth).flatten(-2))
 
@@ -306,8 +281,10 @@ class Tournament(Reexpression):
             return torch.where(condition.unsqueeze(-1), yes, no)
 
         now = terms(counts)
-        hit, miss = terms(Counts(tp + 1, fp, fn - 1, tn)), terms(Counts(tp - 1, fp, fn + 1, tn))
-        false, spared = terms(Counts(tp, fp + 1, fn, tn - 1)), terms(Counts(tp, fp - 1, fn, tn + 1))
+        hit = terms(Counts(tp + 1, fp, fn - 1, tn))
+        miss = terms(Counts(tp - 1, fp, fn + 1, tn))
+        false = terms(Counts(tp, fp + 1, fn, tn - 1))
+        spared = terms(Counts(tp, fp - 1, fn, tn + 1))
         on = choose(predicted, now, choose(labels.truth, hit, false))
         off = choose(predicted, choose(labels.truth, miss, spared), now)
         return now.expand_as(on), on, off
@@ -323,7 +300,12 @@ class Tournament(Reexpression):
         itself = torch.eye(beats.shape[-1], dtype=torch.bool, device=beats.device)
         return (~beats & ~itself).sum(-1)
 
+    def _live(self) -> Tensor:
+        """Pairs that count, `[..., N, C, C]`."""
+        return self._pairs() & self.labels.live[..., :1].unsqueeze(-1)
+
     def _pairs(self) -> Tensor:
+        """Pairs of a class with a later one, `[C, C]`."""
         classes = torch.arange(self.labels.truth.shape[-1], device=self.target.device)
         return classes.unsqueeze(-1) < classes
 
@@ -341,21 +323,20 @@ def best_other_margin(scores: Tensor) -> Tensor:
 
 
 def own_margin(scores: Tensor, target: Tensor, k: int) -> Tensor:
-    """The target's score minus the k-th best score of the other classes: `[...]` from scores `[..., C]`."""
+    """The target's score minus the k-th best of the others, `[...]` from scores `[..., C]`."""
     index = target.unsqueeze(-1)
     others = scores.scatter(-1, index, -torch.inf).topk(k, dim=-1).values[..., -1]
     return scores.gather(-1, index).squeeze(-1) - others
 
 
 def _gains(pooling: Pooling, counts: Counts, *changed: Counts) -> list[Tensor]:
-    """Gains `[..., C]` of the bits whose flip leads to the changed counts: cleared and set in turn.
+    """Gains `[..., C]` of the bits whose flip leads to the changed counts.
 
-    Even places hold the counts with a won bit cleared, odd places those with a lost bit set.
+    Changed counts come in turn from a won bit that is cleared and from a lost bit that is set.
     """
     terms = pooling.terms(counts)
     sums = terms.sum(-2, keepdim=True)
     now = pooling.value(sums.squeeze(-2)).unsqueeze(-1)
-    after = pooling.value(
-        sums - terms + pooling.terms(Counts(*(torch.stack(c) for c in zip(*changed, strict=True))))
-    )
+    together = Counts(*(torch.stack(each) for each in zip(*changed, strict=True)))
+    after = pooling.value(sums - terms + pooling.terms(together))
     return [now - value if place % 2 == 0 else value - now for place, value in enumerate(after)]

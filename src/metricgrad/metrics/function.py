@@ -4,13 +4,13 @@ A function gets one set at a time, `fn(scores, target)`, and answers with a numb
 over for it. It is called with tensors and, should that raise, with NumPy arrays. Three kinds of
 callables need more than that, and get it:
 
-    scikit-learn functions   take (y_true, y_pred) or (y_true, y_score): the order is turned around; y_pred becomes
-                             decisions (score > 0, or the highest class), y_score the scores
-                             (softmax for classes)
+    scikit-learn functions   take (y_true, y_pred) or (y_true, y_score): the order is turned around;
+                             y_pred becomes decisions (score > 0, or the highest class), y_score the
+                             scores (softmax for classes)
     scikit-learn scorers     stand for their function, options, response method and sign
-    torchmetrics             takes scores in [0, 1] for probabilities, so it gets their sigmoid or softmax, and integer
-                             targets; an object is copied and reset, so that its own state is left
-                             alone
+    torchmetrics             takes scores in [0, 1] for probabilities, so it gets their sigmoid or
+                             softmax, and integer targets; an object is copied and reset, so that
+                             its own state is left alone
 """
 
 import copy
@@ -45,18 +45,18 @@ def from_function(
     """A metric from any callable `(scores, target) -> number`.
 
     Args:
-        fn: called with one set; scikit-learn functions and scorers, torchmetrics functionals and
-            objects are taken as they stand. NaN is passed on: it says that the function is
-            undefined on a set.
-        higher_is_better: the direction.
-        best: the value of an ideal model; unbounded by default.
-        worst: the value at the other end; unbounded by default.
-        multilabel: a set is scores and target `[N, C]`; by default `[N]` each, or `[N, C]` and
-            class indices `[N]`.
-        set_dims: how many trailing dimensions of scores and target make one set, for other kinds of
+        fn: Called with one set; scikit-learn functions and scorers, torchmetrics functionals and
+            objects are taken as they are. NaN is passed on: it says that the function is undefined
+            on a set.
+        higher_is_better: Whether a larger value means a better model.
+        best: The value of an ideal model; unbounded by default.
+        worst: The value at the other end; unbounded by default.
+        multilabel: Whether a set is scores and target `[N, C]`; by default it is `[N]` each, or
+            `[N, C]` and class indices `[N]`.
+        set_dims: How many trailing dimensions of scores and target make one set, for other kinds of
             data.
         arrays: True calls with NumPy arrays, False with tensors; None tries tensors, then arrays.
-        name: what to call it; the function's own name by default.
+        name: What to call it; the function's own name by default.
 
     Returns:
         The metric.
@@ -65,26 +65,29 @@ def from_function(
         >>> import metricgrad as mg
         >>> from sklearn.metrics import fbeta_score
         >>> f2 = mg.from_function(lambda s, y: fbeta_score(y, s > 0, beta=2))
-        >>> f2(torch.tensor([[2.0, -1.0, 0.5], [2.0, 1.0, -1.0]]), torch.tensor([[1, 0, 0], [1, 1, 0]]))
+        >>> scores = torch.tensor([[2.0, -1.0, 0.5], [2.0, 1.0, -1.0]])
+        >>> f2(scores, torch.tensor([[1, 0, 0], [1, 1, 0]]))
         tensor([0.8333, 1.0000])
     """
     if not callable(fn):
         raise TypeError(
-            f"from_function takes a callable (scores, target) -> number; got {type(fn).__name__}: {fn!r:.80}"
+            "from_function takes a callable (scores, target) -> number; got "
+            f"{type(fn).__name__}: {fn!r:.80}"
         )
     call, stated = _adapt(fn)
     name = name or _name(fn)
     if stated is not None and stated != higher_is_better:
         raise ValueError(
-            f"{name} says of itself that {'higher' if stated else 'lower'} is better; pass higher_is_better={stated}"
+            f"{name} says of itself that {'higher' if stated else 'lower'} is better; pass "
+            f"higher_is_better={stated}"
         )
-    top, bottom = (torch.inf, -torch.inf) if higher_is_better else (-torch.inf, torch.inf)
+    top = torch.inf if higher_is_better else -torch.inf
     return FunctionMetric(
         call=call,
         name=name,
         higher_is_better=higher_is_better,
         best=top if best is None else best,
-        worst=bottom if worst is None else worst,
+        worst=-top if worst is None else worst,
         set_dims=(2, 2) if multilabel and set_dims is None else set_dims,
         arrays=arrays,
     )
@@ -92,7 +95,7 @@ def from_function(
 
 @dataclass(frozen=True, kw_only=True)
 class FunctionMetric(Metric):
-    """A metric that calls a function for every set; made by `from_function`, which describes the fields."""
+    """A metric that calls a function for every set; `from_function` describes the fields."""
 
     families = ("any",)
     takes_classes = True
@@ -110,12 +113,12 @@ class FunctionMetric(Metric):
 
     @property
     def layout(self) -> Layout:
-        """Labels where it is said; otherwise anything that the function takes."""
+        """Labels if `multilabel` said so; otherwise whatever the function takes."""
         return "labels" if self.set_dims == (2, 2) else "any"
 
     @property
     def has_threshold(self) -> bool:
-        """A function of binary scores decides at 0; moving the scores moves that."""
+        """A function of binary scores decides at 0, so moving the scores moves the threshold."""
         return self.set_dims in (None, (1, 1))
 
     @property
@@ -128,33 +131,32 @@ class FunctionMetric(Metric):
         lead = self.set_dimensions(scores, target)
         where = expand_where(where, target.shape[: lead + 1], lead + 1)
         if scores.is_floating_point():
-            flags = (
-                None
-                if where is None
-                else where.reshape(where.shape + (1,) * (scores.dim() - where.dim()))
-            )
+            flags = where
+            if flags is not None:
+                flags = flags.reshape(flags.shape + (1,) * (scores.dim() - flags.dim()))
             scores = real_scores(scores, flags)
         return Inputs(scores, target, where)
 
     def evaluate(self, scores: Tensor, target: Tensor, where: Tensor | None) -> Tensor:
         """One call per set, on the items that count."""
         lead = self.set_dimensions(scores, target)
-        sets = scores.shape[:lead].numel()
-        flat_scores, flat_target = (
-            scores.reshape(sets, *scores.shape[lead:]),
-            target.reshape(sets, *target.shape[lead:]),
-        )
+        leading = scores.shape[:lead]
+        sets = leading.numel()
+        flat_scores = scores.reshape(sets, *scores.shape[lead:])
+        flat_target = target.reshape(sets, *target.shape[lead:])
         flags = None if where is None else where.reshape(sets, -1)
-        values, arrays = [], self.arrays
+        values = []
+        arrays = self.arrays
         for index in range(sets):
-            one_scores, one_target = flat_scores[index], flat_target[index]
-            if flags is not None:
-                one_scores, one_target = one_scores[flags[index]], one_target[flags[index]]
-            value, arrays = self._one(one_scores, one_target, arrays, f"set {index + 1} of {sets}")
+            counted = slice(None) if flags is None else flags[index]
+            value, arrays = self._one(
+                flat_scores[index][counted],
+                flat_target[index][counted],
+                arrays,
+                f"set {index + 1} of {sets}",
+            )
             values.append(value)
-        return (
-            torch.tensor(values, dtype=torch.float64).reshape(scores.shape[:lead]).to(scores.device)
-        )
+        return torch.tensor(values, dtype=torch.float64).reshape(leading).to(scores.device)
 
     def set_dimensions(self, scores: Tensor, target: Tensor) -> int:
         """Number of leading dimensions that are sets; ValueError where the shapes do not fit."""
@@ -166,10 +168,11 @@ class FunctionMetric(Metric):
             fits = target.shape in (scores.shape, scores.shape[:-1])
         if not fits or scores.shape[: lead + 1] != target.shape[: lead + 1]:
             wanted = (
-                "scores and target [..., N], or scores [..., N, C] with classes [..., N]; other kinds need set_dims"
-                if self.set_dims is None
-                else f"sets of {self.set_dims[0]} dimensions of scores and {self.set_dims[1]} of target"
+                "scores and target [..., N], or scores [..., N, C] with classes [..., N]; "
+                "other kinds need set_dims"
             )
+            if self.set_dims is not None:
+                wanted = "sets of {} dimensions of scores and {} of target".format(*self.set_dims)
             raise ValueError(
                 f"{self.name} takes {wanted}; got scores {shape(scores)} and target {shape(target)}"
             )
@@ -183,69 +186,55 @@ class FunctionMetric(Metric):
         where = f"{place} (scores {shape(scores)}, target {shape(target)})"
         for kind in (False, True) if arrays is None else (arrays,):
             try:
-                own = scores.clone(), target.clone()  # the function may do with them what it likes
+                own = scores.clone(), target.clone()  # the function may change them in place
                 result = self.call(*(x.cpu().numpy() for x in own)) if kind else self.call(*own)
             except Exception as error:
                 first = first or error
                 continue
-            return _number(result, f"{self.name} on {where}"), kind
+            return _one_number(result, f"{self.name} on {where}"), kind
         assert first is not None
         raise RuntimeError(
             f"{self.name} raised {type(first).__name__} on {where}: {first}"
         ) from first
 
 
-def _number(result: Any, place: str) -> float:
+def _one_number(result: Any, place: str) -> float:
+    """What a function gave, as a float; TypeError unless it is one number."""
     sized = isinstance(result, Tensor | np.ndarray | np.generic)
     value = result.item() if sized and math.prod(result.shape) == 1 else result
     if isinstance(value, int | float):
         return float(value)
-    got = (
-        f"{type(result).__name__} of shape {list(result.shape)}"
-        if sized
-        else f"{type(result).__name__} {result!r:.80}"
-    )
-    raise TypeError(f"{place} must give one number; got {got}")
+    detail = f"of shape {list(result.shape)}" if sized else f"{result!r:.80}"
+    raise TypeError(f"{place} must give one number; got {type(result).__name__} {detail}")
 
 
 def _name(fn: Callable[..., Any]) -> str:
+    """What to call a function of the user's."""
     fn = getattr(fn, "_score_func", fn)
-    name = getattr(
-        inspect.unwrap(fn.func if isinstance(fn, functools.partial) else fn),
-        "__name__",
-        type(fn).__name__,
-    )
+    name = getattr(_inner(fn), "__name__", type(fn).__name__)
     return "function" if name == "<lambda>" else name
+
+
+def _inner(fn: Callable[..., Any]) -> Callable[..., Any]:
+    """The function within a partial or a decorator."""
+    return inspect.unwrap(fn.func if isinstance(fn, functools.partial) else fn)
 
 
 def _adapt(fn: Callable[..., Any]) -> tuple[Call, bool | None]:
     """How to call fn with (scores, target), and the direction that it states, if it does."""
-    kind = next(
-        (
-            c.__module__
-            for c in inspect.getmro(type(fn))
-            if c.__module__.startswith("torchmetrics.")
-        ),
-        None,
-    )
-    if kind is not None:
-        return _torchmetrics(_Resetting(copy.deepcopy(fn)), type(fn).__module__), getattr(
-            fn, "higher_is_better", None
-        )
+    if any(base.__module__.startswith("torchmetrics.") for base in inspect.getmro(type(fn))):
+        call = _torchmetrics(_Resetting(copy.deepcopy(fn)), type(fn).__module__)
+        return call, getattr(fn, "higher_is_better", None)
     if type(fn).__module__ == "sklearn.metrics._scorer":
         return _scorer(fn)
-    function = inspect.unwrap(fn.func if isinstance(fn, functools.partial) else fn)
-    module, name = getattr(function, "__module__", None) or "", getattr(function, "__name__", "")
+    module = getattr(_inner(fn), "__module__", None) or ""
+    name = getattr(_inner(fn), "__name__", "")
     if module.startswith("torchmetrics.functional"):
         return _torchmetrics(fn, module), None
     if module.startswith("sklearn.metrics"):
-        stated = (
-            False
-            if name.endswith(("_loss", "_error", "_deviance"))
-            else True
-            if name.endswith("_score")
-            else None
-        )
+        stated = True if name.endswith("_score") else None
+        if name.endswith(("_loss", "_error", "_deviance")):
+            stated = False
         return _Sklearn(fn, _wants(module, name, _parameters(fn)), name), stated
     first = next(iter(_parameters(fn)), "")
     if first in ("y_true", "target", "targets", "label", "labels"):
@@ -257,18 +246,19 @@ def _adapt(fn: Callable[..., Any]) -> tuple[Call, bool | None]:
 
 
 def _parameters(fn: Callable[..., Any]) -> list[str]:
+    """The names of a function's parameters."""
     try:
         return list(inspect.signature(fn).parameters)
     except ValueError:  # a builtin without a signature
         return []
 
 
-# What follows are classes and not closures, as what is fitted for a metric must pickle.
+# The adapters are classes and not closures, because what is fitted for a metric must pickle.
 
 
 @dataclass(frozen=True)
 class _Resetting:
-    """A torchmetrics object of one's own that forgets each set before the next."""
+    """A copy of a torchmetrics object that forgets each set before the next."""
 
     own: Any
 
@@ -282,18 +272,19 @@ class _Resetting:
 
 @dataclass(frozen=True)
 class _OfProbabilities:
-    """torchmetrics takes scores between 0 and 1 for probabilities: it gets probabilities, and integer targets."""
+    """torchmetrics takes scores between 0 and 1 for probabilities, so it gets probabilities."""
 
     fn: Callable[..., Any]
 
     def __call__(self, scores: Any, target: Any) -> Any:
-        values, truth = torch.as_tensor(scores).double(), torch.as_tensor(target).to(torch.int64)
-        return self.fn(
-            values.softmax(-1) if values.dim() == truth.dim() + 1 else values.sigmoid(), truth
-        )
+        values = torch.as_tensor(scores).double()
+        truth = torch.as_tensor(target).to(torch.int64)
+        classes = values.dim() == truth.dim() + 1
+        return self.fn(values.softmax(-1) if classes else values.sigmoid(), truth)
 
 
 def _torchmetrics(fn: Callable[..., Any], module: str) -> Call:
+    """How to call a function of one of torchmetrics' modules."""
     return _OfProbabilities(fn) if ".classification" in module or ".retrieval" in module else fn
 
 
@@ -309,27 +300,24 @@ _LISTS = (
 
 
 def _scorer(fn: Any) -> tuple[Call, bool]:
-    """A scorer's function takes (y_true, what the estimator's response method gives), whatever its arguments' names."""
-    function, response = functools.partial(fn._score_func, **fn._kwargs), fn._response_method
-    wants: Wants = (
-        "decisions"
-        if response == "predict"
-        else "probabilities"
-        if response == "predict_proba"
-        else "scores"
-    )
-    module, name = fn._score_func.__module__ or "", fn._score_func.__name__
+    """How to call a scorer's function, which takes (y_true, what the response method gives)."""
+    function = functools.partial(fn._score_func, **fn._kwargs)
+    methods: dict[str, Wants] = {"predict": "decisions", "predict_proba": "probabilities"}
+    response = fn._response_method
+    wants = methods.get(response, "scores") if isinstance(response, str) else "scores"
+    module = fn._score_func.__module__ or ""
+    name = fn._score_func.__name__
     if module.startswith("sklearn.metrics"):
         wants = _wants(module, name, _parameters(fn._score_func))
     return _Sklearn(function, wants, name), fn._sign > 0
 
 
 def _wants(module: str, name: str, parameters: list[str]) -> Wants:
-    """What a scikit-learn function takes beside the target: told by the name of its second parameter."""
+    """What a scikit-learn function takes beside the target, told by its second parameter."""
     if parameters[:1] not in (["y_true"], ["y1"]):
         raise ValueError(
-            f"{name} takes ({', '.join(parameters[:2])}, ...), not a target and what a classifier says of it; "
-            "wrap it in a lambda (scores, target) -> number"
+            f"{name} takes ({', '.join(parameters[:2])}, ...), not a target and what a classifier "
+            "says of it; wrap it in a lambda (scores, target) -> number"
         )
     if module == "sklearn.metrics._regression" or parameters[1] == "pred_decision":
         return "raw"
@@ -347,7 +335,8 @@ class _Sklearn:
     name: str
 
     def __call__(self, scores: Any, target: Any) -> Any:
-        values, truth = torch.as_tensor(scores), torch.as_tensor(target)
+        values = torch.as_tensor(scores)
+        truth = torch.as_tensor(target)
         classes = values.dim() == truth.dim() + 1
         if self.wants == "decisions":
             values = values.argmax(-1) if classes else values > 0
@@ -356,5 +345,6 @@ class _Sklearn:
         elif self.wants == "probabilities":
             values = values.double().sigmoid()
         if self.name in _LISTS and truth.dim() == 1:
-            values, truth = values.unsqueeze(0), truth.unsqueeze(0)
+            values = values.unsqueeze(0)
+            truth = truth.unsqueeze(0)
         return self.fn(truth.cpu().numpy(), values.cpu().numpy())

@@ -1,16 +1,16 @@
-"""Cohen's kappa: how far decisions agree with the target beyond what chance would give, plain or weighted.
+"""Cohen's kappa: how far decisions agree with the target beyond chance, plain or weighted.
 
 Without weights it is a formula of counts, like the other metrics of `agreement.py`. With weights a
-confusion of near classes counts less than one of far classes, so it looks at the items: which class
-was predicted for which.
+confusion of neighbouring classes counts less than one of distant classes, so the metric looks at
+the items: which class was predicted for which.
 
     kappa = 1 - observed / expected
 
-Both are sums over the items. An item of class t that is predicted as c adds weight[t, c] to what is
-observed, and the mean weight[., c] over all targets to what chance would give; whoever is predicted
-as several classes, or as none, adds the mean over these classes, or over all of them. The two
-tables are fixed by the target (`Disagreement`). A flip moves one item, so it changes the two sums
-by known amounts, and all flip gains of a set follow from the sums and the tables.
+Both are sums over the items. An item of class t that is predicted as c adds weight[t, c] to the
+observed disagreement, and the mean of weight[., c] over all targets to the expected one. Bits may
+also predict several classes for an item, or none; it then adds the mean over these classes, or over
+all classes. The target fixes both tables (`Disagreement`). A flip moves one item, so it changes the
+two sums by known amounts, and all flip gains of a set follow from the sums and the tables.
 """
 
 from dataclasses import dataclass, field
@@ -21,8 +21,8 @@ from torch import Tensor
 
 from metricgrad import ops
 from metricgrad.metrics.agreement import JointMetric
-from metricgrad.metrics.counts import Counts, one_hot
-from metricgrad.metrics.decisions import LabelDecisions, Pooling, Tournament, best_other_margin
+from metricgrad.metrics.counts import Counts, Pooling, one_hot
+from metricgrad.metrics.decisions import AllClassPairs, LabelDecisions, best_other_margin
 from metricgrad.metrics.reexpression import Reexpression
 
 
@@ -31,11 +31,9 @@ class Kappa(JointMetric):
     """Cohen's kappa: agreement beyond chance, 1 - observed / expected disagreement.
 
     Args:
-        weights: how much a confusion of classes i and j counts: 1 (None), |i - j| (linear) or (i -
-            j)^2 (quadratic).
-        threshold: see `ConfusionMetric`.
-        average: for labels only.
-        multilabel: see `ConfusionMetric`.
+        weights: How much a confusion of classes i and j counts: 1 (None), |i - j| (linear) or
+            (i - j)^2 (quadratic).
+        average: For labels only.
 
     Example:
         >>> Kappa()(torch.tensor([2.0, -1.0, 0.5]), torch.tensor([1, 0, 0]))
@@ -63,7 +61,7 @@ class Kappa(JointMetric):
         return ops.divide(2 * (tp * tn - fp * fn), (tp + fp) * (fp + tn) + (tp + fn) * (fn + tn))
 
     def class_pooling(self) -> Pooling:
-        """sum_c (tp tn - fp fn) / sum_c t (n - p): agreement beyond chance over all that is possible."""
+        """sum_c (tp tn - fp fn) / sum_c t (n - p)."""
 
         def terms(counts: Counts) -> Tensor:
             tp, fp, fn, tn = counts
@@ -75,15 +73,14 @@ class Kappa(JointMetric):
         """The value of the highest-scored classes, their confusions weighted."""
         if self.weights is None:
             return super().multi_class(scores, target, where)
-        predicted = one_hot(scores.argmax(-1), scores.shape[-1])
-        return self._disagreement(scores.shape[-1], target, where, scores.dtype).of_predictions(
-            predicted
-        )
+        classes = scores.shape[-1]
+        disagreement = self._disagreement(classes, target, where, scores.dtype)
+        return disagreement.of_predictions(one_hot(scores.argmax(-1), classes))
 
     def reexpress_classes(
         self, classes: int, target: Tensor, where: Tensor | None, dtype: torch.dtype
     ) -> Reexpression:
-        """As for other metrics of classes; but weights look at items, not at counts."""
+        """The re-expression of counts, or with weights that of the items."""
         if self.weights is None:
             return super().reexpress_classes(classes, target, where, dtype)
         truth = one_hot(target, classes)
@@ -92,15 +89,14 @@ class Kappa(JointMetric):
         labels = WeightedLabels(
             best_other_margin, truth, live, self.class_pooling(), dtype, disagreement=disagreement
         )
-        return (
-            labels
-            if self.pairs == "best"
-            else WeightedTournament(target, labels, disagreement=disagreement)
-        )
+        if self.pairs == "best":
+            return labels
+        return WeightedClassPairs(target, labels, disagreement=disagreement)
 
     def _disagreement(
         self, classes: int, target: Tensor, where: Tensor | None, dtype: torch.dtype
     ) -> "Disagreement":
+        """What the items of this target add."""
         weight = self._confusion_weights(classes, dtype, target.device)
         live = torch.ones_like(target, dtype=torch.bool) if where is None else where
         live = live.unsqueeze(-1)
@@ -112,6 +108,7 @@ class Kappa(JointMetric):
         return Disagreement(torch.where(live.unsqueeze(-1), table, 0.0))
 
     def _confusion_weights(self, classes: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+        """How much each confusion counts, `[C, C]`."""
         index = torch.arange(classes, dtype=dtype, device=device)
         distance = (index.unsqueeze(-1) - index).abs()
         match self.weights:
@@ -128,7 +125,7 @@ class Disagreement:
     """What the items of a target add to the observed and to the expected disagreement.
 
     Attributes:
-        table: `[..., N, C, 2]`, what an item adds to both when it is predicted as a class; 0 where
+        table: `[..., N, C, 2]`, what an item adds to both if it is predicted as a class; 0 where
             it does not count.
     """
 
@@ -140,7 +137,7 @@ class Disagreement:
         return torch.where(expected > 0, 1 - ops.divide(observed, expected), 0.0)
 
     def of_predictions(self, predicted: Tensor) -> Tensor:
-        """The value `[A, ...]` of predicted classes `[A, ..., N, C]`, bool: none, one or several for each item."""
+        """The value `[A, ...]` of predictions `[A, ..., N, C]`: none, one or several per item."""
         return self.value(self.added(predicted).sum(-2))
 
     def added(self, predicted: Tensor) -> Tensor:
@@ -148,46 +145,35 @@ class Disagreement:
         return self._mean(*self._summed(predicted))
 
     def added_after_flips(self, predicted: Tensor) -> Tensor:
-        """What each item adds when one class is predicted that was not, or the other way round: `[A, ..., N, C, 2]`."""
+        """What each item adds after one of its predictions is flipped, `[A, ..., N, C, 2]`."""
         total, count = self._summed(predicted)
         step = torch.where(predicted, -1, 1)
         changed = total.unsqueeze(-2) + step.unsqueeze(-1) * self.table
         return self._mean(changed, count.unsqueeze(-1) + step, self.none.unsqueeze(-2))
 
     def after(self, added: Tensor, instead: Tensor) -> Tensor:
-        """The value after one item alone adds something else.
-
-        Args:
-            added: `[A, ..., N, 2]`, what the items add.
-            instead: `[A, ..., N, C, 2]`, what one of them would add instead, C times.
-
-        Returns:
-            `[A, ..., N, C]`.
-        """
+        """The value `[A, ..., N, C]` after one item adds `instead[..., c, :]`, the rest `added`."""
         others = added.sum(-2, keepdim=True) - added
         return self.value(others.unsqueeze(-2) + instead)
 
     @property
     def none(self) -> Tensor:
-        """What an item adds for which no class is predicted, `[..., N, 2]`: the mean over all classes."""
+        """What an item without a predicted class adds, `[..., N, 2]`: the mean over classes."""
         return self.table.mean(-2)
 
     def _summed(self, predicted: Tensor) -> tuple[Tensor, Tensor]:
-        """The table summed over the predicted classes `[A, ..., N, 2]`, and their number `[A, ..., N]`."""
+        """The table summed over the predicted classes, and their number `[A, ..., N]`."""
         return torch.where(predicted.unsqueeze(-1), self.table, 0.0).sum(-2), predicted.sum(-1)
 
     def _mean(self, total: Tensor, count: Tensor, none: Tensor | None = None) -> Tensor:
+        """Sums over predicted classes as means; `none` where there are none."""
         none = self.none if none is None else none
         return torch.where(count.unsqueeze(-1) > 0, total / count.clamp(min=1).unsqueeze(-1), none)
 
 
 @dataclass(frozen=True)
 class WeightedLabels(LabelDecisions):
-    """A bit per item and class: whether it is rightly predicted, or rightly not.
-
-    Attributes:
-        disagreement: what the items add.
-    """
+    """A bit per item and class: whether it is predicted where it should be, and only there."""
 
     disagreement: Disagreement = field(kw_only=True)
 
@@ -196,7 +182,7 @@ class WeightedLabels(LabelDecisions):
         return self.disagreement.of_predictions(self._predicted(bits))
 
     def flip_gains(self, bits: Tensor) -> Tensor:
-        """A flip puts the item's class in or out of what is predicted for it."""
+        """A flip adds the class to the item's predictions, or takes it away."""
         predicted = self._predicted(bits)
         added = self.disagreement.added(predicted)
         now = self.disagreement.value(added.sum(-2))[..., None, None]
@@ -205,25 +191,21 @@ class WeightedLabels(LabelDecisions):
         return torch.where(self.live, gains, 0.0).flatten(-2)
 
     def _predicted(self, bits: Tensor) -> Tensor:
+        """Predicted classes, `[A, ..., N, C]`."""
         return bits.unflatten(-1, self.truth.shape[-2:]) == self.truth
 
 
 @dataclass(frozen=True)
-class WeightedTournament(Tournament):
-    """All pairs of an item's classes: the one that wins all of its comparisons is predicted, or none.
-
-    Attributes:
-        disagreement: what the items add.
-    """
+class WeightedClassPairs(AllClassPairs):
+    """All pairs of an item's classes: the one that wins all of its comparisons is predicted."""
 
     disagreement: Disagreement = field(kw_only=True)
 
     def flip_gains(self, bits: Tensor) -> Tensor:
         """The value with the first class of a pair ahead minus that with the second ahead.
 
-        The one ahead is predicted if it wins all of its other comparisons. If it does not, none is
-        predicted, or a third class; but that one then beats both, whoever of them is ahead, and the
-        gain is 0 either way.
+        The one ahead is predicted if it wins all of its other comparisons. Otherwise no class is
+        predicted, or a third one that beats both; the gain is then 0 either way.
         """
         beats = self._beats(bits)
         lost = self._lost(beats)
@@ -235,5 +217,4 @@ class WeightedTournament(Tournament):
         ahead = torch.where(first, one.unsqueeze(-1), none)
         behind = torch.where(second, one.unsqueeze(-2), none)
         gains = torch.where(self._turned(), behind - ahead, ahead - behind)
-        live = self._pairs() & self.labels.live[..., :1].unsqueeze(-1)
-        return torch.where(live, gains, 0.0).flatten(-3)
+        return torch.where(self._live(), gains, 0.0).flatten(-3)

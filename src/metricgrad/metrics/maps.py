@@ -1,8 +1,13 @@
-"""Metrics of label maps: the pixels of all images of a set in one pot, a confusion matrix, a mean over classes.
+"""Metrics of maps: label maps (segmentation) and heatmaps (pose).
 
-A pixel is a multi-class item, so these are the macro averages of Jaccard and F1 over pixels
-(`confusion.py`). Classes that appear neither in the target nor in the predictions are left out of
-the mean.
+Segmentation counts the pixels of all images of a set together. A pixel is a multi-class item, so
+these metrics are the macro averages of Jaccard and F1 over pixels (`confusion.py`). Classes that
+appear neither in the target nor in the predictions are left out of the mean.
+
+PCK counts the joints of a pose whose predicted position, the highest pixel of the heatmap, lies
+within a radius of the true one. The radius is the same for all joints (in map pixels), or a
+fraction of a size that each joint brings along: half the head's length gives PCKh@0.5 (UniLoss,
+Sec. 4.1).
 """
 
 from abc import abstractmethod
@@ -14,28 +19,13 @@ from torch import Tensor
 
 from metricgrad import ops
 from metricgrad.metrics.base import Inputs, Layout
-from metricgrad.metrics.checks import class_indices, expand_where, real_scores, shape
+from metricgrad.metrics.checks import class_indices, expand_where, real_scores
 from metricgrad.metrics.checks import shape as shown
-from metricgrad.metrics.confusion import (
-    PairsOption,
-    averaged,
-    dice_of,
-    jaccard_of,
-    label_decisions,
-    occurring,
-)
-from metricgrad.metrics.counts import Counts, class_counts
-from metricgrad.metrics.decisions import ItemDecisions, Pooling
+from metricgrad.metrics.confusion import PairsOption, dice_of, jaccard_of, label_decisions
+from metricgrad.metrics.counts import Counts, Pooling, averaged, class_counts, occurring, share
+from metricgrad.metrics.decisions import ItemDecisions
 from metricgrad.metrics.order import padded_places
 from metricgrad.metrics.reexpression import ComparisonMetric, Reexpression
-
-# MERGED DOC metrics.pose:
-# """Metrics of poses: is the highest pixel of a joint's heatmap close enough to the joint?
-#
-# PCK counts the joints whose predicted place, the highest pixel of the heatmap, lies within a radius
-# of the true one. The radius is the same for all joints (in map pixels), or a fraction of a size that
-# each item brings along: half the head's length gives PCKh@0.5 (UniLoss, Sec. 4.1).
-# """
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,9 +33,9 @@ class SegmentationMetric(ComparisonMetric):
     """A mean over the classes of label maps.
 
     Args:
-        ignore_index: pixels with this target do not count, as in cross-entropy; if it is a class,
-            the mean leaves that class out too.
-        pairs: how a surrogate sees a pixel's decision: `"best"` compares a class with the best
+        ignore_index: Pixels with this target do not count, as in cross-entropy; if it is a class,
+            the mean leaves that class out, too.
+        pairs: How a surrogate sees a pixel's decision: `"best"` compares a class with the best
             other one, `"all"` with each of them.
     """
 
@@ -67,12 +57,12 @@ class SegmentationMetric(ComparisonMetric):
         """The formula of each class, `[..., C]`."""
 
     def check(self, scores: Tensor, target: Tensor, where: Tensor | None) -> Inputs:
-        """Scores `[..., N, C, H, W]` and class indices `[..., N, H, W]`; ignored pixels do not count."""
+        """Scores `[..., N, C, H, W]` and class indices `[..., N, H, W]`, ignored pixels masked."""
         fits = scores.dim() >= 4 and scores.shape[:-3] + scores.shape[-2:] == target.shape
         if not fits or scores.shape[-3] < 2:
             raise ValueError(
-                f"{self.name} takes scores [..., N, C, H, W] with target [..., N, H, W] (C classes, 2 or more); "
-                f"got scores {shape(scores)} and target {shape(target)}"
+                f"{self.name} takes scores [..., N, C, H, W] with target [..., N, H, W] "
+                f"(C classes, 2 or more); got scores {shown(scores)} and target {shown(target)}"
             )
         where = expand_where(where, target.shape, target.dim() - 2)
         if self.ignore_index is not None:
@@ -92,10 +82,10 @@ class SegmentationMetric(ComparisonMetric):
         """The mean over the classes that occur, without the ignored one."""
 
         def takes_part(counts: Counts) -> Tensor:
+            if self.ignore_index is None:
+                return occurring(counts)
             classes = torch.arange(counts.tp.shape[-1], device=counts.tp.device)
-            return occurring(counts) & (
-                classes != (-1 if self.ignore_index is None else self.ignore_index)
-            )
+            return occurring(counts) & (classes != self.ignore_index)
 
         return averaged(self.of_counts, "macro", takes_part)
 
@@ -103,45 +93,23 @@ class SegmentationMetric(ComparisonMetric):
         self, shape: Sequence[int], target: Tensor, where: Tensor | None, dtype: torch.dtype
     ) -> Reexpression:
         """A bit for each pixel and class, or for each pixel and pair of classes."""
-        where = None if where is None else where.flatten(-3)
-        pixels = label_decisions(
-            shape[-3], target.flatten(-3), where, self.pooling(), self.pairs, dtype
+        return label_decisions(
+            shape[-3],
+            target.flatten(-3),
+            None if where is None else where.flatten(-3),
+            self.pooling(),
+            self.pairs,
+            dtype,
+            items=lambda maps: maps.movedim(-3, -1).flatten(-4, -2),
         )
-        return PixelDecisions(pixels)
-
-
-@dataclass(frozen=True)
-class PixelDecisions(Reexpression):
-    """Decisions about the pixels of all images, which are multi-class items once the maps are unrolled."""
-
-    items: Reexpression
-
-    def comparisons(self, scores: Tensor) -> tuple[Tensor, Tensor]:
-        """Comparisons of scores `[..., N, C, H, W]`."""
-        return self.items.comparisons(scores.movedim(-3, -1).flatten(-4, -2))
-
-    def defined(self) -> Tensor:
-        """Sets on which the decisions make a difference."""
-        return self.items.defined()
-
-    def from_bits(self, bits: Tensor) -> Tensor:
-        """The value of the pixels' bits."""
-        return self.items.from_bits(bits)
-
-    def flip_gains(self, bits: Tensor) -> Tensor:
-        """The gains of the pixels' bits."""
-        return self.items.flip_gains(bits)
 
 
 @dataclass(frozen=True, kw_only=True)
 class MeanIou(SegmentationMetric):
     """Mean over the classes of intersection over union: tp / (tp + fp + fn).
 
-    Args:
-        ignore_index: see `SegmentationMetric`.
-
     Example:
-        >>> scores = torch.tensor([[[[2.0, 0.0]], [[1.0, 1.0]]]])  # one image, two classes, 1 x 2 pixels
+        >>> scores = torch.tensor([[[[2.0, 0.0]], [[1.0, 1.0]]]])  # one image, 2 classes, 1 x 2
         >>> MeanIou()(scores, torch.tensor([[[0, 0]]]))
         tensor(0.2500)
 
@@ -161,11 +129,8 @@ class MeanIou(SegmentationMetric):
 class Dice(SegmentationMetric):
     """Mean over the classes of the Dice coefficient: 2 tp / (2 tp + fp + fn).
 
-    Args:
-        ignore_index: see `SegmentationMetric`.
-
     Example:
-        >>> scores = torch.tensor([[[[2.0, 0.0]], [[1.0, 1.0]]]])  # one image, two classes, 1 x 2 pixels
+        >>> scores = torch.tensor([[[[2.0, 0.0]], [[1.0, 1.0]]]])  # one image, 2 classes, 1 x 2
         >>> Dice()(scores, torch.tensor([[[0, 0]]]))
         tensor(0.3333)
 
@@ -183,16 +148,16 @@ class Dice(SegmentationMetric):
 
 @dataclass(frozen=True, kw_only=True)
 class Pck(ComparisonMetric):
-    """Percentage of correct keypoints, 0 to 1: the share of joints with ||highest pixel - joint|| <= radius.
+    """Percentage of correct keypoints, 0 to 1: joints with ||highest pixel - joint|| <= radius.
 
     Scores are heatmaps `[..., N, K, H, W]`, target the joints `[..., N, K, 3]` as (x, y, size) in
     map pixels, or `[..., N, K, 2]` without the sizes if a radius is given.
 
     Args:
-        fraction: the largest distance that counts as correct, as a fraction of a joint's size (0.5
+        fraction: The largest distance that counts as correct, as a fraction of a joint's size (0.5
             of the head: PCKh).
-        radius: the same in map pixels, for all joints; replaces `fraction`.
-        pairs: how a surrogate sees a joint's decision: `"best"` compares the best pixel within the
+        radius: The largest distance in map pixels, for all joints; replaces `fraction`.
+        pairs: How a surrogate sees a joint's decision: `"best"` compares the best pixel within the
             radius with the best one outside, `"all"` each pixel within with each outside (UniLoss,
             Sec. 4.3).
 
@@ -210,6 +175,7 @@ class Pck(ComparisonMetric):
 
     name = "pck"
     families = ("pose",)
+    decided_by = "thresholds"
     ties = "first"
     undefined = "0 where no joint counts"
     reference = "a loop over joints"
@@ -223,24 +189,16 @@ class Pck(ComparisonMetric):
         """Heatmaps and joints."""
         return "heatmaps"
 
-    @property
-    def ordinary(self) -> str:
-        """The squared error of heatmaps."""
-        return "heatmap_mse"
-
     def __post_init__(self) -> None:
         for option, value in (("fraction", self.fraction), ("radius", self.radius)):
             if value is not None and not value >= 0:
                 raise ValueError(f"{option} must be 0 or more; got {value}")
 
     def check(self, scores: Tensor, target: Tensor, where: Tensor | None) -> Inputs:
-        """Heatmaps `[..., N, K, H, W]`, finite, and joints with as many columns as the radius asks for."""
+        """Heatmaps `[..., N, K, H, W]` and joints `[..., N, K, 3]`, or 2 if there is a radius."""
         columns = 3 if self.radius is None else 2
-        if (
-            scores.dim() < 4
-            or target.shape != (*scores.shape[:-2], columns)
-            or not scores.shape[-2:].numel()
-        ):
+        fits = scores.dim() >= 4 and target.shape == (*scores.shape[:-2], columns)
+        if not fits or not scores.shape[-2:].numel():
             raise ValueError(
                 f"pck takes heatmaps [..., N, K, H, W] and joints [..., N, K, {columns}], "
                 f"(x, y{', size' * (columns == 3)}) in map pixels, "
@@ -253,8 +211,8 @@ class Pck(ComparisonMetric):
             joints = joints.masked_fill(~where.unsqueeze(-1), 0.0)
         if not joints.isfinite().all() or (joints[..., 2:] < 0).any():
             raise ValueError(
-                f"target must hold finite joints{' and sizes of 0 or more' * (columns == 3)} (shape {shown(target)}); "
-                "mask the joints that are not visible with where"
+                f"target must hold finite joints{' and sizes of 0 or more' * (columns == 3)} "
+                f"(shape {shown(target)}); mask the joints that are not visible with where"
             )
         return Inputs(scores, joints, where)
 
@@ -262,16 +220,16 @@ class Pck(ComparisonMetric):
         """Share of the joints that count whose highest pixel is near enough."""
         highest = scores.flatten(-2).argmax(-1, keepdim=True)
         correct = self.within(scores.shape, target).flatten(-2).gather(-1, highest).squeeze(-1)
-        return ops.masked_mean(
-            correct.flatten(-2).to(scores.dtype), None if where is None else where.flatten(-2)
-        )
+        where = None if where is None else where.flatten(-2)
+        return ops.masked_mean(correct.flatten(-2).to(scores.dtype), where)
 
     def within(self, shape: Sequence[int], joints: Tensor) -> Tensor:
         """Pixels near enough to their joint: bool `[..., N, K, H, W]`."""
         height, width = shape[-2:]
         y = torch.arange(height, dtype=joints.dtype, device=joints.device).unsqueeze(-1)
         x = torch.arange(width, dtype=joints.dtype, device=joints.device)
-        away_x, away_y = x - joints[..., 0, None, None], y - joints[..., 1, None, None]
+        away_x = x - joints[..., 0, None, None]
+        away_y = y - joints[..., 1, None, None]
         radius = self.fraction * joints[..., 2, None, None] if self.radius is None else self.radius
         return torch.hypot(*torch.broadcast_tensors(away_x, away_y)) <= radius
 
@@ -286,7 +244,7 @@ class Pck(ComparisonMetric):
             target=torch.zeros_like(counted, dtype=torch.int64),
             live=counted,
             classes=1,
-            pooling=Pooling(_right_and_all, lambda sums: ops.divide(sums[..., 0], sums[..., 1])),
+            pooling=share(lambda counts: counts.tp),
             dtype=dtype,
             always=near.all(-1),
             never=~near.any(-1),
@@ -297,7 +255,7 @@ class Pck(ComparisonMetric):
 def best_pixel_margin(pixels: Tensor, near: Tensor) -> Tensor:
     """The best pixel within the radius minus the best one outside, `[...]` from pixels `[..., HW]`.
 
-    Where there is no pixel on one side the decision is settled: 1 if all are within, -1 if none is.
+    Without pixels on one side the decision is settled: 1 if all are within, -1 if none is.
     """
     inside = pixels.masked_fill(~near, -torch.inf).amax(-1)
     outside = pixels.masked_fill(near, -torch.inf).amax(-1)
@@ -306,17 +264,13 @@ def best_pixel_margin(pixels: Tensor, near: Tensor) -> Tensor:
     return torch.where(settled, 2.0 * near.all(-1) - 1, margin)
 
 
-def _right_and_all(counts: Counts) -> Tensor:
-    return torch.stack([counts.tp, counts.tp + counts.fn], -1)
-
-
 @dataclass(frozen=True)
 class PixelPairs(Reexpression):
-    """All pairs of pixels within and outside the radius: a joint is right if some pixel within beats all outside.
+    """All pairs of pixels: a joint is right if some pixel within the radius beats all outside.
 
     Attributes:
         near: `[..., J, HW]`, bool, pixels within the radius of the J = N * K joints.
-        joints: the metric of the joints' decisions.
+        joints: What the joints' decisions are worth.
     """
 
     near: Tensor
@@ -326,11 +280,10 @@ class PixelPairs(Reexpression):
         """Every pixel within minus every pixel outside, `[..., J * P * M]`."""
         pixels = scores.flatten(-2).flatten(-3, -2)
         (inside, _), (outside, _) = self._places()
-        difference = pixels.gather(-1, inside).unsqueeze(-1) - pixels.gather(-1, outside).unsqueeze(
-            -2
-        )
+        higher = pixels.gather(-1, inside).unsqueeze(-1)
+        lower = pixels.gather(-1, outside).unsqueeze(-2)
         live = self._live() & self.joints.live[..., None, None]
-        return difference.flatten(-3), live.flatten(-3)
+        return (higher - lower).flatten(-3), live.flatten(-3)
 
     def defined(self) -> Tensor:
         """Sets with joints."""
@@ -345,29 +298,32 @@ class PixelPairs(Reexpression):
         lost = self._lost(bits)
         champions = self._champions(lost)
         number = champions.sum(-1, keepdim=True)
-        only, first = champions & (number == 1), (lost.sum(-1) == 1) & (number == 0)
+        only = champions & (number == 1)
+        first = (lost.sum(-1) == 1) & (number == 0)
         decides = torch.where(lost, first.unsqueeze(-1), only.unsqueeze(-1)) & self._live()
         gains = self.joints.flip_gains(champions.any(-1))
         return torch.where(decides, gains[..., None, None], 0.0).flatten(-3)
 
     def flip(self, bits: Tensor, places: Tensor) -> Tensor:
-        """All bits of a pixel at once (UniLoss, supplement Sec. 1.2): of one within and of one outside, in turn."""
+        """All bits of a pixel within and of one outside, in turn (UniLoss, supplement Sec. 1.2)."""
         shape = self._live().shape[-3:]
         chosen = super().flip(torch.zeros_like(bits), places).unflatten(-1, shape)
-        turn = (torch.arange(len(places), device=bits.device) % 2 == 0).reshape(
-            -1, *[1] * (chosen.dim() - 1)
-        )
+        even = torch.arange(len(places), device=bits.device) % 2 == 0
+        turn = even.reshape(-1, *[1] * (chosen.dim() - 1))
         pixel = torch.where(turn, chosen.any(-1, keepdim=True), chosen.any(-2, keepdim=True))
         return bits ^ pixel.expand_as(chosen).flatten(-3)
 
     def _places(self) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
+        """Pixels within and outside the radius, and which of them are padding."""
         return padded_places(self.near), padded_places(~self.near)
 
     def _live(self) -> Tensor:
+        """Pairs without padding, `[..., J, P, M]`."""
         (_, inside), (_, outside) = self._places()
         return inside.unsqueeze(-1) & outside.unsqueeze(-2)
 
     def _lost(self, bits: Tensor) -> Tensor:
+        """Lost comparisons, `[A, ..., J, P, M]`."""
         live = self._live()
         return ~bits.unflatten(-1, live.shape[-3:]) & live
 

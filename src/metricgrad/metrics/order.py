@@ -1,16 +1,16 @@
-"""Re-expression of order: comparisons of each positive with each negative, and the counts of those it lost.
+"""Re-expression of order: each positive against each negative, and how many of these it lost.
 
-A bit says that a positive stands above a negative. All that a metric of order needs is n_i, how
-many comparisons the positive i lost. Put the positives in the order of their n: the one at place r
-has r - 1 positives and n_(r) negatives above it, so its rank is r + n_(r). This also defines the
-metric for bits that no scores produce. Most metrics are
+A bit says that a positive stands above a negative. All that a metric of order needs is n_i, the
+number of comparisons that positive i lost. Put the positives in the order of their n: the one at
+place r has r - 1 positives and n_(r) negatives above it, so its rank is r + n_(r). This also
+defines the metric for bits that no scores produce. Most metrics are
 
     sum over places r of term_r(n_(r)), or the maximum of such terms.
 
 A flip changes one n by one. Among positives with equal n it makes no difference which one changes:
 an increase is taken by the last of them, a decrease by the first, so the order stays. Hence every
 flip gain of a positive is one of two numbers, its `loss` (one more comparison lost) or its `win`
-(one less), and all gains cost a sort of the positives.
+(one less), and all gains together cost one sort of the positives.
 """
 
 from collections.abc import Callable
@@ -24,34 +24,21 @@ from torch import Tensor
 from metricgrad import ops
 from metricgrad.metrics.reexpression import Reexpression, tried_flip_gains
 
-# MERGED DOC metrics.grades:
-# """Re-expression of NDCG: every relevant document against every document of a lower grade.
-#
-# A gain is a staircase over the grades, so DCG is a sum over levels: at level l, documents of grade l
-# or more are positives, all others negatives, and a place r contributes 1 / log2(1 + r + n_(r)) times
-# the height of the step. Each level is a metric of lost comparisons (`pairs.py`), so more comparisons
-# won are never worse, and flip gains add up over the levels that lie between the two grades.
-# """
-
 Pool = Literal["sum", "max", "envelope"]
 Cycles = Literal["count", "zero"]
-FAR = (
-    1 << 30
-)  # lost comparisons of a place that holds no positive: after all others, and exact in int32 and float32
+FAR = 1 << 30  # stands for the lost comparisons of padding: sorts last, exact in int32 and float32
 
 
 class PlaceRule(NamedTuple):
-    """A metric as a function of the comparisons that the positives lost.
+    """A metric of the comparisons that the positives lost: sign * pool(terms) + offset.
 
     Attributes:
-        term: from place r, lost n, positives P and negatives N (float, broadcastable, P and N at
+        term: From place r, lost n, positives P and negatives N (float, broadcastable, P and N at
             least 1) to what the place contributes.
         pool: `"sum"` adds the terms up, `"max"` takes the largest, `"envelope"` adds up, for every
             place, the largest term from there on.
-        sign: the metric is sign * pool(terms) + offset.
-        offset: see sign.
         cycles: `"zero"` gives bits that fit no order the value 0, as the UniLoss paper's code does.
-        needs_negatives: a set without negatives has no value; 0 stands in.
+        needs_negatives: Whether a set without negatives has no value, so that 0 stands in.
     """
 
     term: Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
@@ -67,16 +54,16 @@ class Pairs(Reexpression):
     """Every positive against every negative, of every set or of every class of every set.
 
     Attributes:
-        ranked: from the metric's scores to those that are compared, `[..., N]`, or `[..., C, N]`
+        ranked: From the metric's scores to those that are compared, `[..., N]`, or `[..., C, N]`
             for classes.
-        high: `[..., P]`, places of the positives among the items; padded where sets differ.
-        low: `[..., M]`, places of the negatives.
-        high_live: `[..., P]`, False on padding; None where nothing is, as in one set.
+        high: `[..., P]`, indices of the positives among the items; padded where sets differ.
+        low: `[..., M]`, indices of the negatives.
+        high_live: `[..., P]`, False on padding; None where there is no padding, as in one set.
         low_live: `[..., M]`, the same for the negatives.
-        rule: from lost comparisons to the value.
+        rule: From lost comparisons to the value.
         weight: `[..., C]`, weights of the classes' values, adding up to 1 (or 0 where no class has
             a value); None where there are no classes.
-        dtype: float dtype of the values.
+        dtype: The float dtype of the values.
     """
 
     ranked: Callable[[Tensor], Tensor]
@@ -101,22 +88,17 @@ class Pairs(Reexpression):
         return ranked.gather(-1, self.high), ranked.gather(-1, self.low)
 
     def spread(self, to_high: Tensor, to_low: Tensor, ranked: Tensor) -> Tensor:
-        """The converse of `compared`: what positives and negatives receive, in the places of the ranked scores."""
-        return (
-            torch.zeros_like(ranked)
-            .scatter_add_(-1, self.high, to_high)
-            .scatter_add_(-1, self.low, to_low)
-        )
+        """The converse of `compared`: what positives and negatives receive, put where they were."""
+        spread = torch.zeros_like(ranked).scatter_add_(-1, self.high, to_high)
+        return spread.scatter_add_(-1, self.low, to_low)
 
     def draw(
         self, scores: Tensor, slope: float, number: int, generator: torch.Generator | None
     ) -> Tensor:
         """Bits `[number, ..., D]` of orders drawn around the scores' own."""
         ranked = ops.add_gumbel_noise(self.ranked(scores), slope, number, generator)
-        high, low = (
-            ranked.gather(-1, places.expand(number, *places.shape))
-            for places in (self.high, self.low)
-        )
+        high = ranked.gather(-1, self.high.expand(number, *self.high.shape))
+        low = ranked.gather(-1, self.low.expand(number, *self.low.shape))
         return self._flat(high.unsqueeze(-1) > low.unsqueeze(-2))
 
     def pairwise(self) -> "Pairs | None":
@@ -128,11 +110,9 @@ class Pairs(Reexpression):
         if self.weight is not None:
             return (self.weight > 0).any(-1)
         defined = self._defined
-        return (
-            defined
-            if isinstance(defined, Tensor)
-            else _number(defined, torch.bool, self.high.device)
-        )
+        if isinstance(defined, Tensor):
+            return defined
+        return _kept_number(defined, torch.bool, self.high.device)
 
     def from_bits(self, bits: Tensor) -> Tensor:
         """The rule's value of the comparisons that the positives lost."""
@@ -157,37 +137,34 @@ class Pairs(Reexpression):
         return self._scaled(self._pool(self._terms(self._padded(lost).sort(-1).values)))
 
     def item_gains(self, lost: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """The value, and what one more (`loss`) and one less (`win`) lost comparison of each positive changes.
+        """The value `[A, ...]`, and the `loss` and `win` of each positive, both `[A, ..., P]`.
 
-        Args:
-            lost: `[A, ..., P]`, lost comparisons.
-
-        Returns:
-            value `[A, ...]`, of each set or class; loss and win `[A, ..., P]`, weighted by class.
+        Lost comparisons are `[A, ..., P]`; losses and wins are weighted by class.
         """
         lost = self._padded(lost)
         ordered = lost.sort(-1).values
         first = torch.searchsorted(ordered, lost, right=False)
         last = torch.searchsorted(ordered, lost, right=True) - 1
         around = ordered + _around(ordered.dim(), self.dtype, ordered.device)
-        terms, more, fewer = self._terms(
-            around.clamp_(min=0)
-        ).unbind()  # who lost none has nothing to win
+        # A positive that lost no comparison has nothing to win.
+        terms, more, fewer = self._terms(around.clamp_(min=0)).unbind()
         pooled = self._pool(terms)
         if self.rule.pool == "sum":
-            loss, win = terms - more, fewer - terms
+            loss = terms - more
+            win = fewer - terms
         else:
             before = pooled.unsqueeze(-1)
-            loss, win = (
-                before - self._with_one_changed(terms, more),
-                self._with_one_changed(terms, fewer) - before,
-            )
-        loss, win = loss.gather(-1, last), win.gather(-1, first)
+            loss = before - self._with_one_changed(terms, more)
+            win = self._with_one_changed(terms, fewer) - before
+        loss = loss.gather(-1, last)
+        win = win.gather(-1, first)
         if self.high_live is not None:
-            loss, win = (torch.where(self.high_live, gain, 0.0) for gain in (loss, win))
+            loss = torch.where(self.high_live, loss, 0.0)
+            win = torch.where(self.high_live, win, 0.0)
         scale = self._scale
         if isinstance(scale, Tensor) or scale != 1:
-            loss, win = loss * scale, win * scale
+            loss = loss * scale
+            win = win * scale
         return self._scaled(pooled), loss, win
 
     def _scaled(self, pooled: Tensor) -> Tensor:
@@ -200,6 +177,7 @@ class Pairs(Reexpression):
         return pooled if defined else torch.zeros_like(pooled)
 
     def _padded(self, lost: Tensor) -> Tensor:
+        """Lost comparisons with padding sorted last."""
         return lost if self.high_live is None else lost.masked_fill(~self.high_live, FAR)
 
     def _with_one_changed(self, terms: Tensor, changed: Tensor) -> Tensor:
@@ -207,55 +185,48 @@ class Pairs(Reexpression):
         if self.rule.pool == "max":
             top, at = terms.topk(min(2, terms.shape[-1]), dim=-1)
             second = top[..., 1:] if top.shape[-1] > 1 else torch.full_like(top, -torch.inf)
-            others = torch.where(
-                torch.arange(terms.shape[-1], device=terms.device) == at[..., :1],
-                second,
-                top[..., :1],
-            )
-            return torch.maximum(others, changed)
+            highest = torch.arange(terms.shape[-1], device=terms.device) == at[..., :1]
+            return torch.maximum(torch.where(highest, second, top[..., :1]), changed)
         every = torch.eye(terms.shape[-1], dtype=torch.bool, device=terms.device)
         return self._pool(torch.where(every, changed.unsqueeze(-2), terms.unsqueeze(-2)))
 
     def _terms(self, ordered: Tensor) -> Tensor:
         """What each place contributes, `[A, ..., P]`, from lost comparisons in order."""
-        positives, negatives = (
-            self._size(self.high, self.high_live),
-            self._size(self.low, self.low_live),
-        )
+        positives = self._size(self.high, self.high_live)
+        negatives = self._size(self.low, self.low_live)
         places = torch.arange(1, self.high.shape[-1] + 1, dtype=self.dtype, device=self.high.device)
         values = self.rule.term(places, ordered.to(self.dtype), positives, negatives)
         if self.high_live is None:
             return values
-        return torch.where(
-            places <= positives, values, -torch.inf if self.rule.pool == "max" else 0.0
-        )
+        nothing = -torch.inf if self.rule.pool == "max" else 0.0
+        return torch.where(places <= positives, values, nothing)
 
     def _pool(self, terms: Tensor) -> Tensor:
+        """The terms of all places as one number, `[A, ...]`."""
         if self.rule.pool == "sum" or not terms.shape[-1]:
             return terms.sum(-1)
-        return (
-            terms.amax(-1) if self.rule.pool == "max" else terms.flip(-1).cummax(-1).values.sum(-1)
-        )
+        if self.rule.pool == "max":
+            return terms.amax(-1)
+        return terms.flip(-1).cummax(-1).values.sum(-1)
 
     def _size(self, places: Tensor, live: Tensor | None) -> Tensor:
         """Number of items, at least 1: `[..., 1]`, or 0-dim where nothing is padding."""
         if live is None:
-            return _number(max(places.shape[-1], 1), self.dtype, places.device)
+            return _kept_number(max(places.shape[-1], 1), self.dtype, places.device)
         return live.sum(-1, keepdim=True).clamp(min=1).to(self.dtype)
 
     @property
     def _defined(self) -> Tensor | bool:
         """Sets (or classes) with a value, `[...]`; a bool speaks for all of them."""
         if self.high_live is None or self.low_live is None:
-            return self.high.shape[-1] > 0 and (
-                self.low.shape[-1] > 0 or not self.rule.needs_negatives
-            )
+            enough = self.low.shape[-1] > 0 or not self.rule.needs_negatives
+            return self.high.shape[-1] > 0 and enough
         positives = self.high_live.any(-1)
         return positives & self.low_live.any(-1) if self.rule.needs_negatives else positives
 
     @property
     def _scale(self) -> Tensor | float:
-        """What turns a pooled term into a share of the value, `[..., 1]`; a number speaks for all."""
+        """What turns a pooled term into a share of the value, `[..., 1]` or one number."""
         share = self._defined if self.weight is None else self.weight * self._defined
         return self.rule.sign * (share.unsqueeze(-1) if isinstance(share, Tensor) else share)
 
@@ -267,6 +238,7 @@ class Pairs(Reexpression):
         return self.high_live.unsqueeze(-1) & self.low_live.unsqueeze(-2)
 
     def _flat(self, table: Tensor) -> Tensor:
+        """A table `[..., P, M]` or `[..., C, P, M]` as `[..., D]`."""
         return table.flatten(-2) if self.weight is None else table.flatten(-3)
 
     def _lost(self, bits: Tensor) -> Tensor:
@@ -278,39 +250,57 @@ class Pairs(Reexpression):
         return lost if live is None else lost & live
 
     def _cyclic(self, lost: Tensor) -> Tensor:
-        """Bits fit an order if what a positive lost to, the next one in the order of lost counts lost to as well."""
+        """Sets whose bits fit no order.
+
+        In an order, every positive loses to whatever a positive with fewer losses lost to.
+        """
         lost = lost if self.high_live is None else lost | ~self.high_live.unsqueeze(-1)
         order = lost.sum(-1).argsort(-1)
         ordered = lost.gather(-2, order.unsqueeze(-1).expand_as(lost))
         return (ordered[..., :-1, :] & ~ordered[..., 1:, :]).flatten(-2).any(-1)
 
 
+def make_pairs(
+    ranked: Callable[[Tensor], Tensor],
+    positive: Tensor,
+    where: Tensor | None,
+    rule: PlaceRule,
+    dtype: torch.dtype,
+    weight: Tensor | None = None,
+) -> Pairs:
+    """The pairs of positives with all other items that count."""
+    negative = ~positive if where is None else ~positive & where
+    if positive.dim() == 1:  # one set needs no padding
+        high = positive.nonzero().squeeze(-1)
+        low = negative.nonzero().squeeze(-1)
+        return Pairs(ranked, high, low, None, None, rule, weight, dtype)
+    high, high_live = padded_places(positive)
+    low, low_live = padded_places(negative)
+    return Pairs(ranked, high, low, high_live, low_live, rule, weight, dtype)
+
+
 @lru_cache
-def _number(value: int, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """A number as a 0-dim tensor, kept: to make one takes longer than to compute with it."""
+def _kept_number(value: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """A number as a 0-dim tensor, kept because making one takes longer than computing with it."""
     return torch.tensor(value, dtype=dtype, device=device)
 
 
 @lru_cache
 def _around(dims: int, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """None, one more and one less, `[3, 1, ...]`, to be added to counts of so many dimensions; kept as `_number` is."""
+    """0, 1 and -1 as `[3, 1, ...]`, to be added to counts with so many dimensions; kept."""
     return torch.tensor([0, 1, -1], dtype=dtype, device=device).reshape(3, *[1] * dims)
 
 
 def _count(lost: Tensor) -> Tensor:
-    """Lost comparisons of each positive, `[..., P]` from `[..., P, M]`: bytes add up faster than bools."""
+    """Lost comparisons of each positive, `[..., P]` from `[..., P, M]`."""
+    # Bytes add up faster than bools.
     return lost.view(torch.uint8).sum(-1, dtype=torch.int32)
 
 
 def padded_places(chosen: Tensor) -> tuple[Tensor, Tensor]:
-    """Places of the chosen items of each set, in order, and which of them are padding.
+    """Indices `[..., L]` of the chosen items of each set in order, and False for padding.
 
-    Args:
-        chosen: `[..., N]`, bool.
-
-    Returns:
-        places `[..., L]`, int64, L being the largest number chosen in a set; live `[..., L]`, False
-        on padding.
+    L is the largest number of items `[..., N]` that is chosen in any set.
     """
     if chosen.dim() == 1:
         places = chosen.nonzero().squeeze(-1)
@@ -319,96 +309,3 @@ def padded_places(chosen: Tensor) -> tuple[Tensor, Tensor]:
     longest = int(sizes.max()) if sizes.numel() else 0
     places = chosen.to(torch.uint8).argsort(dim=-1, descending=True, stable=True)[..., :longest]
     return places, torch.arange(longest, device=chosen.device) < sizes
-
-
-@dataclass(frozen=True)
-class GradedPairs(Reexpression):
-    """Every relevant document against every document of a lower grade.
-
-    Attributes:
-        high: `[..., R]`, places of the relevant documents.
-        high_live: `[..., R]`, False on padding.
-        high_level: `[..., R]`, how many levels a document's grade reaches.
-        low_level: `[..., N]`, the same for all documents; L + 1 where a document does not count.
-        steps: `[L]`, heights of the levels' steps.
-        ideal: `[...]`, DCG of the ideal order.
-        k: the last rank that counts; None counts all.
-    """
-
-    high: Tensor
-    high_live: Tensor
-    high_level: Tensor
-    low_level: Tensor
-    steps: Tensor
-    ideal: Tensor
-    k: int | None
-
-    def comparisons(self, scores: Tensor) -> tuple[Tensor, Tensor]:
-        """Higher minus lower grade, `[..., R * N]`."""
-        difference = scores.gather(-1, self.high).unsqueeze(-1) - scores.unsqueeze(-2)
-        return difference.flatten(-2), self._live().flatten(-2)
-
-    def draw(
-        self, scores: Tensor, slope: float, number: int, generator: torch.Generator | None
-    ) -> Tensor:
-        """Bits `[number, ..., D]` of orders drawn around the scores' own."""
-        noisy = ops.add_gumbel_noise(scores, slope, number, generator)
-        high = noisy.gather(-1, self.high.expand(number, *self.high.shape))
-        return (high.unsqueeze(-1) > noisy.unsqueeze(-2)).flatten(-2)
-
-    def defined(self) -> Tensor:
-        """Queries with a relevant document."""
-        return self.ideal > 0
-
-    def from_bits(self, bits: Tensor) -> Tensor:
-        """The levels' discounts, weighted by their steps, over the ideal."""
-        lost, relevant = self._lost(bits)
-        ordered = lost.masked_fill(~relevant, FAR).sort(-1).values
-        places = torch.arange(1, ordered.shape[-1] + 1, device=bits.device)
-        discounts = torch.where(ordered < FAR, self._discount(places + ordered), 0.0).sum(-1)
-        return ops.divide((discounts * self.steps).sum(-1), self.ideal)
-
-    def flip_gains(self, bits: Tensor) -> Tensor:
-        """Losses and wins of the relevant document, summed over the levels between the two grades."""
-        lost, relevant = self._lost(bits)
-        lost = lost.masked_fill(~relevant, FAR)
-        ordered = lost.sort(-1).values
-        first = torch.searchsorted(ordered, lost, right=False) + 1
-        last = torch.searchsorted(ordered, lost, right=True)
-        loss = self._discount(last + lost) - self._discount(last + lost + 1)
-        win = self._discount(first + lost - 1) - self._discount(first + lost)
-        loss, win = (
-            self._between(torch.where(relevant, gain, 0.0) * self.steps.unsqueeze(-1))
-            for gain in (loss, win)
-        )
-        gains = torch.where(bits.unflatten(-1, self._live().shape[-2:]), loss, win)
-        return ops.divide(
-            torch.where(self._live(), gains, 0.0).flatten(-2), self.ideal.unsqueeze(-1)
-        )
-
-    def _between(self, gains: Tensor) -> Tensor:
-        """Gains `[A, ..., L, R]` summed over the levels above the other document's, `[A, ..., R, N]`."""
-        above = torch.nn.functional.pad(gains.flip(-2).cumsum(-2).flip(-2), (0, 0, 0, 2)).mT
-        index = self.low_level.unsqueeze(-2).expand(*above.shape[:-1], -1)
-        return above.gather(-1, index)
-
-    def _lost(self, bits: Tensor) -> tuple[Tensor, Tensor]:
-        """Lost comparisons with documents below each level, and who is at or above it: both `[A, ..., L, R]`."""
-        lost = (~bits.unflatten(-1, self._live().shape[-2:]) & self._live()).to(self.ideal.dtype)
-        levels = torch.arange(len(self.steps), device=bits.device)
-        below = (self.low_level.unsqueeze(-1) <= levels).to(lost.dtype)
-        counts = (lost @ below).mT.to(torch.int64)
-        relevant = (
-            self.high_level.unsqueeze(-2) > levels.unsqueeze(-1)
-        ) & self.high_live.unsqueeze(-2)
-        return counts, relevant.expand_as(counts)
-
-    def _live(self) -> Tensor:
-        return (
-            self.high_level.unsqueeze(-1) > self.low_level.unsqueeze(-2)
-        ) & self.high_live.unsqueeze(-1)
-
-    def _discount(self, ranks: Tensor) -> Tensor:
-        ranks = ranks.to(self.ideal.dtype)
-        discount = 1 / torch.log2(1 + ranks.clamp(min=1))
-        return discount if self.k is None else torch.where(ranks <= self.k, discount, 0.0)

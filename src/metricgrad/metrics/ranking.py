@@ -1,26 +1,23 @@
 """Metrics of ranked lists: a set is a query, its items are the documents, its target their grades.
 
 A grade above 0 is relevant. Documents are ordered by score, highest first; a metric with `k` looks
-at the first k. What equal scores do is stated for each: NDCG averages over their orders, the others
-count a tie as lost, so that a model that scores everything alike never looks good. A ranking set
-may also come flat, with `groups=` query ids.
+at the first k. The metrics here only ask whether a document is relevant and count a tie as lost, so
+that a model that scores everything alike never looks good; NDCG, which weighs the grades, is in
+`ndcg.py`. Sets may also come flat, with query ids as `groups=`.
 """
 
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from metricgrad import ops
 from metricgrad.metrics.base import Inputs, Layout, same_shape
 from metricgrad.metrics.checks import expand_where, grades, real_scores, whole
-from metricgrad.metrics.curves import make_pairs
-from metricgrad.metrics.order import GradedPairs, Pairs, PlaceRule, padded_places
-from metricgrad.metrics.reexpression import ComparisonMetric
+from metricgrad.metrics.order import Pairs, PlaceRule, make_pairs
+from metricgrad.metrics.reexpression import ComparisonMetric, itself
 from metricgrad.metrics.walk import Curve, walk_down
 
 
@@ -36,17 +33,12 @@ class RankingMetric(ComparisonMetric):
 
     @property
     def layout(self) -> Layout:
-        """Grades, or binary scores where only relevance counts and the field calls them that."""
+        """Grades; binary scores for metrics that classifiers report, too."""
         return "binary" if "binary" in self.families else "grades"
 
     @property
-    def ordinary(self) -> str:
-        """ListNet for graded documents."""
-        return "cross_entropy" if self.layout == "binary" else "list_net"
-
-    @property
     def scale_free(self) -> bool:
-        """Only the order counts."""
+        """The scale of the scores does not change their order."""
         return True
 
     def __post_init__(self) -> None:
@@ -67,7 +59,7 @@ class RelevanceMetric(RankingMetric):
 
     @abstractmethod
     def of_curve(self, curve: Curve) -> Tensor:
-        """The value `[...]`, from the relevant (tp) and irrelevant (fp) documents on the way down."""
+        """The value `[...]` of a curve whose tp are relevant and fp irrelevant documents."""
 
     @abstractmethod
     def rule(self) -> PlaceRule:
@@ -81,84 +73,17 @@ class RelevanceMetric(RankingMetric):
         self, shape: Sequence[int], target: Tensor, where: Tensor | None, dtype: torch.dtype
     ) -> Pairs:
         """Relevant against irrelevant documents."""
-        return make_pairs(lambda scores: scores, target > 0, where, self.rule(), dtype)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Ndcg(RankingMetric):
-    """Normalised discounted cumulative gain: sum of gain_i / log2(1 + rank_i), over that of the ideal order.
-
-    Args:
-        k: only the first k ranks count; None counts all.
-        gain: `"linear"` (the grade itself) or `"exponential"` (2^grade - 1).
-
-    Example:
-        >>> Ndcg()(torch.tensor([3.0, 2.0, 1.0]), torch.tensor([0, 2, 1]))
-        tensor(0.6697)
-
-    Reference:
-        `sklearn.metrics.ndcg_score`.
-    """
-
-    name = "ndcg"
-    ties = "mean"
-    reference = "sklearn ndcg_score"
-
-    gain: Literal["linear", "exponential"] = "linear"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.gain not in ("linear", "exponential"):
-            raise ValueError(f"gain must be 'linear' or 'exponential'; got {self.gain!r}")
-
-    def evaluate(self, scores: Tensor, target: Tensor, where: Tensor | None) -> Tensor:
-        """The discounted gains in score order, over those in grade order; what does not count has grade 0."""
-        top = target.amax(-1, keepdim=True) if target.shape[-1] else target
-        gains, discounts = self._gains(target, top), self._discounts(scores)
-        ordered, order = (scores if where is None else scores.masked_fill(~where, -torch.inf)).sort(
-            -1, descending=True
-        )
-        found = gains.gather(-1, order) * _mean_over_ties(discounts, ordered)
-        ideal = gains.sort(-1, descending=True).values * discounts
-        return ops.divide(found.sum(-1), ideal.sum(-1))
-
-    def reexpress(
-        self, shape: Sequence[int], target: Tensor, where: Tensor | None, dtype: torch.dtype
-    ) -> GradedPairs:
-        """Documents against those of lower grade, level by level."""
-        high, high_live = padded_places(target > 0)
-        levels = target[target > 0].unique()
-        top = levels.amax() if len(levels) else levels.new_ones(())
-        gains = self._gains(levels, top)
-        level = torch.searchsorted(levels, target, right=True)
-        ideal = self._gains(target, top).sort(-1, descending=True).values * self._discounts(target)
-        outside = level if where is None else level.masked_fill(~where, len(levels) + 1)
-        steps = torch.diff(gains, prepend=gains.new_zeros(1))
-        return GradedPairs(
-            high, high_live, level.gather(-1, high), outside, steps, ideal.sum(-1), self.k
-        )
-
-    def _gains(self, grades: Tensor, top: Tensor) -> Tensor:
-        """Gains as shares of what the highest grade gives (or nearly), so that no grade overflows."""
-        return (
-            ops.divide(grades, top)
-            if self.gain == "linear"
-            else torch.exp2(grades - top) - torch.exp2(-top)
-        )
-
-    def _discounts(self, like: Tensor) -> Tensor:
-        ranks = torch.arange(1, like.shape[-1] + 1, device=like.device)
-        discounts = 1 / torch.log2(1 + ranks.to(like.dtype))
-        return discounts if self.k is None else discounts.masked_fill(ranks > self.k, 0.0)
+        return make_pairs(itself, target > 0, where, self.rule(), dtype)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Map(RelevanceMetric):
-    """Average precision of a query; its mean over queries is MAP: sum of precision at the relevant ranks / relevant.
+    """Average precision of a query, whose mean over queries is MAP.
+
+    The sum of the precisions at the relevant ranks, over the number of relevant documents.
 
     Args:
-        k: only the first k ranks count, and the sum is divided by the smaller of k and the relevant
-            documents.
+        k: Only the first k ranks count, and the sum is divided by at most k.
 
     Example:
         >>> Map()(torch.tensor([3.0, 2.0, 1.0]), torch.tensor([0, 2, 1]))
@@ -176,7 +101,7 @@ class Map(RelevanceMetric):
         """sum_r r / (r + n_(r)) over the ranks r + n_(r) up to k, / min(P, k)."""
         k = torch.inf if self.k is None else self.k
         return PlaceRule(
-            lambda r, n, p, m: (r / (r + n)).masked_fill(r + n > k, 0.0) / p.clamp(max=k)
+            term=lambda r, n, p, m: (r / (r + n)).masked_fill(r + n > k, 0.0) / p.clamp(max=k)
         )
 
     def of_curve(self, curve: Curve) -> Tensor:
@@ -194,7 +119,7 @@ class Mrr(RelevanceMetric):
     """Reciprocal rank of the first relevant document; its mean over queries is MRR.
 
     Args:
-        k: 0 unless the first relevant document is among the first k; None counts all.
+        k: The value is 0 unless a relevant document is among the first k; None counts all.
 
     Example:
         >>> Mrr()(torch.tensor([3.0, 2.0, 1.0]), torch.tensor([0, 2, 1]))
@@ -223,10 +148,10 @@ class Mrr(RelevanceMetric):
 
 @dataclass(frozen=True, kw_only=True)
 class PrecisionAtK(RelevanceMetric):
-    """Share of the first k ranks that are relevant: hits / k, also where a set has fewer than k items.
+    """Share of the first k ranks that are relevant: hits / k, even if there are fewer items.
 
     Args:
-        k: how many ranks are looked at.
+        k: How many ranks count.
 
     Example:
         >>> PrecisionAtK(k=2)(torch.tensor([3.0, 2.0, 1.0]), torch.tensor([0, 2, 1]))
@@ -260,7 +185,7 @@ class RecallAtK(RelevanceMetric):
     """Share of the relevant items that are among the first k ranks: hits / relevant.
 
     Args:
-        k: how many ranks are looked at.
+        k: How many ranks count.
 
     Example:
         >>> RecallAtK(k=2)(torch.tensor([3.0, 2.0, 1.0]), torch.tensor([0, 2, 1]))
@@ -294,15 +219,3 @@ def _hits(curve: Curve, k: int) -> Tensor:
     before = curve.tp_before + curve.fp_before
     within = (curve.tp + curve.fp).clamp(max=k) - before
     return curve.sum((within - (curve.fp - curve.fp_before)).clamp(min=0)).to(curve.dtype)
-
-
-def _mean_over_ties(values: Tensor, ordered: Tensor) -> Tensor:
-    """Values `[N]` of the ranks, averaged over the ranks that equal scores share, `[..., N]`."""
-    size = ordered.shape[-1]
-    if not (ordered[..., 1:] == ordered[..., :-1]).any():
-        return values
-    first = ops.tie_starts(ordered)
-    after = size - ops.tie_starts(ordered.flip(-1)).flip(-1)
-    sums = F.pad(values.to(torch.float64).cumsum(-1), (1, 0))
-    means = ((sums[after] - sums[first]) / (after - first)).to(values.dtype)
-    return torch.where(after - first == 1, values, means)

@@ -2,18 +2,17 @@
 
     f   scores -> comparisons   differences of scores `[..., D]`, differentiable
     h   comparisons -> bits     comparison > 0; a tie is lost
-    g   bits -> value           the metric, for every configuration of bits, also those that no scores produce
+    g   bits -> value           the metric, for every configuration of bits, even impossible ones
 
-Comparisons point the right way: a bit of 1 is a comparison won (a positive above a negative, a
-class decided rightly), so the ideal configuration is all ones. The law: on sets without ties,
-g(h(f(scores))) is the metric.
+A bit of 1 is a comparison won (a positive above a negative, a correct class), so the ideal
+configuration is all ones. The law: on sets without ties, g(h(f(scores))) is the metric.
 
 What g needs to know of a target (which items are positive, which classes there are) is gathered
-once, in a `Reexpression`; a surrogate asks it for values of many configurations.
+once, in a `Reexpression`; a surrogate asks it for the values of many configurations.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -28,6 +27,14 @@ if TYPE_CHECKING:
 _FLIPPED_ENTRIES = 1 << 24  # bits held at once while flips are tried one by one
 
 
+Compare = Callable[[Tensor], Tensor]
+
+
+def itself(scores: Tensor) -> Tensor:
+    """The scores as they are."""
+    return scores
+
+
 class Reexpression(ABC):
     """One target's metric, as comparisons, bits and a value of bits.
 
@@ -36,7 +43,7 @@ class Reexpression(ABC):
 
     @abstractmethod
     def comparisons(self, scores: Tensor) -> tuple[Tensor, Tensor]:
-        """f: comparisons `[..., D]`, differentiable, and live `[..., D]`, False where one means nothing."""
+        """f: comparisons `[..., D]`, differentiable, and live `[..., D]`, False for padding."""
 
     @abstractmethod
     def from_bits(self, bits: Tensor) -> Tensor:
@@ -47,7 +54,7 @@ class Reexpression(ABC):
         """Sets that have a value of their own: `[...]`, bool."""
 
     def flip_gains(self, bits: Tensor) -> Tensor:
-        """The value with a bit set minus the value with it cleared, the others as they are: `[A, ..., D]`."""
+        """The value with a bit set minus the value with it cleared, `[A, ..., D]`."""
         return tried_flip_gains(self, bits)
 
     def best_bits(self, bits: Tensor) -> Tensor:
@@ -55,25 +62,25 @@ class Reexpression(ABC):
         return torch.ones_like(bits)
 
     def pairwise(self) -> "Pairs | None":
-        """The positives and negatives whose comparisons are all there is to it, for sums over pairs.
+        """The positives and negatives, where their comparisons decide alone; None otherwise.
 
-        None where the metric needs each comparison on its own.
+        A surrogate can then sum over pairs without storing each comparison.
         """
         return None
 
     def strongest(self, scores: Tensor, number: int) -> "Reexpression":
-        """The same with only the `number` highest-scored rivals of each item; ValueError without any."""
+        """The same with only the `number` highest-scored rivals of each item."""
         raise ValueError(
             f"rivals={number} needs scores [..., N, C] of many classes; got scores "
             f"{list(scores.shape)}, which are compared with a threshold"
         )
 
     def direct(self) -> Tensor | None:
-        """What the value owes to the last scores smoothly, not through bits: `[...]`; None where bits decide alone."""
+        """The smooth part of the last scores' value, `[...]`; None where bits decide alone."""
         return None
 
     def scale(self) -> Tensor | None:
-        """What to divide an unbounded metric's gradient by, `[...]`; None where the metric is bounded."""
+        """What to divide an unbounded metric's gradient by, `[...]`; None for a bounded one."""
         return None
 
     def draw(
@@ -88,7 +95,7 @@ class Reexpression(ABC):
         return torch.rand(number, *chance.shape, generator=generator, device=chance.device) < chance
 
     def flip(self, bits: Tensor, places: Tensor) -> Tensor:
-        """Bits `[..., D]` with the bit at each of the places `[A, ...]` flipped, `[A, ..., D]`; -1 flips none."""
+        """Bits `[A, ..., D]`, each with the bit at its place `[A, ...]` flipped; -1 flips none."""
         flipped = bits.expand(*places.shape, -1).clone()
         if not bits.shape[-1]:
             return flipped
@@ -99,15 +106,7 @@ class Reexpression(ABC):
 
 
 def tried_flip_gains(reexpression: Reexpression, bits: Tensor) -> Tensor:
-    """Flip gains of any g, by evaluating it with every bit set and cleared: 2 D values.
-
-    Args:
-        reexpression: the target's metric.
-        bits: `[A, ..., D]`, bool.
-
-    Returns:
-        `[A, ..., D]`.
-    """
+    """Flip gains `[A, ..., D]` of any g, by evaluating it with every bit set and cleared."""
     size = bits.shape[-1]
     if not size:
         return reexpression.from_bits(bits).unsqueeze(-1)[..., :0]
@@ -127,27 +126,21 @@ class ComparisonMetric(Metric):
     def reexpress(
         self, shape: Sequence[int], target: Tensor, where: Tensor | None, dtype: torch.dtype
     ) -> Reexpression:
-        """The re-expression for a checked target; shape and dtype are those of the checked scores."""
+        """The re-expression of a checked target; shape and dtype are those of checked scores."""
 
     def settled(self, inputs: Inputs) -> "ComparisonMetric":
-        """The metric to use from the first set on; only a user's function has to see one to know."""
+        """The metric to use from the first set on; a user's function decides when it sees one."""
         return self
 
     def has_value(self, inputs: Inputs, otherwise: Tensor) -> Tensor:
-        """Sets on which the comparisons make a difference."""
+        """Sets whose value depends on the comparisons."""
         scores, target, where = inputs
         return self.reexpress(scores.shape, target, where, scores.dtype).defined() & otherwise
 
     def comparisons(self, scores: Any, target: Any, *, where: Any = None) -> tuple[Tensor, Tensor]:
-        """f: the score differences that decide the metric.
+        """f: the score differences `[..., D]` that decide the metric, and live `[..., D]`.
 
-        Args:
-            scores: as for the metric itself; gradients pass through.
-            target: as for the metric itself.
-            where: as for the metric itself.
-
-        Returns:
-            Comparisons `[..., D]`, and live `[..., D]`, False where one is padding.
+        Live is False where a comparison is padding. Gradients pass through to the scores.
         """
         where = None if where is None else to_tensor("where", where)
         scores = scores if isinstance(scores, Tensor) else to_tensor("scores", scores)
@@ -157,53 +150,28 @@ class ComparisonMetric(Metric):
     def from_bits(
         self, bits: Tensor, target: Any, *, where: Any = None, shape: Sequence[int] | None = None
     ) -> Tensor:
-        """g: the metric of bit configurations.
+        """g: the metric `[A, ...]` of bit configurations `[A, ..., D]`, defined for all of them.
 
-        Args:
-            bits: `[A, ..., D]`, 0 and 1.
-            target: as for the metric itself.
-            where: as for the metric itself.
-            shape: the scores' shape, where the target does not tell it: many classes, maps.
-
-        Returns:
-            `[A, ...]`, one value per configuration and set; defined for every configuration.
+        `shape` is the scores' shape, where the target does not tell it: many classes, maps.
         """
         return self._plan(target, where, shape).from_bits(bits.to(torch.bool))
 
     def flip_gains(
         self, bits: Tensor, target: Any, *, where: Any = None, shape: Sequence[int] | None = None
     ) -> Tensor:
-        """The metric with a bit set minus the metric with it cleared, the others as they are.
-
-        Args:
-            bits: `[A, ..., D]`, 0 and 1.
-            target: as for the metric itself.
-            where: as for the metric itself.
-            shape: the scores' shape, where the target does not tell it.
-
-        Returns:
-            `[A, ..., D]`.
-        """
+        """The metric with a bit set minus the metric with it cleared, both `[A, ..., D]`."""
         return self._plan(target, where, shape).flip_gains(bits.to(torch.bool))
 
     def ideal_bits(
         self, target: Any, *, where: Any = None, shape: Sequence[int] | None = None
     ) -> Tensor:
-        """The best configuration: every comparison won.
-
-        Args:
-            target: as for the metric itself.
-            where: as for the metric itself.
-            shape: the scores' shape, where the target does not tell it.
-
-        Returns:
-            `[..., D]`, bool.
-        """
+        """The best configuration, bool `[..., D]`: every comparison won."""
         scores = torch.zeros(*(to_tensor("target", target).shape if shape is None else shape))
         values, _ = self.comparisons(scores, target, where=where)
         return torch.ones_like(values, dtype=torch.bool)
 
     def _plan(self, target: Any, where: Any, shape: Sequence[int] | None) -> Reexpression:
+        """The re-expression of a target as users pass it."""
         target = to_tensor("target", target)
         where = None if where is None else to_tensor("where", where)
         scores = torch.zeros(

@@ -1,6 +1,12 @@
-"""Metrics by name: one name, one class, whatever the family of the scores."""
+"""Metrics by name: one name, one class, whatever the family of the scores.
+
+Other libraries' names for the same metrics are understood, too (`ALIASES`): `roc_auc`, `f2` or
+`ndcg@10` are a canonical name with options. A name that could mean several things is refused with
+the choice spelled out (`_UNCLEAR`).
+"""
 
 import difflib
+import re
 from dataclasses import fields, is_dataclass
 from typing import Any
 
@@ -13,36 +19,75 @@ from metricgrad.metrics.curves import Auc, AveragePrecision, Eer, PartialAuc, Re
 from metricgrad.metrics.function import FunctionMetric, from_function
 from metricgrad.metrics.kappa import Kappa
 from metricgrad.metrics.maps import Dice, MeanIou, Pck
-from metricgrad.metrics.ranking import Map, Mrr, Ndcg, PrecisionAtK, RecallAtK
+from metricgrad.metrics.ndcg import Ndcg
+from metricgrad.metrics.ranking import Map, Mrr, PrecisionAtK, RecallAtK
 from metricgrad.metrics.reexpression import ComparisonMetric
 from metricgrad.metrics.text import Bleu, EditDistance, ExactMatch, RougeL, SpanF1, WordErrorRate
 from metricgrad.metrics.watching.metric import on_sight
 
+_CLASSIFICATION = (Accuracy, ErrorRate, BalancedAccuracy, Precision, Recall, FBeta, F1, Jaccard)
+_AGREEMENT = (Mcc, Kappa, GMean, Hamming)
+_CURVES = (Auc, PartialAuc, AveragePrecision, Eer, RecallAtPrecision)
+_RANKING = (PrecisionAtK, RecallAtK, Ndcg, Map, Mrr)
+_MAPS = (MeanIou, Dice, Pck)
+_TEXT = (SpanF1, ExactMatch, Bleu, RougeL, EditDistance, WordErrorRate)
 _CLASSES: tuple[type[Metric], ...] = (
-    *(
-        Accuracy,
-        ErrorRate,
-        BalancedAccuracy,
-        Precision,
-        Recall,
-        FBeta,
-        F1,
-        Jaccard,
-        Mcc,
-        Kappa,
-        GMean,
-        Hamming,
-    ),
-    *(Auc, PartialAuc, AveragePrecision, Eer, RecallAtPrecision),
-    *(PrecisionAtK, RecallAtK, Ndcg, Map, Mrr),
-    *(MeanIou, Dice, Pck),
-    *(SpanF1, ExactMatch, Bleu, RougeL, EditDistance, WordErrorRate),
+    *_CLASSIFICATION,
+    *_AGREEMENT,
+    *_CURVES,
+    *_RANKING,
+    *_MAPS,
+    *_TEXT,
 )
 _BY_NAME = {cls.name: cls for cls in _CLASSES}
 
+# Other spellings of the names, as other libraries and papers have them.
+_SPELLINGS = {
+    "accuracy": "acc accuracy_score",
+    "error_rate": "zero_one_loss",
+    "balanced_accuracy": "balanced_accuracy_score",
+    "precision": "precision_score ppv",
+    "recall": "recall_score sensitivity tpr",
+    "fbeta": "f_beta fbeta_score",
+    "f1": "f1_score",
+    "jaccard": "jaccard_score jaccard_index",
+    "mcc": "matthews_corrcoef",
+    "kappa": "cohen_kappa cohen_kappa_score",
+    "gmean": "g_mean",
+    "hamming": "hamming_loss",
+    "auc": "auroc roc_auc roc_auc_score",
+    "partial_auc": "pauc",
+    "average_precision": "ap aupr auprc pr_auc average_precision_score",
+    "eer": "equal_error_rate",
+    "ndcg": "ndcg_score",
+    "mrr": "mean_reciprocal_rank",
+    "mean_iou": "miou",
+    "exact_match": "em",
+    "rouge_l": "rougel",
+    "edit_distance": "levenshtein",
+    "word_error_rate": "wer",
+}
+ALIASES: dict[str, tuple[str, dict[str, Any]]] = {
+    spelling: (name, {}) for name, all_of in _SPELLINGS.items() for spelling in all_of.split()
+} | {"qwk": ("kappa", {"weights": "quadratic"})}
+
+# What could mean several things, or is not quite what is offered.
+_BINARY_OR_MORE = "(binary scores, classes, labels)"
+_UNCLEAR = {
+    "mAP": f"did you mean map (ranked lists) or average_precision {_BINARY_OR_MORE}?",
+    "iou": f"did you mean mean_iou (label maps) or jaccard {_BINARY_OR_MORE}?",
+    "top_k_accuracy": "did you mean accuracy with k=...?",
+    "cer": "did you mean edit_distance with normalized=True, or word_error_rate with a detokenize "
+    "that gives a list of characters?",
+    "specificity": "did you mean recall of -scores and 1 - target?",
+}
+
+_F_NUMBER = re.compile(r"f(\d+(?:\.\d+)?)(?:_score)?")
+_CUT_OFF = re.compile(r"(\w+)@(\d+)")
+
 
 def metric_names() -> list[str]:
-    """All names that `metric` takes, by family.
+    """All canonical names that `metric` takes, by family.
 
     Example:
         >>> metric_names()[:3]
@@ -52,11 +97,13 @@ def metric_names() -> list[str]:
 
 
 def metric(spec: Any, **options: Any) -> Metric:
-    """A metric from its name; a `Metric` passes through, and any other callable goes to `from_function`.
+    """A metric from its name, such as `"f1"`, or from any callable.
 
     Args:
-        spec: one of `metric_names()`, a `Metric`, or a callable `(scores, target) -> number`.
-        **options: the metric's own, such as `k=10` for `"ndcg"`; `metricgrad metrics NAME` lists
+        spec: One of `metric_names()`, a common alias of one (`"roc_auc"`, `"f2"`, `"ndcg@10"`), a
+            `Metric`, which passes through, or a callable `(scores, target) -> number`, which goes
+            to `from_function`.
+        **options: The metric's own, such as `k=10` for `"ndcg"`; `metricgrad metrics NAME` lists
             them.
 
     Returns:
@@ -65,29 +112,59 @@ def metric(spec: Any, **options: Any) -> Metric:
     Example:
         >>> metric("ndcg", k=10)
         Ndcg(k=10, gain='linear')
+        >>> metric("ndcg@10") == metric("ndcg", k=10)
+        True
     """
     if isinstance(spec, Metric):
         if options:
+            written = ", ".join(f"{option}={value!r}" for option, value in options.items())
             raise TypeError(
-                f"options go with a name; {spec!r} is made already, got {', '.join(options)} besides"
+                f"options go with a name, such as metric({spec.name!r}, {written}); got {written} "
+                f"beside the finished metric {spec!r}"
             )
         return spec
     if isinstance(spec, type) and issubclass(spec, Metric):
         raise TypeError(
-            f"pass a metric's name or an instance, such as metric({spec.name!r}); got the class {spec.__name__}"
+            f"pass a metric's name or an instance, such as metric({spec.name!r}); got the class "
+            f"{spec.__name__}"
         )
     if not isinstance(spec, str):
         return from_function(spec, **options)
-    if spec not in _BY_NAME:
-        close = difflib.get_close_matches(spec.lower(), _BY_NAME, n=3, cutoff=0.4)
-        hint = f"did you mean {' or '.join(close)}?" if close else f"names: {', '.join(_BY_NAME)}"
-        raise ValueError(f"there is no metric named {spec!r}; {hint}")
-    cls = _BY_NAME[spec]
+    name, implied = _resolve(spec)
+    cls = _BY_NAME[name]
     known = metric_options(cls)
     unknown = [option for option in options if option not in known]
     if unknown:
-        raise TypeError(f"{spec} has no option {', '.join(unknown)}; it takes {', '.join(known)}")
-    return cls(**options)
+        raise TypeError(f"{name} has no option {', '.join(unknown)}; it takes {', '.join(known)}")
+    for option in implied.keys() & options.keys():
+        raise TypeError(f"{spec!r} says {option}={implied[option]!r} already; got {option} twice")
+    return cls(**implied, **options)
+
+
+def _resolve(spelling: str) -> tuple[str, dict[str, Any]]:
+    """The canonical name and the options that a spelling stands for."""
+    plain = spelling.strip().lower().replace("-", "_").replace(" ", "_")
+    unclear = _UNCLEAR.get(spelling, _UNCLEAR.get(plain))
+    if unclear is None:
+        if plain in _BY_NAME:
+            return plain, {}
+        if plain in ALIASES:
+            return ALIASES[plain]
+        if beta := _F_NUMBER.fullmatch(plain):
+            return "fbeta", {"beta": float(beta[1])}
+        if cut := _CUT_OFF.fullmatch(plain):
+            word, k = cut.groups()
+            name = next((name for name in (f"{word}_at_k", word) if name in _BY_NAME), None)
+            if name is not None and "k" in metric_options(_BY_NAME[name]):
+                return name, {"k": int(k)}
+    raise ValueError(f"there is no metric named {spelling!r}; {unclear or _nearest(plain)}")
+
+
+def _nearest(plain: str) -> str:
+    """Up to three names that are spelled alike, or all names."""
+    close = difflib.get_close_matches(plain, [*_BY_NAME, *ALIASES], n=6, cutoff=0.5)
+    meant = list(dict.fromkeys(ALIASES[name][0] if name in ALIASES else name for name in close))
+    return f"did you mean {' or '.join(meant[:3])}?" if meant else f"names: {', '.join(_BY_NAME)}"
 
 
 def metric_options(cls: type[Metric]) -> dict[str, Any]:
@@ -112,10 +189,11 @@ def comparison_metric(
     A user's function is watched when it first runs, or else taken as a black box.
     """
     chosen = metric(spec)
-    if isinstance(chosen, ComparisonMetric):
-        chosen = chosen if isinstance(chosen, FunctionMetric) else with_options(chosen, **options)
-    elif isinstance(chosen, FunctionMetric):
-        chosen = on_sight(chosen, generator=generator)
+    if isinstance(chosen, FunctionMetric):
+        if not isinstance(chosen, ComparisonMetric):
+            chosen = on_sight(chosen, generator=generator)
+    elif isinstance(chosen, ComparisonMetric):
+        chosen = with_options(chosen, **options)
     if not isinstance(chosen, ComparisonMetric):
         raise TypeError(
             f"UniLoss needs a metric that comparisons of scores decide; {chosen.name} is not one. "
@@ -125,7 +203,7 @@ def comparison_metric(
 
 
 def metric_config(metric: Metric) -> dict[str, Any]:
-    """Name and options of a metric, ready for JSON; of one that is or has a function only the name."""
+    """Name and options of a metric, ready for JSON; only the name of one that is not portable."""
     if not metric.portable:
         return {"function": metric.name}
     options = {option: getattr(metric, option) for option in metric_options(type(metric))}
@@ -133,10 +211,10 @@ def metric_config(metric: Metric) -> dict[str, Any]:
 
 
 def metric_from_config(config: dict[str, Any]) -> Metric:
-    """The metric that `metric_config` described; ValueError for a function, which no file can hold."""
+    """The metric that `metric_config` described; ValueError for a function."""
     if "function" in config:
         raise ValueError(
-            f"the file's metric is, or has, a function of yours, {config['function']}, which no file "
-            "can hold; pass it again: load(path, metric=...)"
+            f"the file's metric is, or has, a function of yours, {config['function']}, which no "
+            "file can hold; pass it again: load(path, metric=...)"
         )
     return metric(config["name"], **config["options"])

@@ -1,4 +1,4 @@
-"""Metrics of text: what was written against what should have been, on token ids or on text made of them.
+"""Metrics of text: token ids, or the text made of them, against references.
 
 Every metric says what an item contributes (matches, lengths, distances) and how the sums over a set
 become its value: BLEU and the word error rate are ratios of sums over the whole set (a corpus), the
@@ -25,7 +25,7 @@ from metricgrad.metrics.tokens import (
 
 @dataclass(frozen=True, kw_only=True)
 class ItemMetric(TextMetric):
-    """Mean over the items of a value that the most favourable reference gives."""
+    """Mean over the items of the value with their most favourable reference."""
 
     @abstractmethod
     def of_pairs(self, hypothesis: Tensor, references: Tensor) -> Tensor:
@@ -45,14 +45,9 @@ class ItemMetric(TextMetric):
 class ExactMatch(ItemMetric):
     """Share of the items that equal one of their references.
 
-    Args:
-        decode: see `TextMetric`.
-        detokenize: see `TextMetric`.
-        padding: see `TextMetric`.
-        end: see `TextMetric`.
-
     Example:
-        >>> ExactMatch()(torch.tensor([[1, 2, -1], [3, 4, 5]]), torch.tensor([[1, 2, -1], [3, 4, 6]]))
+        >>> target = torch.tensor([[1, 2, -1], [3, 4, 6]])
+        >>> ExactMatch()(torch.tensor([[1, 2, -1], [3, 4, 5]]), target)
         tensor(0.5000, dtype=torch.float64)
 
     Reference:
@@ -69,16 +64,10 @@ class ExactMatch(ItemMetric):
 
 @dataclass(frozen=True, kw_only=True)
 class SpanF1(ItemMetric):
-    """Mean over the items of the F1 of their tokens, as a bag: 2 |common| / (|hypothesis| + |reference|).
+    """Mean over the items of the F1 of their tokens as a bag: 2 |common| / (|answer| + |truth|).
 
     Two empty answers agree (1), one empty answer does not (0). For models that score the start and
     the end of an answer, `decode=mg.decode_spans` compares positions instead of tokens.
-
-    Args:
-        decode: see `TextMetric`.
-        detokenize: see `TextMetric`.
-        padding: see `TextMetric`.
-        end: see `TextMetric`.
 
     Example:
         >>> SpanF1()(torch.tensor([[1, 2, -1]]), torch.tensor([[2, 3, 4]]))
@@ -99,13 +88,9 @@ class SpanF1(ItemMetric):
 
 @dataclass(frozen=True, kw_only=True)
 class RougeL(ItemMetric):
-    """Mean over the items of the F1 of the longest common subsequence: 2 |lcs| / (|hypothesis| + |reference|).
+    """Mean over the items of the F1 of the longest common subsequence (lcs).
 
-    Args:
-        decode: see `TextMetric`.
-        detokenize: see `TextMetric`.
-        padding: see `TextMetric`.
-        end: see `TextMetric`.
+    It is 2 |lcs| / (|hypothesis| + |reference|).
 
     Example:
         >>> RougeL()(torch.tensor([[1, 2, 3, 4]]), torch.tensor([[1, 3, 4, 5]]))
@@ -120,9 +105,8 @@ class RougeL(ItemMetric):
 
     def of_pairs(self, hypothesis: Tensor, references: Tensor) -> Tensor:
         """2 |lcs| / (|hypothesis| + |reference|)."""
-        return _dice(
-            common_subsequence(hypothesis, references), hypothesis, references, both_empty=0.0
-        )
+        common = common_subsequence(hypothesis, references)
+        return _dice(common, hypothesis, references, both_empty=0.0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,17 +114,14 @@ class EditDistance(TextMetric):
     """Insertions, deletions and substitutions from the closest reference, summed over the set.
 
     Args:
-        normalized: each item's distance over the longer of the two lengths, averaged over the
-            items; 0 to 1.
-        decode: see `TextMetric`.
-        detokenize: see `TextMetric`; strings are compared character by character.
-        padding: see `TextMetric`.
-        end: see `TextMetric`.
+        normalized: Whether to average, over the items, the distance divided by the longer of the
+            two lengths; 0 to 1.
 
     Example:
-        >>> EditDistance()(torch.tensor([[1, 2, 3, 4]]), torch.tensor([[1, 3, 4, 5]]))
+        >>> scores = torch.tensor([[1, 2, 3, 4]])
+        >>> EditDistance()(scores, torch.tensor([[1, 3, 4, 5]]))
         tensor(2., dtype=torch.float64)
-        >>> EditDistance(normalized=True)(torch.tensor([[1, 2, 3, 4]]), torch.tensor([[1, 3, 4, 5]]))
+        >>> EditDistance(normalized=True)(scores, torch.tensor([[1, 3, 4, 5]]))
         tensor(0.5000, dtype=torch.float64)
 
     Reference:
@@ -148,7 +129,8 @@ class EditDistance(TextMetric):
     """
 
     name = "edit_distance"
-    higher_is_better, best = False, 0.0
+    higher_is_better = False
+    best = 0.0
     reference = "rapidfuzz Levenshtein"
     splits_characters = True
 
@@ -173,13 +155,9 @@ class EditDistance(TextMetric):
 
 @dataclass(frozen=True, kw_only=True)
 class WordErrorRate(TextMetric):
-    """Edits from the closest reference over its words, both summed over the set; above 1 if much was inserted.
+    """Edits from the closest reference over its words, both summed over the set.
 
-    Args:
-        decode: see `TextMetric`.
-        detokenize: see `TextMetric`; strings are compared word by word.
-        padding: see `TextMetric`.
-        end: see `TextMetric`.
+    It is above 1 if much was inserted.
 
     Example:
         >>> WordErrorRate()(torch.tensor([[1, 2, 3, 4]]), torch.tensor([[1, 3, 4, 5]]))
@@ -190,17 +168,16 @@ class WordErrorRate(TextMetric):
     """
 
     name = "word_error_rate"
-    higher_is_better, best, worst = False, 0.0, torch.inf
+    higher_is_better = False
+    best = 0.0
+    worst = torch.inf
     undefined = "0 where the references have no words"
     reference = "torchmetrics word_error_rate"
 
     def of_items(self, hypothesis: Tensor, references: Tensor) -> Tensor:
-        """Edits from, and words of, the closest reference (of equally close ones the first), `[B, 2]`."""
-        distance = (
-            edit_distances(hypothesis, references)
-            .to(torch.float64)
-            .masked_fill(~_there(references), torch.inf)
-        )
+        """Edits from and words of the (first) closest reference, `[B, 2]`."""
+        distance = edit_distances(hypothesis, references).to(torch.float64)
+        distance = distance.masked_fill(~_there(references), torch.inf)
         edits, closest = distance.min(-1, keepdim=True)
         return torch.cat([edits, lengths(references).gather(-1, closest).to(torch.float64)], -1)
 
@@ -211,23 +188,19 @@ class WordErrorRate(TextMetric):
 
 @dataclass(frozen=True, kw_only=True)
 class Bleu(TextMetric):
-    """Corpus BLEU of the set, 0 to 1: brevity penalty times the geometric mean of the n-gram precisions.
+    """Corpus BLEU of the set, 0 to 1: brevity penalty times geometric mean of n-gram precisions.
 
-    Matches are clipped to the reference that has an n-gram most often; the brevity penalty is exp(1
-    - r / h) for h < r, r being the sum of the reference lengths closest to the hypotheses' (the
-    shorter of equally close ones).
+    Matches are clipped to the reference that has an n-gram most often. The brevity penalty is
+    exp(1 - r / h) for h < r, with h the sum of the hypotheses' lengths and r the sum of the
+    reference lengths closest to them (the shorter of equally close ones).
 
     Args:
-        max_order: the longest n-gram.
-        smoothing: what stands in for a precision of 0, as sacrebleu's `smooth_method`: `"exp"`
+        max_order: The longest n-gram.
+        smoothing: What replaces a precision of 0, as in sacrebleu's `smooth_method`: `"exp"`
             halves from one such order to the next, `"floor"` puts 0.1 matches, `"add-k"` adds 1 to
             matches and totals above unigrams.
-        effective_order: only orders that the hypotheses are long enough for, as for single
-            sentences.
-        decode: see `TextMetric`.
-        detokenize: see `TextMetric`; strings are compared word by word.
-        padding: see `TextMetric`.
-        end: see `TextMetric`.
+        effective_order: Whether only orders count that the hypotheses are long enough for, as for
+            single sentences.
 
     Example:
         >>> Bleu()(torch.tensor([[1, 2, 3, 4, 5]]), torch.tensor([[1, 2, 3, 4, 6]]))
@@ -253,7 +226,7 @@ class Bleu(TextMetric):
             )
 
     def of_items(self, hypothesis: Tensor, references: Tensor) -> Tensor:
-        """Matches and n-grams of each order, hypothesis and reference length: `[B, 2 * max_order + 2]`."""
+        """Matches, n-grams, hypothesis and reference length: `[B, 2 * max_order + 2]`."""
         matches = ngram_matches(hypothesis, references, self.max_order, pool=True)
         length = lengths(hypothesis).unsqueeze(-1)
         totals = (length - torch.arange(self.max_order, device=length.device)).clamp(min=0)
@@ -261,24 +234,16 @@ class Bleu(TextMetric):
         # Twice the difference, plus 1 for the longer side: the shorter of two equally close
         # references wins.
         difference = 2 * (candidates - length).abs() + (candidates > length)
-        closest = difference.masked_fill(~_there(references), torch.iinfo(torch.int64).max).argmin(
-            -1, keepdim=True
-        )
-        return torch.cat([matches, totals, length, candidates.gather(-1, closest)], -1).to(
-            torch.float64
-        )
+        difference = difference.masked_fill(~_there(references), torch.iinfo(torch.int64).max)
+        closest = candidates.gather(-1, difference.argmin(-1, keepdim=True))
+        return torch.cat([matches, totals, length, closest], -1).to(torch.float64)
 
     def of_sums(self, sums: Tensor, items: Tensor) -> Tensor:
         """The geometric mean of the smoothed precisions, times the brevity penalty."""
         matches, totals, length, reference = sums.split([self.max_order, self.max_order, 1, 1], -1)
         precisions, reached = self._smooth(matches, totals)
         logs = torch.where(reached, precisions, 0.0).log()
-        if self.effective_order:
-            mean = ops.divide(
-                logs.masked_fill(~reached, 0.0).sum(-1), reached.sum(-1).to(logs.dtype)
-            )
-        else:
-            mean = logs.mean(-1)
+        mean = ops.masked_mean(logs, reached) if self.effective_order else logs.mean(-1)
         brevity = torch.exp((1 - ops.divide(reference, length)).clamp(max=0.0)).squeeze(-1)
         return torch.where(matches.any(-1), brevity * mean.exp(), 0.0)
 
@@ -293,7 +258,8 @@ class Bleu(TextMetric):
                 matches = torch.where(none, 0.1, matches)
             case "add-k":
                 extra = (torch.arange(self.max_order, device=totals.device) > 0).to(totals.dtype)
-                matches, totals = matches + extra, totals + extra
+                matches = matches + extra
+                totals = totals + extra
             case "none":
                 pass
         return ops.divide(matches, totals), totals > 0
@@ -306,5 +272,6 @@ def _there(references: Tensor) -> Tensor:
 
 
 def _dice(common: Tensor, hypothesis: Tensor, references: Tensor, both_empty: float) -> Tensor:
+    """2 |common| / (|hypothesis| + |reference|), `[B, R]`."""
     total = (lengths(hypothesis).unsqueeze(-1) + lengths(references)).to(torch.float64)
     return torch.where(total > 0, ops.divide(2 * common.to(torch.float64), total), both_empty)

@@ -1,9 +1,16 @@
-"""Token sequences as padded tensors: tidied up once, then compared for all items at the same time.
+"""Token sequences: from scores to ids, and how alike two sequences are, for all items at once.
 
-A tidy sequence stands at the left, padded with -1 on the right. n-gram overlap, longest common
-subsequence and edit distance are computed for whole batches: the first by numbering all n-grams and
-counting equal numbers in sorted lists, the other two row by row of their dynamic programmes, where
-a running maximum (or minimum) replaces the inner loop.
+Scores `[..., N, T, V]` are decoded to token ids (the highest-scored token of each position, or what
+the user's `decode` gives); integer scores `[..., N, T]` are ids already. Targets are ids, too, with
+one reference per item or R of them. Negative ids (such as cross-entropy's -100), the `padding` id,
+everything from the `end` id on, and what `where` masks are dropped from both (`where` from the
+target only if it has that shape). Items of which `where` masks everything are left out of the set;
+of several references, empty ones count as absent. With `detokenize`, ids become text first.
+
+What remains is a tidy sequence: tokens on the left, -1 as padding on the right. n-gram overlap is
+computed by numbering all n-grams and counting equal numbers in sorted lists; longest common
+subsequence and edit distance follow their dynamic programmes row by row, with a running maximum
+(or minimum) in place of the inner loop.
 """
 
 from abc import abstractmethod
@@ -11,43 +18,18 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from metricgrad import ops
 from metricgrad.metrics.base import Inputs, Layout, Metric
 from metricgrad.metrics.checks import expand_where, real_scores, shape
 
-# MERGED DOC metrics.decoding:
-# """From scores to token sequences: what every metric of text does before it compares.
-#
-# Scores `[..., N, T, V]` are decoded to token ids (the highest-scored token of each place, or the
-# user's `decode`); integer scores `[..., N, T]` are ids already. Targets are ids too, with one
-# reference per item or R of them. Negative ids (such as cross-entropy's -100), the `padding` id,
-# everything from the `end` id on, and what `where` masks are dropped from both (`where` from the
-# target only if it has that shape). Items of which `where` masks everything are left out of the set;
-# with several references, an empty one is absent.
-#
-# With `detokenize` ids become text first: it maps a list of ids to a string (split into words, or
-# characters for `edit_distance`) or to a list of tokens of any kind.
-# """
-
 PADDING = -1
 
 
 def tidy(ids: Tensor, keep: Tensor) -> Tensor:
-    """Kept tokens moved to the left, -1 to their right.
-
-    Args:
-        ids: `[..., T]`, int64.
-        keep: `[..., T]`, bool.
-
-    Returns:
-        `[..., T]`, int64.
-
-    Example:
-        >>> tidy(torch.tensor([5, 0, 7, 9]), torch.tensor([True, False, True, False]))
-        tensor([ 5,  7, -1, -1])
-    """
+    """Ids `[..., T]` with those that are kept moved to the left, and -1 to their right."""
     order = keep.to(torch.uint8).argsort(dim=-1, descending=True, stable=True)
     return ids.masked_fill(~keep, PADDING).gather(-1, order)
 
@@ -58,110 +40,57 @@ def lengths(ids: Tensor) -> Tensor:
 
 
 def ngram_matches(hypothesis: Tensor, references: Tensor, order: int, *, pool: bool) -> Tensor:
-    """Clipped n-gram matches for n = 1 to order: an n-gram counts at most as often as it stands in the reference.
+    """Clipped n-gram matches of tidy `[B, T]` and `[B, R, S]`, for n = 1 to order.
 
     The o-th time an n-gram occurs in the hypothesis is a match if a reference holds it at least o
-    times.
-
-    Args:
-        hypothesis: `[B, T]`, tidy.
-        references: `[B, R, S]`, tidy.
-        order: the longest n.
-        pool: True counts a match in whichever reference has the n-gram most often (BLEU), False
-            each on its own.
-
-    Returns:
-        `[B, order]` int64 if pooled, else `[B, R, order]`.
-
-    Example:
-        >>> ngram_matches(torch.tensor([[1, 1, 2]]), torch.tensor([[[1, 2, 3]]]), 2, pool=True)
-        tensor([[2, 1]])
+    times. With `pool`, the reference that has it most often decides (BLEU), and the result is
+    `[B, order]`; without, each reference has matches of its own, `[B, R, order]`.
     """
     items, refs = references.shape[:2]
-    mine, theirs = hypothesis, references
-    vocabulary = 1 + max(
-        (int(ids.max()) for ids in (hypothesis, references) if ids.numel()), default=0
-    )
+    mine = hypothesis
+    theirs = references
+    filled = [ids for ids in (hypothesis, references) if ids.numel()]
+    vocabulary = 1 + max((int(ids.max()) for ids in filled), default=0)
     rows = torch.arange(items * refs, device=hypothesis.device).reshape(items, refs, 1)
     matches = []
     for n in range(1, order + 1):
         if n > 1:
-            mine, theirs = (
-                _extend(mine, hypothesis, n, vocabulary),
-                _extend(theirs, references, n, vocabulary),
-            )
+            mine = _extend(mine, hypothesis, n, vocabulary)
+            theirs = _extend(theirs, references, n, vocabulary)
         mine, theirs, number = _renumber(mine, theirs)
-        # One sorted list of (item, reference, n-gram) answers how often each n-gram stands in each
+        # One sorted list of (item, reference, n-gram) tells how often each n-gram stands in each
         # reference.
         known = torch.where(theirs < 0, -1, rows * number + theirs).flatten().sort().values
         wanted = rows * number + mine.unsqueeze(-2)
-        available = torch.searchsorted(known, wanted, right=True) - torch.searchsorted(
-            known, wanted
-        )
+        after = torch.searchsorted(known, wanted, right=True)
+        available = after - torch.searchsorted(known, wanted)
         if pool:
             available = available.amax(-2, keepdim=True)
-        matches.append(
-            ((mine >= 0).unsqueeze(-2) & (_occurrence(mine).unsqueeze(-2) <= available)).sum(-1)
-        )
+        found = (mine >= 0).unsqueeze(-2) & (_occurrence(mine).unsqueeze(-2) <= available)
+        matches.append(found.sum(-1))
     counted = torch.stack(matches, -1)
     return counted.squeeze(-2) if pool else counted
 
 
 def common_subsequence(hypothesis: Tensor, references: Tensor) -> Tensor:
-    """Length of the longest common subsequence with each reference.
-
-    Args:
-        hypothesis: `[B, T]`, tidy.
-        references: `[B, R, S]`, tidy.
-
-    Returns:
-        `[B, R]`, int64.
-
-    Example:
-        >>> common_subsequence(torch.tensor([[1, 2, 3, 4]]), torch.tensor([[[1, 3, 4, 5]]]))
-        tensor([[3]])
-    """
-    row = torch.zeros(
-        *references.shape[:-1],
-        references.shape[-1] + 1,
-        dtype=torch.int64,
-        device=references.device,
-    )
+    """Length `[B, R]` of the longest common subsequence of tidy `[B, T]` and `[B, R, S]`."""
+    row = F.pad(torch.zeros_like(references), (1, 0))
     for token in hypothesis.unbind(-1):
         equal = (references == token[:, None, None]) & (references != PADDING)
-        row = (
-            torch.cat([row[..., :1], torch.maximum(row[..., 1:], row[..., :-1] + equal)], -1)
-            .cummax(-1)
-            .values
-        )
+        longer = torch.maximum(row[..., 1:], row[..., :-1] + equal)
+        row = torch.cat([row[..., :1], longer], -1).cummax(-1).values
     return row[..., -1]
 
 
 def edit_distances(hypothesis: Tensor, references: Tensor) -> Tensor:
-    """Levenshtein distance to each reference: insertions, deletions and substitutions at cost 1.
-
-    Args:
-        hypothesis: `[B, T]`, tidy.
-        references: `[B, R, S]`, tidy.
-
-    Returns:
-        `[B, R]`, int64.
-
-    Example:
-        >>> edit_distances(torch.tensor([[1, 2, 3, 4]]), torch.tensor([[[1, 3, 4, 5]]]))
-        tensor([[2]])
-
-    Reference:
-        `rapidfuzz.distance.Levenshtein.distance`.
-    """
+    """Levenshtein distance `[B, R]` from tidy `[B, T]` to each reference of `[B, R, S]`."""
     columns = torch.arange(references.shape[-1] + 1, device=references.device)
     row = columns.expand(*references.shape[:-1], -1)
     for token in hypothesis.unbind(-1):
         differs = (references != token[:, None, None]).to(torch.int64)
-        step = torch.cat(
-            [row[..., :1] + 1, torch.minimum(row[..., 1:] + 1, row[..., :-1] + differs)], -1
-        )
-        # min over k <= j of step[k] + (j - k): the insertions, without a loop over columns
+        changed = torch.minimum(row[..., 1:] + 1, row[..., :-1] + differs)
+        step = torch.cat([row[..., :1] + 1, changed], -1)
+        # The insertions are min over k <= j of step[k] + (j - k), without a loop over columns.
         step = (step - columns).cummin(-1).values + columns
         row = torch.where((token == PADDING)[:, None, None], row, step)
     return row.gather(-1, lengths(references).unsqueeze(-1)).squeeze(-1)
@@ -185,7 +114,7 @@ def decode_spans(scores: Tensor) -> Tensor:
     """
     if scores.shape[-1] != 2:
         raise ValueError(
-            f"decode_spans takes start and end scores [..., N, T, 2]; got shape {list(scores.shape)}"
+            f"decode_spans takes start and end scores [..., N, T, 2]; got shape {shape(scores)}"
         )
     best_start, start_at = scores[..., 0].cummax(-1)
     end = (best_start + scores[..., 1]).argmax(-1, keepdim=True)
@@ -195,14 +124,15 @@ def decode_spans(scores: Tensor) -> Tensor:
 
 
 def _extend(codes: Tensor, ids: Tensor, n: int, vocabulary: int) -> Tensor:
-    """An (n - 1)-gram's code and the token that follows it as one number; -1 where either is missing."""
+    """The codes of n-grams from those of (n - 1)-grams; -1 where a token is missing."""
     places = max(ids.shape[-1] - n + 1, 0)
-    first, follower = codes[..., :places], ids[..., n - 1 :][..., :places]
+    first = codes[..., :places]
+    follower = ids[..., n - 1 :][..., :places]
     return (first * vocabulary + follower).masked_fill((first < 0) | (follower < 0), PADDING)
 
 
 def _renumber(left: Tensor, right: Tensor) -> tuple[Tensor, Tensor, int]:
-    """Both code tensors with their codes numbered from 0, -1 kept, and a bound of the numbers."""
+    """Both code tensors with their codes numbered from 0, -1 kept, and a bound on the numbers."""
     codes, numbers = torch.cat([left.flatten(), right.flatten()]).unique(return_inverse=True)
     left_numbers, right_numbers = numbers.split([left.numel(), right.numel()])
     return (
@@ -224,11 +154,12 @@ class TextMetric(Metric):
     """A metric of decoded token ids.
 
     Args:
-        decode: from scores `[..., N, T, V]` to integer ids `[..., N, T']`; None takes the
+        decode: From scores `[..., N, T, V]` to integer ids `[..., N, T']`; None takes the
             highest-scored token.
-        detokenize: from a list of ids to a string or a list of tokens; None compares ids.
-        padding: an id that is padding, besides all negative ones.
-        end: the id that ends a sequence; it and what follows is dropped.
+        detokenize: From a list of ids to a string, which is split into words (characters for
+            `edit_distance`), or to a list of tokens; None compares ids.
+        padding: An id that is padding, besides all negative ones.
+        end: The id that ends a sequence; it and what follows are dropped.
     """
 
     families = ("text",)
@@ -248,12 +179,12 @@ class TextMetric(Metric):
 
     @property
     def ordinary(self) -> str | None:
-        """Cross-entropy of tokens or of both ends; nothing is customary for a decoder of one's own."""
-        return "cross_entropy" if self.decode in (None, decode_spans) else None
+        """Cross-entropy of tokens or of both ends of a span; a user's own decoder has no custom."""
+        return super().ordinary if self.decode in (None, decode_spans) else None
 
     @property
     def portable(self) -> bool:
-        """A decoder of one's own is a function."""
+        """Only without `decode` and `detokenize`, which are functions."""
         return not any(callable(each) for each in (self.decode, self.detokenize))
 
     @abstractmethod
@@ -262,30 +193,26 @@ class TextMetric(Metric):
 
     @abstractmethod
     def of_sums(self, sums: Tensor, items: Tensor) -> Tensor:
-        """The value `[...]` from the contributions summed over a set `[..., *]` and its number of items `[...]`."""
+        """The value `[...]` from the contributions summed over a set, `[..., *]`, and its size."""
 
     def check(self, scores: Tensor, target: Tensor, where: Tensor | None) -> Inputs:
         """Tidy ids `[..., N, T]` and `[..., N, R, S]`, and which items count."""
         ids, where = self._decode(scores, where)
         several = target.dim() == ids.dim() + 1
-        if (
-            target.shape[: ids.dim() - 1] != ids.shape[:-1]
-            or target.dim() - several != ids.dim()
-            or (several and not target.shape[-2])
-        ):
+        fits = target.shape[: ids.dim() - 1] == ids.shape[:-1]
+        if not fits or target.dim() - several != ids.dim() or (several and not target.shape[-2]):
             raise ValueError(
-                f"{self.name} takes target ids [..., N, T], or [..., N, R, T] with R references, for the decoded "
-                f"ids [..., N, T]; got target {shape(target)} and decoded ids {shape(ids)}"
+                f"{self.name} takes target ids [..., N, T], or [..., N, R, T] with R references, "
+                f"for the decoded ids [..., N, T]; got target {shape(target)} and decoded ids "
+                f"{shape(ids)}"
             )
-        seen = where if where is not None and where.shape == target.shape else None
-        target = _token_ids(target, seen)
-        items = None if where is None else where.any(-1)
-        references = self._tidy(target, seen)
-        hypothesis = self._tidy(ids, where)
+        both = where if where is not None and where.shape == target.shape else None
+        references = self._tidy(_token_ids(target, both), both)
         references = references if several else references.unsqueeze(-2)
+        hypothesis = self._tidy(ids, where)
         if self.detokenize is not None:
             hypothesis, references = self._detokenize(hypothesis, references)
-        return Inputs(hypothesis, references, items)
+        return Inputs(hypothesis, references, None if where is None else where.any(-1))
 
     def evaluate(self, scores: Tensor, target: Tensor, where: Tensor | None) -> Tensor:
         """Contributions of all items at once, summed over each set."""
@@ -293,11 +220,11 @@ class TextMetric(Metric):
         items = self.of_items(scores.flatten(0, -2), target.flatten(0, -3))
         items = items.reshape(*lead, items.shape[-1]).mT
         where = torch.ones(lead, dtype=torch.bool, device=scores.device) if where is None else where
-        return self.of_sums(
-            ops.masked_sum(items, where.unsqueeze(-2)), where.sum(-1).to(items.dtype)
-        )
+        sums = ops.masked_sum(items, where.unsqueeze(-2))
+        return self.of_sums(sums, where.sum(-1).to(items.dtype))
 
     def _decode(self, scores: Tensor, where: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        """Token ids `[..., N, T]`, and the mask in their shape."""
         if not scores.is_floating_point():
             ids = scores.to(torch.int64)
             if ids.dim() < 2:
@@ -317,26 +244,26 @@ class TextMetric(Metric):
         if self.decode is None:
             return scores.argmax(-1), where
         ids = self.decode(scores)
+        got = type(ids).__name__
+        if isinstance(ids, Tensor):
+            got = f"{ids.dtype} of shape {shape(ids)}"
         if (
             not isinstance(ids, Tensor)
             or ids.is_floating_point()
             or ids.shape[:-1] != scores.shape[:-2]
         ):
-            got = (
-                f"{ids.dtype} of shape {shape(ids)}"
-                if isinstance(ids, Tensor)
-                else type(ids).__name__
-            )
             raise ValueError(
-                f"decode must give integer ids [..., N, T] for scores {shape(scores)}; it gave {got}"
+                f"decode must give integer ids [..., N, T] for scores {shape(scores)}; it gave "
+                f"{got}"
             )
         if where is not None and where.shape != ids.shape:
-            # A decoder may change the length; a mask of the scores' places then only says which
-            # items count.
+            # A decoder may change the length; a mask of the scores then only tells which items
+            # count.
             where = where.any(-1, keepdim=True).expand(ids.shape)
         return ids.to(torch.int64), where
 
     def _tidy(self, ids: Tensor, where: Tensor | None) -> Tensor:
+        """Ids without padding, without the end and what follows, and without what is masked."""
         keep = ids >= 0
         if self.padding is not None:
             keep &= ids != self.padding
@@ -345,7 +272,7 @@ class TextMetric(Metric):
         return tidy(ids, keep if where is None else keep & where)
 
     def _detokenize(self, *batches: Tensor) -> list[Tensor]:
-        """The same sequences as ids of the tokens of their texts, numbered as they come."""
+        """The same sequences as ids of the tokens of their texts, in the order they first occur."""
         assert self.detokenize is not None
         numbers: dict[Hashable, int] = {}
         numbered = []
@@ -353,14 +280,10 @@ class TextMetric(Metric):
             rows = []
             for row in ids.flatten(0, -2).tolist():
                 text = self.detokenize([token for token in row if token != PADDING])
-                tokens = (
-                    text.split() if isinstance(text, str) and not self.splits_characters else text
-                )
-                rows.append(
-                    torch.tensor([numbers.setdefault(token, len(numbers)) for token in tokens]).to(
-                        ids
-                    )
-                )
+                split = isinstance(text, str) and not self.splits_characters
+                tokens = str(text).split() if split else text
+                known = [numbers.setdefault(token, len(numbers)) for token in tokens]
+                rows.append(torch.tensor(known).to(ids))
             longest = max(map(len, rows), default=0)
             padded = torch.full((len(rows), longest), PADDING).to(ids)
             for row, tokens in zip(padded, rows, strict=True):
@@ -376,6 +299,7 @@ def _token_ids(target: Tensor, where: Tensor | None) -> Tensor:
     target = target if where is None else target.masked_fill(~where, PADDING)
     if not (target.isfinite() & (target == target.round())).all():
         raise ValueError(
-            f"target must hold token ids, whole numbers; got {target.dtype} of shape {shape(target)} with others"
+            f"target must hold token ids, whole numbers; got {target.dtype} of shape "
+            f"{shape(target)} with others"
         )
     return target.to(torch.int64)

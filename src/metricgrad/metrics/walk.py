@@ -1,4 +1,4 @@
-"""The walk down the scores: sort a set, highest first, and count positives and negatives on the way.
+"""The walk down the scores: sort a set, highest first, and count positives and negatives.
 
 Each positive passed adds to tp and each negative to fp. Items with equal scores are passed
 together, so a curve drawn from the counts has a vertex only at the last of them. O(N log N) time,
@@ -57,41 +57,29 @@ class Curve(NamedTuple):
 
 
 def walk_down(scores: Tensor, positive: Tensor, where: Tensor | None) -> Curve:
-    """The curve of every set.
-
-    Args:
-        scores: `[..., N]`, finite.
-        positive: `[..., N]`, bool.
-        where: `[..., N]`, True where an item counts; None counts all.
-
-    Returns:
-        The curve; items that do not count stand last, without vertices.
-    """
+    """The curve of every set `[..., N]`; items that do not count come last, without vertices."""
     size = scores.shape[-1]
-    ordered, order = (scores if where is None else scores.masked_fill(~where, -torch.inf)).sort(
-        -1, descending=True
-    )
+    counting = scores if where is None else scores.masked_fill(~where, -torch.inf)
+    ordered, order = counting.sort(-1, descending=True)
     hits = positive.gather(-1, order)
     tp = hits.cumsum(-1)
     starts = ops.tie_starts(ordered)
     positions = torch.arange(1, size + 1, device=scores.device)
     vertex = F.pad(starts[..., 1:] == positions[:-1], (0, 1), value=True)[..., :size]
-    counted = (
-        torch.full_like(tp[..., :0].sum(-1, keepdim=True), size)
-        if where is None
-        else where.sum(-1, keepdim=True)
-    )
-    if where is not None:
+    if where is None:
+        counted = torch.full_like(tp[..., :0].sum(-1, keepdim=True), size)
+    else:
+        counted = where.sum(-1, keepdim=True)
         vertex = vertex & (positions <= counted)
     tp_before = (tp - hits.to(tp.dtype)).gather(-1, starts)
     positives = positive.sum(-1, keepdim=True)
     return Curve(
-        ordered,
-        tp,
-        positions - tp,
-        tp_before,
-        starts - tp_before,
-        vertex,
-        positives,
-        counted - positives,
+        scores=ordered,
+        tp=tp,
+        fp=positions - tp,
+        tp_before=tp_before,
+        fp_before=starts - tp_before,
+        vertex=vertex,
+        positives=positives,
+        negatives=counted - positives,
     )

@@ -1,15 +1,27 @@
-r"""Is this loss aligned with that metric? Rank correlations over score sets, for any loss a user has.
+r"""Alignment of a loss with a metric: rank correlation over sets, to measure it and to learn it.
 
-A loss is a good guide to a metric if it falls wherever the metric gets better. Over many sets
-(batches of several models, checkpoints of one) that is a rank correlation, of which 1 means the
-same order (ReLoss, Table 1).
+A loss is a good guide to a metric if it falls wherever the metric gets better. It need not have the
+metric's value, only its order over sets (batches of several models, checkpoints of one), and that
+is a rank correlation, of which 1 means the same order. `rank_correlation` measures it for any loss
+(ReLoss, Table 1). ReLoss learns from it, with ranks that have a gradient, and a penalty on the
+length of the loss's gradient (Eqn. 7 to 9):
+
+.. math:: O = \rho_S(\ell, m) + \lambda \, (\|\nabla_s \ell\| - 1)^2
+
+Losses are standardised before they are ranked. The released code does not, and its correlation
+depends on their scale.
+
+The paper's penalty wants all gradients of one length. But a metric hardly changes on sets that are
+nearly perfect, or hopeless, and a loss with its order cannot have the same slope there: the penalty
+works against the correlation. What the paper argues for is a bound, "norm at most 1 everywhere". So
+by default only gradients that stick out are penalised, those above three times the mean.
 """
 
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -23,9 +35,12 @@ from metricgrad.surrogates.score_sets import Pool, ScoreSets, together
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+Rank = Literal["pairwise", "sorting_network"]
+Smooth = Literal["at_most", "equal"]
 _DRAWN = 512  # sets from sources, which have no end
 _DRAWS = 1000  # of the bootstrap
 _CHUNK = 64
+_MOST = 3.0
 
 
 @dataclass(frozen=True)
@@ -36,12 +51,12 @@ class RankCorrelation:
         spearman: Spearman's rank correlation of the loss with the metric, as a loss: 1 is the same
             order.
         kendall: Kendall's tau-b of the same.
-        spearman_interval: ends of the 95 % confidence interval, by bootstrap over sets.
-        kendall_interval: the same for Kendall's tau-b.
+        spearman_interval: Ends of the 95 % confidence interval, by bootstrap over sets.
+        kendall_interval: The same for Kendall's tau-b.
         losses: `[S]`, the loss of each set.
         values: `[S]`, the metric of each set.
-        loss: what the loss is called.
-        metric: what the metric is called.
+        loss: Name of the loss.
+        metric: Name of the metric.
     """
 
     spearman: float
@@ -67,11 +82,11 @@ class RankCorrelation:
         return f"<{self}>"
 
     def plot(self, path: str | Path | None = None, *, axes: "Axes | None" = None) -> "Axes":
-        """The sets as dots, loss against metric: the closer to one falling line, the better the loss.
+        """The sets as dots, loss against metric: the closer to one falling line, the better.
 
         Args:
-            path: an image file to write; None writes none.
-            axes: of matplotlib, to draw into; None makes new ones.
+            path: An image file to write; None writes none.
+            axes: Axes of matplotlib to draw into; None makes new ones.
 
         Returns:
             The axes.
@@ -109,43 +124,29 @@ def rank_correlation(
     with m the metric as a loss, so that 1 means: whenever the loss is lower, the metric is better.
 
     Args:
-        loss: a surrogate, or any callable `(scores, target) -> number`, such as
+        loss: A surrogate, or any callable `(scores, target) -> number`, such as
             `torch.nn.functional.cross_entropy`.
-        metric: a name, a `Metric` or a callable.
-        score_sets: an iterable of score sets `(scores, target)` with leading dimensions of sets,
+        metric: A name, a `Metric` or a callable.
+        score_sets: An iterable of score sets `(scores, target)` with leading dimensions of sets,
             such as `mg.collect_scores` gives, or a source `(generator) -> (scores, target)`, of
             which 512 sets are drawn. Sets on which the metric is undefined are left out.
-        generator: source of randomness, of sources and of the bootstrap.
+        generator: Source of randomness for sources and for the bootstrap.
 
     Returns:
         Both correlations with confidence intervals, and the values, to plot.
 
     Example:
         >>> import metricgrad as mg
-        >>> scores, target = torch.randn(200, 50, 3), torch.randint(3, (200, 50))
-        >>> found = mg.rank_correlation(torch.nn.functional.cross_entropy, "accuracy", [(scores, target)])
-        >>> 0 < found.spearman < 1
+        >>> score_sets = [(torch.randn(200, 50, 3), torch.randint(3, (200, 50)))]
+        >>> loss = torch.nn.functional.cross_entropy
+        >>> 0 < mg.rank_correlation(loss, "accuracy", score_sets).spearman < 1
         True
 
     Reference:
         ReLoss, Table 1; `scipy.stats.spearmanr` and `scipy.stats.kendalltau`.
     """
-    chosen, pool = to_metric(metric), Pool.of(score_sets)
-    groups = together([*pool.stored, *(pool.draw(_DRAWN, generator) if pool.sources else [])])
-    losses, values = [], []
-    with torch.no_grad():
-        for sets in (chunk for group in groups for chunk in group.chunks(_CHUNK)):
-            losses.append(_losses(loss, sets))
-            values.append(_values(chosen, sets))
-    found, truth = torch.cat(losses), torch.cat(values)
-    broken = truth.isfinite() & ~found.isfinite()
-    if broken.any():
-        warnings.warn(
-            f"{_name(loss)} has no finite value on {int(broken.sum())} of {len(truth)} sets; these are left out",
-            stacklevel=2,
-        )
-    known = found.isfinite() & truth.isfinite()
-    found, truth = found[known], truth[known]
+    chosen = to_metric(metric)
+    found, truth = _known_values(loss, chosen, Pool.of(score_sets), generator)
     if len(truth) < 3:
         raise ValueError(
             f"a rank correlation needs three sets or more with a value of both; got {len(truth)}"
@@ -153,18 +154,17 @@ def rank_correlation(
     for name, each in ((_name(loss), found), (chosen.name, truth)):
         if each.max() == each.min():
             raise ValueError(
-                f"{name} is {each[0]:.6g} on all {len(each)} sets, so there is no order to compare; pass sets of "
-                "models that differ, such as checkpoints of one training"
+                f"{name} is {each[0]:.6g} on all {len(each)} sets, so there is no order to "
+                "compare; pass sets of models that differ, such as checkpoints of one training run"
             )
     wanted = as_loss(chosen, truth)
     drawn = torch.randint(len(truth), (_DRAWS, len(truth)), generator=generator)
+    kendalls = [ops.kendall(found[part], wanted[part]) for part in drawn.split(_CHUNK)]
     return RankCorrelation(
         ops.spearman(found, wanted).item(),
         ops.kendall(found, wanted).item(),
         _interval(ops.spearman(found[drawn], wanted[drawn])),
-        _interval(
-            torch.cat([ops.kendall(found[part], wanted[part]) for part in drawn.split(_CHUNK)])
-        ),
+        _interval(torch.cat(kendalls)),
         found,
         truth,
         _name(loss),
@@ -172,15 +172,35 @@ def rank_correlation(
     )
 
 
+@torch.no_grad()
+def _known_values(
+    loss: Surrogate | Callable[..., Tensor],
+    metric: Metric,
+    pool: Pool,
+    generator: torch.Generator | None,
+) -> tuple[Tensor, Tensor]:
+    """Loss and metric of all sets that have a value of both, `[S]` each."""
+    groups = together([*pool.stored, *(pool.draw(_DRAWN, generator) if pool.sources else [])])
+    chunks = [chunk for group in groups for chunk in group.chunks(_CHUNK)]
+    found = torch.cat([_losses(loss, sets) for sets in chunks])
+    truth = torch.cat([_values(metric, sets) for sets in chunks])
+    broken = truth.isfinite() & ~found.isfinite()
+    if broken.any():
+        warnings.warn(
+            f"{_name(loss)} has no finite value on {int(broken.sum())} of {len(truth)} sets; these "
+            "are left out",
+            stacklevel=4,
+        )
+    known = found.isfinite() & truth.isfinite()
+    return found[known], truth[known]
+
+
 def _values(metric: Metric, sets: ScoreSets) -> Tensor:
     """The metric of every set, `[S]`; NaN where it has none of its own."""
     values = metric(sets.scores, sets.target, where=sets.where).double().cpu()
     inputs = metric.check(sets.scores, sets.target, sets.where)
-    return torch.where(
-        metric.has_value(inputs, torch.ones_like(values, dtype=torch.bool)).cpu(),
-        values,
-        torch.nan,
-    )
+    known = metric.has_value(inputs, torch.ones_like(values, dtype=torch.bool)).cpu()
+    return torch.where(known, values, torch.nan)
 
 
 def _losses(loss: Surrogate | Callable[..., Tensor], sets: ScoreSets) -> Tensor:
@@ -192,9 +212,8 @@ def _losses(loss: Surrogate | Callable[..., Tensor], sets: ScoreSets) -> Tensor:
         raise ValueError(
             "a function of your own cannot mask; pass score sets without where, or a Surrogate"
         )
-    binary = (
-        sets.scores.shape == sets.target.shape
-    )  # torch's losses want such a target in the scores' type
+    # torch's losses want a binary target in the scores' dtype.
+    binary = sets.scores.shape == sets.target.shape
     values = []
     for scores, truth in zip(sets.scores, sets.target, strict=True):
         value = torch.as_tensor(loss(scores, truth.to(scores.dtype) if binary else truth))
@@ -207,13 +226,76 @@ def _losses(loss: Surrogate | Callable[..., Tensor], sets: ScoreSets) -> Tensor:
 
 
 def _interval(draws: Tensor) -> tuple[float, float]:
-    low, high = torch.quantile(
-        draws.double(), torch.tensor([0.025, 0.975], dtype=torch.float64)
-    ).tolist()
+    """The ends between which 95 % of the draws lie."""
+    ends = torch.tensor([0.025, 0.975], dtype=torch.float64)
+    low, high = torch.quantile(draws.double(), ends).tolist()
     return low, high
 
 
 def _name(loss: Any) -> str:
+    """What to call a loss."""
     if isinstance(loss, nn.Module):
         return type(loss).__name__
     return getattr(loss, "__name__", type(loss).__name__)
+
+
+def soft_spearman(
+    losses: Tensor, truth: Tensor, *, rank: Rank = "pairwise", slope: float = 5.0
+) -> Tensor:
+    r"""Spearman's correlation (Eqn. 6) of losses and truth `[S]`, with a gradient for the losses.
+
+    .. math:: \rho_S = \frac{Cov(r_\ell, r_m)}{Std(r_\ell) \, Std(r_m)}
+
+    The slope is in units of the losses' spread; 0 where losses or truth are constant.
+    """
+    standard = ops.standardise(losses, torch.full_like(losses, 1 / max(len(losses), 1)))
+    ranking = ops.soft_rank if rank == "pairwise" else sorting_network_rank
+    ranks = ranking(standard, slope)
+    return ops.pearson(ranks, ops.hard_rank(truth).to(ranks.dtype))
+
+
+def sorting_network_rank(values: Tensor, slope: float) -> Tensor:
+    """Ascending ranks `[S]` by a relaxed bitonic sorting network of logistic swaps."""
+    try:
+        from diffsort import DiffSortNet
+    except ModuleNotFoundError:
+        raise ModuleNotFoundError(
+            "rank='sorting_network' needs the package diffsort: pip install "
+            "'metricgrad[sorting-network]'. rank='pairwise' needs nothing more"
+        ) from None
+    number = len(values)
+    size = 1 << max(1, (number - 1).bit_length())  # the network takes powers of two
+    rest = torch.arange(size - number, device=values.device, dtype=values.dtype)
+    padding = values.detach().max() + 10.0 + rest
+    network = DiffSortNet(
+        "bitonic", size, steepness=slope, distribution="logistic_phi", device=values.device.type
+    )
+    _, permutation = network(torch.cat([values, padding]).unsqueeze(0))
+    places = torch.arange(1, size + 1, device=values.device, dtype=permutation.dtype)
+    return (permutation[0] * places).sum(-1)[:number].to(values.dtype)
+
+
+def gradient_norms(losses: Tensor, scores: Tensor, items: Tensor | int | None = None) -> Tensor:
+    r"""The length of each set's gradient, :math:`\sqrt{\sum_i \|N \nabla_{s_i} \ell\|^2 / N}`.
+
+    A loss is a mean over N items, so an item's part of the gradient is 1/N of what it would be
+    alone. This length does not depend on N; that of cross-entropy lies between 0 and :math:`\sqrt
+    2`. Losses are `[...]`, scores `[..., N, *]`; of each set `items` count, all N for None.
+    """
+    (gradient,) = torch.autograd.grad(losses.sum(), scores, create_graph=True)
+    items = gradient.shape[losses.dim()] if items is None else items
+    squares = gradient.flatten(losses.dim()).square().sum(-1)
+    return (items * squares + torch.finfo(squares.dtype).tiny).sqrt()
+
+
+def gradient_penalty(norms: Tensor, smooth: Smooth = "equal") -> Tensor:
+    r"""How far the lengths `[S]` of gradients are from what they should be, the mean over sets.
+
+    .. math:: (\|\nabla_s \ell\| - 1)^2 \text{ (Eqn. 8)}, \quad \max(0, \|\nabla_s \ell\| / g - 3)^2
+
+    The first wants every length to be 1, the second (`smooth="at_most"`) none to be above three
+    times their mean g.
+    """
+    if smooth == "equal":
+        return (norms - 1).square().mean()
+    return (ops.divide(norms, norms.mean()) - _MOST).clamp(min=0).square().mean()

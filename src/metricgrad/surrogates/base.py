@@ -1,4 +1,4 @@
-"""What a surrogate is: a differentiable stand-in for a metric, lower is better, an ordinary `nn.Module`.
+"""What a surrogate is: a differentiable stand-in for a metric, lower is better, an `nn.Module`.
 
 `loss(scores, target)` takes logits as they leave the model and gives a 0-dim tensor to call
 `.backward()` on: the mean of `per_set` over the sets on which the metric is defined. If there are
@@ -6,37 +6,52 @@ none, it is 0 with a zero gradient, still attached to the graph, so that a train
 special case.
 """
 
+import inspect
 import math
 import warnings
 from abc import ABC, abstractmethod
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import torch
 from torch import Tensor, nn
 
-from metricgrad.metrics import Metric
+from metricgrad.metrics import Metric, from_function
+from metricgrad.metrics import metric as to_metric
+from metricgrad.metrics.base import Inputs
+from metricgrad.metrics.registry import metric_config, metric_options
 from metricgrad.storage import write_tensors
-from metricgrad.surrogates.elements import is_multilabel
 
 TargetKind = Literal["binary", "classes", "labels", "grades"]
-_WATCHED = 50  # batches at the start of training that are looked at before a warning
+_FUNCTION_OPTIONS = dict(inspect.signature(from_function).parameters)
+_WATCHED = 50  # batches at the start of training that are counted before a warning
 
 
 class Surrogate(nn.Module, ABC):
     """A loss in place of a metric.
 
     Attributes:
-        readable: whether the value of the loss is that of the metric, as a loss.
+        readable: Whether the value of the loss is that of the metric, as a loss.
+        metric: The `Metric` that it stands for; None where it stands for none.
     """
 
     readable: bool = False
-    _batches = _empty = 0
+    metric: Any = None
+    _batches: int = 0
+    _empty: int = 0
+
+    def __new__(cls, *args: Any, **options: Any) -> Self:
+        """Refuses options of the metric among those of the loss, and says where they go."""
+        given = args[0] if args else options.get("metric")
+        own = inspect.signature(cls.__init__).parameters
+        if given is not None and not set(options) <= set(own):
+            _refuse_metric_options(cls.__name__, given, options, set(own))
+        return super().__new__(cls)
 
     @classmethod
     def fits(cls, metric: Metric, kind: TargetKind) -> bool:
-        """Whether the loss can be trained on targets of a kind for a metric, by the metric's facts."""
+        """Whether the loss can be trained on targets of a kind, told from the metric's facts."""
         return kind in target_kinds(metric)
 
     @abstractmethod
@@ -52,19 +67,28 @@ class Surrogate(nn.Module, ABC):
         return {"class": type(self).__name__, "config": self.config()}
 
     def save(self, path: str | Path) -> None:
-        """Writes the surrogate to one safetensors file: its tensors, and its settings as JSON in the header.
+        """Writes the surrogate to one safetensors file: tensors, and settings in a JSON header.
 
         Args:
-            path: where to; an existing file is replaced only once the new one is complete.
+            path: An existing file is replaced only once the new one is complete.
         """
         write_tensors(path, self.state_dict(), "metricgrad", self.description())
+
+    def shapes(self) -> Metric:
+        """The metric whose shapes and checks the loss shares."""
+        return to_metric("accuracy" if self.metric is None else self.metric)
+
+    def check(self, scores: Tensor, target: Tensor, where: Tensor | None) -> Inputs:
+        """The inputs as the metric's formula takes them; every call path begins here."""
+        metric = self.shapes()
+        return metric.check(item_scores(metric, scores, target), target.detach(), where)
 
     def per_set(self, scores: Tensor, target: Tensor, where: Tensor | None = None) -> Tensor:
         """The loss of every set.
 
         Args:
-            scores: raw model output, in the metric's shapes.
-            target: ground truth.
+            scores: Raw model output, in the metric's shapes.
+            target: Ground truth.
             where: True for what counts; None counts all.
 
         Returns:
@@ -74,37 +98,25 @@ class Surrogate(nn.Module, ABC):
 
     # What is compared depends on the target, so a compiled model calls the loss as it is.
     @torch.compiler.disable
-    def forward(  # pyright: ignore[reportIncompatibleMethodOverride] (the decorator hides the signature)
+    def forward(  # pyright: ignore[reportIncompatibleMethodOverride] (the decorator hides it)
         self, scores: Tensor, target: Tensor, where: Tensor | None = None
     ) -> Tensor:
         """The mean loss of the sets on which the metric is defined.
 
         Args:
-            scores: raw model output, in the metric's shapes.
-            target: ground truth.
+            scores: Raw model output, in the metric's shapes.
+            target: Ground truth.
             where: True for what counts; None counts all.
 
         Returns:
             A 0-dim tensor; 0 with a zero gradient where no set has a value.
         """
-        if scores.shape == target.shape and scores.shape[-1:] == (1,) and scores.dim() > 1:
-            scores, target, where = self._items(scores, target, where)
-        values, defined = self.losses(scores, target, where)
+        values, defined = self.losses(*batch_of_items(self.metric, scores, target, where))
         if self.training:
             self._watch(defined)
         if not values.dim() and defined:  # one set, as most of the time
             return values
         return torch.where(defined, values, 0.0).sum() / defined.sum().clamp(min=1)
-
-    def _items(
-        self, scores: Tensor, target: Tensor, where: Tensor | None
-    ) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Binary scores and target `[..., N, 1]`, as torch's own losses like them: N items, not N sets of one."""
-        metric = getattr(self, "metric", None)
-        if metric is not None and ("binary" not in metric.families or is_multilabel(metric)):
-            return scores, target, where
-        where = where.squeeze(-1) if where is not None and where.dim() == scores.dim() else where
-        return scores.squeeze(-1), target.squeeze(-1), where
 
     def _watch(self, defined: Tensor) -> None:
         """Warns, once, when most of the first batches are too small to have a value."""
@@ -114,32 +126,48 @@ class Surrogate(nn.Module, ABC):
         self._empty += int(not defined.any())
         if self._batches == _WATCHED and 2 * self._empty > _WATCHED:
             warnings.warn(
-                f"{self._empty} of the first {_WATCHED} batches had no value of the metric (no positive, for example), "
-                "so nothing was learned from them. Larger or stratified batches help, or mg.with_memory(loss), which "
-                "lets past items join the set",
+                f"{self._empty} of the first {_WATCHED} batches had no value of the metric (no "
+                "positive, for example), so nothing was learned from them. Larger or stratified "
+                "batches help, or mg.with_memory(loss), which lets past items join the set",
                 stacklevel=3,
             )
 
 
 class LearnedSurrogate(Surrogate):
-    """A loss with parameters of its own, which its misfit teaches.
-
-    Attributes:
-        metric: what it stands for.
-    """
+    """A loss with parameters of its own, which are trained on its misfit."""
 
     metric: Metric
 
     @abstractmethod
     def misfit(self, scores: Tensor, target: Tensor, where: Tensor | None = None) -> Tensor:
-        """How far the surrogate is from its metric on these sets: 0-dim, with a gradient for its parameters alone."""
+        """How far it is from its metric on these sets: 0-dim, with a gradient for its weights."""
+
+
+def item_scores(metric: Metric, scores: Tensor, target: Tensor) -> Tensor:
+    """Scores `[..., N, 1]` of a target `[..., N]` as `[..., N]`: no other place drops that 1.
+
+    The metric's check turns scores of two classes into s1 - s0, in full precision.
+    """
+    return metric.item_scores(scores, target) if scores.shape[-1:] == (1,) else scores
+
+
+def batch_of_items(
+    metric: Metric | None, scores: Tensor, target: Tensor, where: Tensor | None
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """A batch `[..., N, 1]` of scores and target as N items, as torch's own losses take it."""
+    binary = metric is None or metric.layout == "binary"
+    if not binary or scores.shape != target.shape or scores.dim() < 2 or scores.shape[-1] != 1:
+        return scores, target, where
+    if where is not None and where.dim() == scores.dim():
+        where = where.squeeze(-1)
+    return scores.squeeze(-1), target.squeeze(-1), where
 
 
 def target_kinds(metric: Metric) -> tuple[TargetKind, ...]:
     """The kinds of targets for which a metric's shapes and checks have a value.
 
-    Binary targets and labels both have the shape of the scores: to a metric of binary scores, labels
-    `[N, C]` are N sets, and to a metric of labels, a set `[N]` is an item with N labels.
+    Binary targets and labels both have the shape of the scores: to a metric of binary scores,
+    labels `[N, C]` are N sets, and to a metric of labels, a set `[N]` is an item with N labels.
     """
     match metric.layout:
         case "any":
@@ -154,17 +182,39 @@ def target_kinds(metric: Metric) -> tuple[TargetKind, ...]:
             return ()
 
 
+def _refuse_metric_options(loss: str, given: Any, options: dict[str, Any], own: set[str]) -> None:
+    """Raises TypeError, with the call to write, if options of the loss are those of its metric."""
+    metric = to_metric(given)
+    known = metric_options(type(metric)) if metric.portable else _FUNCTION_OPTIONS
+    misplaced = [name for name in options if name in known and name not in own]
+    if not misplaced:
+        return
+    kept = metric_config(metric).get("options", {})
+    inner = {name: value for name, value in kept.items() if value != known[name]}
+    inner |= {name: options[name] for name in misplaced}
+    outer = {name: options[name] for name in options if name in own and name != "metric"}
+    maker = f'mg.metric("{metric.name}"' if metric.portable else "mg.from_function(fn"
+    verb = "is an option" if len(misplaced) == 1 else "are options"
+    raise TypeError(
+        f"{', '.join(misplaced)} {verb} of the metric, not of {loss}; write "
+        f"mg.{loss}({maker}{_written(inner)}){_written(outer)})"
+    )
+
+
+def _written(options: dict[str, Any]) -> str:
+    """Options as they stand in a call, after the first argument."""
+    return "".join(f", {name}={value!r}" for name, value in options.items())
+
+
 def as_loss(metric: Metric, values: Tensor) -> Tensor:
-    """Values of a metric as losses: best - value (1 - F1), the value where lower is better, -value if unbounded."""
+    """Values as losses: best - value, the value where lower is better, -value if unbounded."""
     if not metric.higher_is_better:
         return values
     return metric.best - values if math.isfinite(metric.best) else -values
 
 
 def full_precision(device: str) -> AbstractContextManager[Any]:
-    """A context without autocast; entering one costs something, so only where there is autocast."""
-    return (
-        torch.autocast(device, enabled=False)
-        if torch.is_autocast_enabled(device)
-        else nullcontext()
-    )
+    """A context without autocast; entering one takes time, so only where autocast is on."""
+    if not torch.is_autocast_enabled(device):
+        return nullcontext()
+    return torch.autocast(device, enabled=False)

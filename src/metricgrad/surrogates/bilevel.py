@@ -1,14 +1,14 @@
-r"""BilevelLoss: a set network that imitates any metric, learned along with the model (Grabocka et al., 2019).
+r"""BilevelLoss: a set network that imitates any metric, learned along with the model.
 
 The surrogate is a network of the whole set, invariant to the order of its items by construction
-(Eqn. 2):
+(Grabocka et al., 2019, Eqn. 2):
 
 .. math:: \hat\ell(y, \hat y) = h\Big(\frac{1}{N} \sum_i g(y_i, \hat y_i)\Big)
 
 g extracts error components of each item, their mean makes indicators of the set, h combines these.
 Its misfit is the distance from the metric as a loss (Eqn. 3 and 5), and a model descends the
-surrogate (Eqn. 4). What g sees of an item stands in `elements.py`: target and score, for each label
-or class where there are several.
+surrogate (Eqn. 4). `elements.py` says what g gets of an item: target and score, for each label or
+class where there are several.
 """
 
 import itertools
@@ -26,13 +26,9 @@ from metricgrad.metrics import metric as to_metric
 from metricgrad.metrics.base import Inputs
 from metricgrad.metrics.checks import whole
 from metricgrad.metrics.registry import metric_config, metric_from_config
-from metricgrad.surrogates.base import (
-    LearnedSurrogate,
-    as_loss,
-    full_precision,
-)
+from metricgrad.surrogates.base import LearnedSurrogate, as_loss, full_precision
 from metricgrad.surrogates.elements import Elements, to_elements
-from metricgrad.surrogates.sources import Kind, Source
+from metricgrad.surrogates.sources import Source, SourceName
 from metricgrad.surrogates.universal import Learned, learn_universal
 
 Distance = Literal["l1", "l2", "huber"]
@@ -52,16 +48,17 @@ class BilevelLoss(LearnedSurrogate):
     or both (SL-R); `mg.JointTraining` does the last two.
 
     Args:
-        metric: a name, a `Metric` or any callable `(scores, target) -> number`, scikit-learn's
-            among them.
-        hidden: widths of g and of h; the paper's by default.
-        distance: of the misfit: `"l1"` (the paper's), `"l2"` or `"huber"`.
-        generator: source of randomness for the weights.
+        metric: A name, a `Metric` or any callable `(scores, target) -> number`, including those of
+            scikit-learn.
+        hidden: Widths of the layers of g and of h; the paper's by default.
+        distance: What the misfit measures with: `"l1"` (the paper's), `"l2"` or `"huber"`.
+        generator: Source of randomness for the initial weights.
 
     Example:
         >>> import metricgrad as mg
-        >>> loss = mg.BilevelLoss("f1", generator=torch.Generator().manual_seed(0))
-        >>> learned = loss.learn_universal(steps=300, pool=2048, generator=torch.Generator().manual_seed(0))
+        >>> generator = torch.Generator().manual_seed(0)
+        >>> loss = mg.BilevelLoss("f1", generator=generator)
+        >>> learned = loss.learn_universal(steps=300, pool=2048, generator=generator)
         >>> learned.spearman > 0.9  # with the metric, on sets it has not seen
         True
         >>> loss(torch.randn(100, requires_grad=True), torch.arange(100) % 3 == 0).backward()
@@ -103,7 +100,7 @@ class BilevelLoss(LearnedSurrogate):
         return self.estimate(elements), self.metric.has_value(inputs, elements.defined())
 
     def elements(self, inputs: Inputs) -> Elements:
-        """What g sees of checked inputs."""
+        """What g gets of checked inputs."""
         return to_elements(self.metric, inputs, self.scale.dtype)
 
     def estimate(self, elements: Elements) -> Tensor:
@@ -115,16 +112,18 @@ class BilevelLoss(LearnedSurrogate):
 
     @torch.no_grad()
     def truth(self, inputs: Inputs) -> Tensor:
-        """The metric of checked inputs as a loss, `[...]`: what the network is to give. NaN where it is undefined."""
+        """The metric of checked inputs as a loss, `[...]`; NaN where it is undefined."""
         with full_precision(inputs.scores.device.type):
             return as_loss(self.metric, self.metric.evaluate(*inputs)).to(self.scale.dtype)
 
     def misfit(self, scores: Tensor, target: Tensor, where: Tensor | None = None) -> Tensor:
-        """The mean distance between estimate and metric, Eqn. 3 and 5; of an unbounded metric in units of its spread.
+        """The mean distance between estimate and metric, Eqn. 3 and 5.
+
+        That of an unbounded metric is in units of its spread.
 
         Args:
-            scores: raw model output, in the metric's shapes; no gradient goes there.
-            target: ground truth.
+            scores: Raw model output, in the metric's shapes; no gradient goes there.
+            target: Ground truth.
             where: True for what counts; None counts all.
 
         Returns:
@@ -138,7 +137,7 @@ class BilevelLoss(LearnedSurrogate):
         return ops.masked_mean(distances.flatten(), known.flatten())
 
     def distances(self, elements: Elements, truth: Tensor) -> Tensor:
-        """The distance between estimate and truth for every set, `[...]`; NaN where the truth is undefined."""
+        """The distance between estimate and truth for every set, `[...]`."""
         return self.apart(self.estimate(elements), truth)
 
     def apart(self, estimate: Tensor, truth: Tensor) -> Tensor:
@@ -152,11 +151,11 @@ class BilevelLoss(LearnedSurrogate):
 
     @property
     def unbounded(self) -> bool:
-        """Whether the metric's values have no ends, so that only data tells their scale."""
+        """Whether the metric has no best or worst value, so that only data tells its scale."""
         return not (math.isfinite(self.metric.best) and math.isfinite(self.metric.worst))
 
     def standardise(self, truth: Tensor, *, anyway: bool = False) -> None:
-        """Lets estimates of an unbounded metric, or `anyway`, start at the mean and spread of these values; once."""
+        """Starts estimates at mean and spread of these values, once if unbounded, or `anyway`."""
         if not (anyway or (self.unbounded and self.scale == 1 and self.shift == 0)):
             return
         truth = truth[truth.isfinite()].to(self.scale.dtype)
@@ -169,7 +168,7 @@ class BilevelLoss(LearnedSurrogate):
         self,
         *,
         steps: int = 8000,
-        source: Kind | Source = "broad",
+        source: SourceName | Source = "broad",
         sets: int = 64,
         size: int = 100,
         pool: int = 16384,
@@ -178,21 +177,24 @@ class BilevelLoss(LearnedSurrogate):
         progress: bool = True,
         generator: torch.Generator | None = None,
     ) -> Learned:
-        """Learns the metric from made-up sets, before there is a model (Sec. 3.1, Eqn. 3): the start of SL-U and SL-R.
+        """Learns the metric from made-up sets, before there is a model (Sec. 3.1, Eqn. 3).
+
+        This is the start of SL-U and SL-R.
 
         Args:
-            steps: of Adam; 8,000 take about half a minute, a few hundred give a rough idea.
-            source: of the sets: `"paper"` (Bernoulli targets, Normal scores), `"broad"`
+            steps: Number of steps of Adam; 8,000 take about half a minute, a few hundred give a
+                rough idea.
+            source: Where sets come from: `"paper"` (Bernoulli targets, Normal scores), `"broad"`
                 (`surrogates/sources.py`), or a function from a generator to scores and target with
                 a leading dimension of sets.
-            sets: number of sets in each step.
-            size: items of a made-up set; that of the batches to come, as metrics of small sets are
-                distributed otherwise.
-            pool: how many sets are made up in all.
-            rate: the learning rate at the start; it falls to 0.
-            classes: number of classes or labels, where the scores have them.
-            progress: shows a bar, on a terminal.
-            generator: source of randomness for the sets.
+            sets: Number of sets in each step.
+            size: Items of a made-up set. Choose the size of the batches to come, because metrics of
+                small sets are distributed differently.
+            pool: How many sets are made up in all.
+            rate: The learning rate at the start; it falls to 0.
+            classes: Number of classes or labels, where the scores have them.
+            progress: Shows a bar, on a terminal.
+            generator: Source of randomness for the sets.
 
         Returns:
             Misfit and rank correlation on fresh sets.
@@ -229,24 +231,12 @@ class BilevelLoss(LearnedSurrogate):
         """The metric and the distance."""
         return f"{self.metric!r}, distance={self.distance!r}"
 
-    def check(self, scores: Tensor, target: Tensor, where: Tensor | None) -> Inputs:
-        """The inputs as the metric has them; a trailing dimension of 1 is dropped."""
-        if scores.dim() == target.dim() + 1 and scores.shape[-1] == 1:
-            scores = scores.squeeze(-1)
-        return self.metric.check(scores, target.detach(), where)
-
 
 def set_network(elements: Elements, g: Layers, h: Layers) -> Tensor:
-    """h(mean_i g(y_i, s_i)), Eqn. 2, for every set.
+    """h(mean_i g(y_i, s_i)), Eqn. 2, for every set `[...]`, not yet on the metric's scale.
 
-    Args:
-        elements: of any number of sets; for R networks at once they have a leading dimension R.
-        g: weight `[in, out]` and bias `[out]` of one layer after the other; `[R, in, out]` and `[R,
-            1, out]` for R networks.
-        h: the same; its last layer has one output and no Leaky-ReLU.
-
-    Returns:
-        `[...]`, not yet on the metric's scale.
+    g and h are weight `[in, out]` and bias `[out]` of one layer after the other. For R networks at
+    once, they are `[R, in, out]` and `[R, 1, out]`, and elements have a leading dimension R.
     """
     components = elements.items
     for weight, bias in _by_layer(g):
@@ -259,10 +249,12 @@ def set_network(elements: Elements, g: Layers, h: Layers) -> Tensor:
 
 
 def _by_layer(parameters: Layers) -> Iterator[tuple[Tensor, Tensor]]:
+    """Weight and bias of every layer."""
     return zip(parameters[::2], parameters[1::2], strict=True)
 
 
 def _linear(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """x @ weight + bias, of one network or of R at once."""
     if x.dim() == weight.dim():
         return torch.addmm(bias, x, weight) if x.dim() == 2 else torch.baddbmm(bias, x, weight)
     flat = x.reshape(*weight.shape[:-2], -1, x.shape[-1])
@@ -270,19 +262,18 @@ def _linear(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
 
 
 def _network(widths: tuple[int, ...], generator: torch.Generator | None) -> nn.ParameterList:
-    """Weights and biases of linear layers, drawn as `nn.Linear` draws them, but from the generator."""
+    """Weights and biases of linear layers, drawn as `nn.Linear` does, but from the generator."""
     parameters = nn.ParameterList()
     for inputs, outputs in itertools.pairwise(widths):
+        bound = inputs**-0.5
         for size in ((inputs, outputs), (outputs,)):
-            drawn = torch.empty(size)
-            parameters.append(
-                nn.init.uniform_(drawn, -(inputs**-0.5), inputs**-0.5, generator=generator)
-            )
+            drawn = nn.init.uniform_(torch.empty(size), -bound, bound, generator=generator)
+            parameters.append(drawn)
     return parameters
 
 
 def _widths(hidden: Any) -> Hidden:
-    """Widths of g and h; TypeError or ValueError where they are none."""
+    """Widths of g and h; TypeError or ValueError for anything else."""
     paired = isinstance(hidden, Sequence) and len(hidden) == 2
     if not paired or not all(isinstance(part, Sequence) and len(part) for part in hidden):
         raise ValueError(

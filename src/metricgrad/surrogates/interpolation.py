@@ -1,14 +1,34 @@
-r"""How a comparison becomes a soft bit: smooth steps h and their derivatives.
+r"""What UniLoss interpolates with: soft bits, anchors, and sums over pairs.
 
-The paper's step is the sigmoid (Eqn. 9). It saturates on both sides: comparisons that are
-hopelessly lost get no gradient, which is what one wants where labels are noisy, and not where a
-model can fit everything. The q family
+**Relaxations** turn a comparison into a soft bit. The paper's step is the sigmoid (Eqn. 9). It
+saturates on both sides: comparisons that are hopelessly lost get no gradient, which is what one
+wants where labels are noisy, and not where a model can fit everything. The q family
 
 .. math:: h_q(c) = 1 - (1 - \sigma(c)^q) / q
 
 runs from the sigmoid (q = 1) to 1 + log sigmoid, the logistic loss (q = 0), which never lets go of
 a lost comparison. Steps other than the sigmoid leave [0, 1]: they suit the multilinear
 interpolation, not IDW.
+
+**Anchors** are the configurations of bits between which IDW interpolates (Sec. 3.4):
+
+    best   all comparisons won
+    good   the best one with one bit flipped
+    near   the current one with one bit flipped: any, or a wrong one as in the released code
+    bad    every bit at random
+
+The re-expression decides which bits belong together: for pose, a flip takes all bits of a pixel
+with it.
+
+**Sums over pairs** are the multilinear interpolation of a metric of order without a matrix of all
+pairs. Such a metric has two gains per positive, whatever the number of negatives
+(`metrics/order.py`): `loss` for the comparisons it won and `win` for those it lost. The sum
+
+.. math:: \sum_{ij} w_{ij} \, (h(s_i - s_j) - b_{ij}),
+    \quad w_{ij} = loss_i \text{ if } b_{ij} \text{ else } win_i
+
+is taken a block of positives at a time. The derivative by every score is summed on the way, so the
+backward pass holds one vector and no pairs.
 """
 
 import math
@@ -22,33 +42,11 @@ from torch import Tensor
 from metricgrad.metrics.order import Pairs
 from metricgrad.metrics.reexpression import Reexpression
 
-# MERGED DOC surrogates.anchors:
-# """Anchors: the bit configurations between which IDW interpolates (UniLoss, Sec. 3.4; supplement, Sec. 1).
-#
-#     best   all comparisons won
-#     good   the best one with one bit flipped
-#     near   the current configuration with one bit flipped: any, or a wrong one as in the released code
-#     bad    every bit at random
-#
-# Which bits belong together is the re-expression's to say: for pose a flip takes all bits of a pixel
-# with it. Sampling is a function of its own, so that evaluating on given anchors is a pure one.
-# """
-# MERGED DOC surrogates.pair_sum:
-# r"""The multilinear interpolation of a metric of order, without a matrix of all pairs.
-#
-# A metric of order has two gains per positive, whatever the number of negatives (`metrics/pairs.py`):
-# `loss` for the comparisons it won and `win` for those it lost. The interpolation is a sum over all
-# pairs,
-#
-# .. math:: \sum_{ij} w_{ij} \, (h(s_i - s_j) - b_{ij}), \quad w_{ij} = loss_i \text{ if } b_{ij} \text{ else } win_i
-#
-# which is taken a block of positives at a time. The derivative by every score is summed on the way,
-# so the backward pass holds one vector and no pairs: the scores' product with that vector carries the
-# gradient.
-# """
-
 _sigmoid_slope = torch.ops.aten.sigmoid_backward.default
+_BLOCK_ENTRIES = 1 << 22  # pairs held at once
 RelaxationName = Literal["sigmoid", "logistic", "squared_hinge"]
+Near = Literal["any", "wrong"]
+Sampler = Callable[[Reexpression, Tensor, Tensor, torch.Generator | None], Tensor]
 
 
 class Relaxation(NamedTuple):
@@ -56,8 +54,8 @@ class Relaxation(NamedTuple):
 
     Attributes:
         kind: `"q"` or `"squared_hinge"`.
-        q: where in the q family, 0 (logistic) to 1 (sigmoid).
-        slope: how steep: the step is h(slope * comparison).
+        q: Position in the q family, from 0 (logistic) to 1 (sigmoid).
+        slope: How steep it is: the step is h(slope * comparison).
     """
 
     kind: Literal["q", "squared_hinge"]
@@ -70,7 +68,7 @@ class Relaxation(NamedTuple):
         return self.kind == "q" and self.q == 1
 
     def soft(self, comparisons: Tensor) -> Tensor:
-        """Soft bits, in the shape of the comparisons."""
+        """Soft bits of comparisons c: sigmoid(slope * c), Eqn. 9, or another step of that shape."""
         c = self.slope * comparisons
         if self.kind == "squared_hinge":
             return 1 - F.relu(1 - c) ** 2
@@ -86,23 +84,14 @@ class Relaxation(NamedTuple):
         if self.kind == "squared_hinge":
             return 2 * weight * F.relu(1 - c)
         if self.q == 1:
-            return _sigmoid_slope(
-                weight, c.sigmoid_()
-            )  # weight * sigmoid * (1 - sigmoid), in one pass
+            # weight * sigmoid * (1 - sigmoid), in one pass
+            return _sigmoid_slope(weight, c.sigmoid_())
         fall = weight * torch.sigmoid(-c)
         return fall if self.q == 0 else torch.exp(self.q * F.logsigmoid(c)) * fall
 
 
 def relaxation(name: RelaxationName | float, slope: float) -> Relaxation:
-    """The relaxation of that name, or of that q between 0 and 1; ValueError for others.
-
-    Args:
-        name: `"sigmoid"`, `"logistic"`, `"squared_hinge"`, or q.
-        slope: how steep, above 0.
-
-    Returns:
-        The relaxation.
-    """
+    """The relaxation of that name, or of that q between 0 and 1; ValueError for others."""
     if not slope > 0:
         raise ValueError(f"slope must be above 0; got {slope}")
     match name:
@@ -116,13 +105,9 @@ def relaxation(name: RelaxationName | float, slope: float) -> Relaxation:
             return Relaxation("q", float(name), slope)
         case _:
             raise ValueError(
-                f"relaxation must be 'sigmoid', 'logistic', 'squared_hinge' or q from 0 (logistic) to 1 (sigmoid); "
-                f"got {name!r}"
+                "relaxation must be 'sigmoid', 'logistic', 'squared_hinge' or q from 0 (logistic) "
+                f"to 1 (sigmoid); got {name!r}"
             )
-
-
-Near = Literal["any", "wrong"]
-Sampler = Callable[[Reexpression, Tensor, Tensor, torch.Generator | None], Tensor]
 
 
 def sample_anchors(
@@ -138,13 +123,13 @@ def sample_anchors(
     """The paper's anchors.
 
     Args:
-        plan: the target's metric.
+        plan: The target's metric.
         bits: `[..., D]`, the current configuration.
         live: `[..., D]`, bits that mean something; the others stay as they are.
-        generator: source of randomness.
-        number: how many of each kind.
-        near: which bits nearby anchors flip.
-        kinds: which kinds to draw, besides the best one.
+        generator: Source of randomness for the flips and the bad anchors.
+        number: How many anchors of each kind.
+        near: Which bits nearby anchors flip.
+        kinds: Which kinds to draw, besides the best one.
 
     Returns:
         `[1 + len(kinds) * number, ..., D]`, bool.
@@ -167,23 +152,19 @@ def sample_anchors(
 
 
 def _coins(shape: Sequence[int], generator: torch.Generator | None, device: torch.device) -> Tensor:
-    """Bits at random, each 1 with chance 1/2: the lowest bits of random bytes, of which one draw gives eight."""
+    """Bits at random, each 1 with chance 1/2: the lowest bits of random bytes, eight per draw."""
     size = math.prod(shape)
-    words = torch.empty(-(-size // 8), dtype=torch.int64, device=device).random_(
-        generator=generator
-    )
+    words = torch.empty(-(-size // 8), dtype=torch.int64, device=device)
+    words.random_(generator=generator)
     return words.view(torch.uint8)[:size].bitwise_and_(1).view(torch.bool).reshape(shape)
 
 
 def _choose(candidates: Tensor, number: int, generator: torch.Generator | None) -> Tensor:
-    """Places `[number, ...]` drawn from the candidates `[..., D]` of each set, -1 where there are none."""
+    """Places `[number, ...]` drawn from each set's candidates `[..., D]`, -1 where it has none."""
     size = candidates.shape[-1]
     if not size:
-        return torch.full(
-            (number, *candidates.shape[:-1]), -1, dtype=torch.int64, device=candidates.device
-        )
-    # The m-th of M candidates, m drawn at random: found where the running count of candidates
-    # passes m.
+        return torch.full((number, *candidates.shape[:-1]), -1, device=candidates.device)
+    # The m-th of M candidates, m drawn at random, is where the running count passes m.
     running = candidates.cumsum(-1, dtype=torch.int32)
     count = running[..., -1:]
     shape = (*candidates.shape[:-1], number)
@@ -192,47 +173,59 @@ def _choose(candidates: Tensor, number: int, generator: torch.Generator | None) 
     return places.masked_fill_(count == 0, -1).movedim(-1, 0)
 
 
-_BLOCK_ENTRIES = 1 << 22
-
-
 class Interpolated(NamedTuple):
     """An interpolation e~ = g~(h~(f(s))) of a metric, in parts.
 
     Attributes:
         value: `[...]`, g at the scores' bits.
-        change: gives `[...]`, what soft bits add to it; a function, because only who looks at e~
-            itself needs it.
+        relaxed: Gives `[...]`, the value of e~; a function, because training does without it.
         carrier: `[...]`, a function of the scores with the gradient of e~; its value means nothing.
-        untied: whether all comparisons are decided, so that the value is the metric's own.
+        untied: Whether all comparisons are decided, so that the value is the metric's own.
     """
 
     value: Tensor
-    change: Callable[[], Tensor]
+    relaxed: Callable[[], Tensor]
     carrier: Tensor
     untied: bool
 
+    @classmethod
+    def of(
+        cls,
+        value: Tensor,
+        change: Tensor,
+        direct: Tensor | None,
+        scale: Tensor | None,
+        untied: bool,
+    ) -> "Interpolated":
+        """From g(v), what soft bits add to it, and what it owes to the scores directly.
+
+        What moves with the scores is divided by the scale of an unbounded metric. Without a direct
+        part, g(v) is a step function of the scores, and stays as it is.
+        """
+        carrier = change if direct is None else change + direct
+        carrier = carrier if scale is None else carrier / scale
+
+        def relaxed() -> Tensor:
+            unit = 1.0 if scale is None else scale
+            still = value if direct is None else value / unit
+            return still + change.detach() / unit
+
+        return cls(value, relaxed, carrier, untied)
+
+    def gradient_for(self, value: Tensor) -> Tensor:
+        """The value with the gradient of the carrier, which counts for nothing else."""
+        return value + (self.carrier - self.carrier.detach())
+
 
 def pair_sum(plan: Pairs, scores: Tensor, relaxation: Relaxation) -> Interpolated:
-    """The metric's multilinear interpolation, expanded at the scores' own bits.
-
-    Args:
-        plan: the target's metric.
-        scores: the metric's scores, checked.
-        relaxation: the smooth step.
-
-    Returns:
-        The interpolation.
-    """
+    """The multilinear interpolation of a metric of order, expanded at the scores' own bits."""
     ranked = plan.ranked(scores)
     with torch.no_grad():
         high, low = plan.compared(ranked)
-        if (
-            plan.high_live is not None and plan.low_live is not None
-        ):  # padding wins, or is beaten, by far
-            high, low = (
-                high.masked_fill(~plan.high_live, torch.inf),
-                low.masked_fill(~plan.low_live, -torch.inf),
-            )
+        if plan.high_live is not None and plan.low_live is not None:
+            # Padding wins, or is beaten, by far.
+            high = high.masked_fill(~plan.high_live, torch.inf)
+            low = low.masked_fill(~plan.low_live, -torch.inf)
         ordered = low.sort(-1).values
         won = torch.searchsorted(ordered, high, right=False)
         untied = torch.equal(won, torch.searchsorted(ordered, high, right=True))
@@ -240,20 +233,21 @@ def pair_sum(plan: Pairs, scores: Tensor, relaxation: Relaxation) -> Interpolate
         slope_high, slope_low = _slopes(high, low, loss, win, relaxation)
         slope = relaxation.slope * plan.spread(slope_high, slope_low.neg_(), ranked)
     carrier = torch.linalg.vecdot(ranked, slope)
-    if plan.weight is None:
-        return Interpolated(
-            value, lambda: _change(high, low, loss, win, relaxation), carrier, untied
-        )
-    value, carrier = (plan.weight * value).sum(-1), carrier.sum(-1)
-    return Interpolated(
-        value, lambda: _change(high, low, loss, win, relaxation).sum(-1), carrier, untied
-    )
+    if plan.weight is not None:
+        value = (plan.weight * value).sum(-1)
+        carrier = carrier.sum(-1)
+
+    def relaxed() -> Tensor:
+        change = _change(high, low, loss, win, relaxation)
+        return value + (change if plan.weight is None else change.sum(-1))
+
+    return Interpolated(value, relaxed, carrier, untied)
 
 
 def _slopes(
     high: Tensor, low: Tensor, loss: Tensor, win: Tensor, relaxation: Relaxation
 ) -> tuple[Tensor, Tensor]:
-    """Sums of w h'(s_i - s_j) over the negatives, `[..., P]`, and over the positives, `[..., M]`."""
+    """Sums of w h'(s_i - s_j) over the negatives `[..., P]`, and over the positives `[..., M]`."""
     sums = []
     for comparisons, weight in _blocks(high, low, loss, win):
         slope = relaxation.weighted_slope(comparisons, weight)
@@ -264,16 +258,13 @@ def _slopes(
     return torch.cat(slopes_high, -1), torch.stack(slopes_low).sum(0)
 
 
-def _change(high: Tensor, low: Tensor, loss: Tensor, win: Tensor, relaxation: Relaxation) -> Tensor:
+def _change(high: Tensor, low: Tensor, loss: Tensor, win: Tensor, step: Relaxation) -> Tensor:
     """The sum of w (h(s_i - s_j) - b) over all pairs, `[...]`."""
-    return torch.stack(
-        [
-            (weight * (relaxation.soft(comparisons) - (comparisons > 0).to(weight.dtype))).sum(
-                (-1, -2)
-            )
-            for comparisons, weight in _blocks(high, low, loss, win)
-        ]
-    ).sum(0)
+    sums = []
+    for comparisons, weight in _blocks(high, low, loss, win):
+        bits = (comparisons > 0).to(weight.dtype)
+        sums.append((weight * (step.soft(comparisons) - bits)).sum((-1, -2)))
+    return torch.stack(sums).sum(0)
 
 
 def _blocks(
@@ -281,15 +272,11 @@ def _blocks(
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """Comparisons and weights w, `[..., rows, M]`, of some positives at a time."""
     rows = max(1, _BLOCK_ENTRIES // max(1, low.numel()))
-    whole = high.shape[-1] <= rows
-    parts = (
-        [(high, loss, win)]
-        if whole
-        else zip(*(each.split(rows, -1) for each in (high, loss, win)), strict=True)
-    )
+    parts = [(high, loss, win)]
+    if high.shape[-1] > rows:
+        parts = zip(*(each.split(rows, -1) for each in (high, loss, win)), strict=True)
     for some, lost_by, won_by in parts:
         comparisons = some.unsqueeze(-1) - low.unsqueeze(-2)
-        bits = torch.gt(
-            comparisons, 0, out=torch.empty_like(comparisons, dtype=win.dtype)
-        )  # 0.0 and 1.0
+        # Bits as 0.0 and 1.0, without a tensor of bools in between.
+        bits = torch.gt(comparisons, 0, out=torch.empty_like(comparisons, dtype=win.dtype))
         yield comparisons, torch.lerp(won_by.unsqueeze(-1), lost_by.unsqueeze(-1), bits)

@@ -1,16 +1,18 @@
-r"""Learning a loss by rank correlation: Algorithm 1 of ReLoss, all sets of a step in one batched pass.
+r"""Learning a loss by rank correlation: Algorithm 1 of ReLoss, all sets of a step in one pass.
 
     draw N sets: made-up ones (G_R) with a share p, outputs of models (G_M) with 1 - p
     losses and metric values of all of them; ranks, their correlation, the gradient penalty
     a step of Adam down Eqn. 9
 
 Every now and then the correlation with the metric is taken on held-out sets, with exact ranks, and
-the best moment is what remains. A fresh network may start upside down, with a loss that rises where
-the metric gets better; the penalty is blind to that and would hold it there, so its sign is set by
-the first sets, and again should it turn over later.
+the weights of the best moment are kept. A fresh network may start upside down, with a loss that
+rises where the metric gets better; the penalty is blind to that and would hold it there, so its
+sign is set by the first sets, and again should it turn over later.
 """
 
-from typing import TYPE_CHECKING, Any
+import math
+import warnings
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -18,20 +20,45 @@ from torch import Tensor
 from metricgrad import ops
 from metricgrad.metrics.checks import whole
 from metricgrad.progress import progress as to_progress
-from metricgrad.surrogates.elements import is_multilabel
-from metricgrad.surrogates.exam import Curve, Exam, Ranked, fit_affine
+from metricgrad.surrogates.ordinary import ordinary_for
 from metricgrad.surrogates.score_sets import Pool, ScoreSets, relabelled, together
 from metricgrad.surrogates.sources import Source, broad
 
 if TYPE_CHECKING:
     from metricgrad.surrogates.reloss import ReLoss
 
+LearningCurve = list[tuple[int, float, float]]
 _SHARE_HELD = 0.2
 _LOOKS = 20
 _CLIP = 1.0
 _DECAY = 1e-4
 _SIZE = 128
 _UPSIDE_DOWN = -0.5  # a correlation that is no accident
+_HELD_OUT = 512  # sets, at most
+_CHUNK = 64  # sets at once
+
+
+class Ranked(NamedTuple):
+    """How well a loss ranks held-out sets as its metric does; sets of one class count too.
+
+    Attributes:
+        spearman: Rank correlation of the loss with the metric, as a loss.
+        kendall: Kendall's tau-b of the same.
+        ordinary_spearman: That of the ordinary loss; NaN if there is none for such targets.
+        ordinary_kendall: The same by Kendall's tau-b.
+        penalty: The gradient penalty (Eqn. 8) there, of the loss scaled so that gradients have the
+            mean length 1.
+        step: The step of the best moment, whose weights were kept.
+        curve: Step, misfit while learning, and held-out Spearman, at every look.
+    """
+
+    spearman: float
+    kendall: float
+    ordinary_spearman: float
+    ordinary_kendall: float
+    penalty: float
+    step: int
+    curve: LearningCurve
 
 
 def learn(
@@ -50,12 +77,9 @@ def learn(
     generator: torch.Generator | None,
 ) -> Ranked:
     """Teaches a loss; `ReLoss.learn` describes the arguments."""
-    for option, value, least in (
-        ("steps", steps, 1),
-        ("sets", sets, 4),
-        ("size", 2 if size is None else size, 2),
-    ):
-        whole(option, value, least)
+    whole("steps", steps, 1)
+    whole("sets", sets, 4)
+    whole("size", 2 if size is None else size, 2)
     if not 0 <= share <= 1 or not rate > 0:
         raise ValueError(
             f"share must be from 0 to 1, and rate above 0; got share={share} and rate={rate}"
@@ -82,7 +106,7 @@ def learn(
         loss.load_state_dict(before)
         loss.requires_grad_(fresh)
         raise
-    fit_affine(loss, exam)
+    _fit_affine(loss, exam)
     loss.freeze()
     return exam.grade(loss, step, curve)
 
@@ -96,12 +120,15 @@ def _descend(
     progress: bool,
     generator: torch.Generator | None,
     fresh: bool,
-) -> tuple[int, Curve]:
-    """Algorithm 1; leaves the loss as it was at its best moment, and says which that was."""
+) -> tuple[int, LearningCurve]:
+    """Algorithm 1; leaves the loss with the weights of its best moment, and tells its step."""
     optimizer = torch.optim.Adam(loss.parameters(), rate, weight_decay=_DECAY, fused=True)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
     every = max(1, steps // _LOOKS)
-    best, chosen, kept, curve = -2.0, 0, {}, []
+    best = -2.0
+    chosen = 0
+    kept: dict[str, Tensor] = {}
+    curve: LearningCurve = []
     with to_progress(f"learning {loss.metric.name}", steps, progress) as tell:
         for step in range(1, steps + 1):
             misfit = joint_misfit(loss, lesson.draw(generator))
@@ -110,8 +137,9 @@ def _descend(
             norm = torch.nn.utils.clip_grad_norm_(loss.parameters(), _CLIP)
             if not norm.isfinite():
                 raise RuntimeError(
-                    f"learning {loss.metric.name} diverged at step {step} of {steps} (misfit {misfit.item():.3g}); "
-                    f"the loss is as it was before. Pass a smaller rate than {rate}"
+                    f"learning {loss.metric.name} diverged at step {step} of {steps} (misfit "
+                    f"{misfit.item():.3g}); the loss is as it was before. Pass a smaller rate than "
+                    f"{rate}"
                 )
             optimizer.step()
             schedule.step()
@@ -120,10 +148,12 @@ def _descend(
             found, kendall = exam.look(loss)
             if fresh and loss.objective == "correlation" and found < _UPSIDE_DOWN:
                 loss.orientation.neg_()
-                found, kendall = -found, -kendall
+                found = -found
+                kendall = -kendall
             curve.append((step, misfit.item(), found))
             if found > best:
-                best, chosen = found, step
+                best = found
+                chosen = step
                 kept = {name: value.clone() for name, value in loss.state_dict().items()}
             tell(every, f"Spearman {found:.4f}, Kendall {kendall:.4f}{exam.beside}")
     loss.load_state_dict(kept)
@@ -132,31 +162,22 @@ def _descend(
 
 def joint_misfit(loss: "ReLoss", groups: list[ScoreSets]) -> Tensor:
     """Eqn. 9 (plus 1) over sets of several shapes, each shape in one pass."""
-    parts = [loss.compare(*sets) for sets in groups]
-    raw, truth = torch.cat([part[0] for part in parts]), torch.cat([part[1] for part in parts])
+    raws, truths, penalties = zip(*(loss.compare(*sets) for sets in groups), strict=True)
+    raw = torch.cat(raws)
+    truth = torch.cat(truths)
     if len(truth) < 2 or truth.max() == truth.min():
         raise ValueError(
-            f"{loss.metric.name} is the same on all {len(truth)} sets of a step that it is defined on, so there is no "
-            "order to learn; pass sources on which it varies, such as the scores of several checkpoints"
+            f"{loss.metric.name} is the same on all {len(truth)} sets of a step that it is defined "
+            "on, so there is no order to learn; pass sources on which it varies, such as the "
+            "scores of several checkpoints"
         )
     counts = torch.tensor([len(sets.target) for sets in groups], dtype=raw.dtype)
-    penalties = torch.stack([part[2] for part in parts])
-    return (
-        loss.distance(raw, truth)
-        + loss.penalty * (penalties * counts.to(raw.device)).sum() / counts.sum()
-    )
+    weighted = torch.stack(penalties) * counts.to(raw.device)
+    return loss.distance(raw, truth) + loss.penalty * weighted.sum() / counts.sum()
 
 
 class Lesson:
-    """Draws the sets of a step (line 4 of Algorithm 1).
-
-    Args:
-        pool: score sets of models, G_M.
-        made: makes up sets, G_R.
-        share: p, of made-up sets.
-        sets: N, in a step.
-        relabel: whether the labels of the models' sets are replaced.
-    """
+    """Draws the N sets of a step (line 4 of Algorithm 1): models' sets, and made-up ones."""
 
     def __init__(
         self, pool: Pool | None, made: Source | None, share: float, sets: int, relabel: bool
@@ -164,7 +185,7 @@ class Lesson:
         self.pool = pool
         self.made = None if made is None else Pool([made], [])
         made_up = sets if pool is None else 0 if made is None else round(share * sets)
-        self.numbers = sets - made_up, made_up
+        self.numbers = (sets - made_up, made_up)
         self.relabel = relabel
 
     def draw(self, generator: torch.Generator | None) -> list[ScoreSets]:
@@ -189,15 +210,100 @@ def _orient(loss: "ReLoss", groups: list[ScoreSets]) -> None:
 def _made_up(
     loss: "ReLoss", pool: Pool | None, sets: int, size: int | None, classes: int | None
 ) -> Source | None:
-    """The source of made-up sets for a metric's kind of scores, shaped as the stored ones; None where there is none."""
+    """The source of made-up sets, shaped as the stored ones; None where a layout has none."""
     metric = loss.metric
-    if {"text", "pose", "segmentation"} & set(metric.families):
+    if metric.layout in ("maps", "heatmaps", "tokens", "spans"):
         return None
     if pool is not None and pool.stored:
         shown = pool.stored[0].scores
         size = shown.shape[1] if size is None else size
         classes = shown.shape[2] if classes is None and shown.dim() > 2 else classes
-    multilabel = is_multilabel(metric)
-    if multilabel and classes is None:
-        raise ValueError(f"{metric.name} is of items with labels; say how many: learn(classes=...)")
-    return broad(max(4, sets), size or _SIZE, classes=classes, multilabel=multilabel)
+    labels = metric.layout == "labels"
+    if labels and classes is None:
+        raise ValueError(
+            f"{metric.name} is about items with labels; pass their number: learn(classes=...)"
+        )
+    return broad(max(4, sets), size or _SIZE, classes=classes, multilabel=labels)
+
+
+class Exam:
+    """Held-out sets, with the metric's values and those of the ordinary loss."""
+
+    def __init__(self, loss: "ReLoss", pool: Pool, generator: torch.Generator | None) -> None:
+        stored = sum(len(sets.target) for sets in pool.stored)
+        everything = not pool.sources and stored <= _HELD_OUT
+        self.groups = together(pool.stored) if everything else pool.draw(_HELD_OUT, generator)
+        truth = torch.cat([loss.truth(*sets) for sets in self.groups])
+        self.known = truth.isfinite()
+        self.truth = truth[self.known]
+        if len(self.truth) < 2 or self.truth.max() == self.truth.min():
+            raise ValueError(
+                f"{loss.metric.name} is the same on all {len(self.truth)} held-out sets that it is "
+                "defined on, so there is no order to check; pass sources on which it varies, such "
+                "as scores of several checkpoints"
+            )
+        self.ordinary = _ordinary_losses(loss, self.groups, self.known)
+        spearman, kendall = self._both(self.ordinary)
+        known = self.ordinary is not None
+        self.beside = f" (ordinary {spearman:.4f}, {kendall:.4f})" if known else ""
+
+    @torch.no_grad()
+    def raw(self, loss: "ReLoss") -> Tensor:
+        """The loss of every set, as it is ranked."""
+        found = [loss.raw(loss.check(*chunk)) for chunk in self._chunks()]
+        return torch.cat(found)[self.known]
+
+    def look(self, loss: "ReLoss") -> tuple[float, float]:
+        """Spearman's and Kendall's correlation of loss and metric."""
+        return self._both(self.raw(loss))
+
+    def grade(self, loss: "ReLoss", step: int, curve: LearningCurve) -> Ranked:
+        """All that is said of a loss."""
+        raw = self.raw(loss)
+        norms = []
+        for chunk in self._chunks():
+            inputs = loss.check(*chunk)
+            inputs = inputs._replace(scores=inputs.scores.to(raw.dtype).requires_grad_())
+            norms.append(loss.steepness(loss.raw(inputs), inputs).detach())
+        found = torch.cat(norms)
+        uneven = (ops.divide(found, found.mean()) - 1).square().mean().item()
+        return Ranked(*self._both(raw), *self._both(self.ordinary), uneven, step, curve)
+
+    def _chunks(self) -> list[ScoreSets]:
+        """The held-out sets, a few at a time."""
+        return [chunk for sets in self.groups for chunk in sets.chunks(_CHUNK)]
+
+    def _both(self, losses: Tensor | None) -> tuple[float, float]:
+        """Spearman's and Kendall's correlation with the metric; NaN without losses."""
+        if losses is None:
+            return math.nan, math.nan
+        return ops.spearman(losses, self.truth).item(), ops.kendall(losses, self.truth).item()
+
+
+@torch.no_grad()
+def _ordinary_losses(loss: "ReLoss", groups: list[ScoreSets], known: Tensor) -> Tensor | None:
+    """The ordinary loss of the known sets; None if it takes no such scores and targets."""
+    ordinary = ordinary_for(loss.metric)
+    if ordinary is None:
+        return None
+    try:
+        return torch.cat([ordinary.per_set(*sets) for sets in groups])[known]
+    except (ValueError, TypeError, RuntimeError, IndexError):
+        return None  # a user's function may have targets of any kind
+
+
+def _fit_affine(loss: "ReLoss", exam: Exam) -> None:
+    """Sets scale and shift to the affine map nearest to the metric, as a loss (least squares)."""
+    raw = exam.raw(loss)
+    truth = exam.truth
+    centred = raw - raw.mean()
+    slope = ops.divide((centred * (truth - truth.mean())).sum(), centred.square().sum())
+    if not slope > 0:
+        warnings.warn(
+            f"the loss learned nothing of {loss.metric.name}: on held-out sets it does not fall as "
+            "the metric gets better. More steps, another rate or more varied sources may help",
+            stacklevel=4,
+        )
+        slope = ops.divide(truth.std(), raw.std())
+    loss.scale.copy_(slope)
+    loss.shift.copy_(truth.mean() - slope * raw.mean())

@@ -24,11 +24,11 @@ def load_surrogate(
     """The surrogate that `loss.save(path)` wrote, exactly as it was.
 
     Args:
-        path: the file.
-        metric: a metric or function in place of the stored metric; needed where that is a function
-            of the user's own.
-        net: the network of a `ReLoss`, where that is a module of the user's own; its weights come
-            from the file.
+        path: A file that `loss.save` wrote.
+        metric: A metric or function in place of the stored metric; needed where that is a function
+            of your own.
+        net: The network of a `ReLoss`, where that is a module of your own; its weights come from
+            the file.
 
     Returns:
         The surrogate.
@@ -51,6 +51,7 @@ def load_surrogate(
 
 
 def _rebuild(stored: dict[str, Any], metric: Any, net: nn.Module | None) -> Surrogate:
+    """The surrogate of a description, without its tensors."""
     config = stored["config"]
     if stored["class"] == WithMemory.__name__:
         return WithMemory(_rebuild(config["loss"], metric, net), config["size"])

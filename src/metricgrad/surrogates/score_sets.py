@@ -14,13 +14,7 @@ from metricgrad.surrogates.sources import Source
 
 
 class ScoreSets(NamedTuple):
-    """Sets with one leading dimension.
-
-    Attributes:
-        scores: `[S, ...]`, raw model output.
-        target: `[S, ...]`, ground truth.
-        where: True for what counts; None counts all.
-    """
+    """S sets: scores and target `[S, ...]`, and `where`, True for what counts."""
 
     scores: Tensor
     target: Tensor
@@ -28,11 +22,8 @@ class ScoreSets(NamedTuple):
 
     def some(self, index: Any) -> "ScoreSets":
         """Those of some of the sets."""
-        return ScoreSets(
-            self.scores[index],
-            self.target[index],
-            None if self.where is None else self.where[index],
-        )
+        where = None if self.where is None else self.where[index]
+        return ScoreSets(self.scores[index], self.target[index], where)
 
     def chunks(self, most: int) -> "list[ScoreSets]":
         """The same sets, so many at a time."""
@@ -40,15 +31,11 @@ class ScoreSets(NamedTuple):
 
 
 class Pool:
-    """Score sets to draw from: stored ones, and sources that make up new ones.
-
-    Args:
-        sources: functions `(generator) -> (scores, target)`.
-        stored: score sets.
-    """
+    """Score sets to draw from: stored ones, and sources that make up new ones."""
 
     def __init__(self, sources: list[Source], stored: list[ScoreSets]) -> None:
-        self.sources, self.stored = sources, stored
+        self.sources = sources
+        self.stored = stored
 
     @classmethod
     def of(cls, given: Any) -> "Pool":
@@ -61,15 +48,15 @@ class Pool:
 
     def split(self, share: float, generator: torch.Generator | None) -> "tuple[Pool, Pool]":
         """Two pools: a share of each of the stored sets goes to the second; sources go to both."""
-        first, second = [], []
+        first: list[ScoreSets] = []
+        second: list[ScoreSets] = []
         for sets in self.stored:
             order = torch.randperm(len(sets.target), generator=generator)
             held = min(len(order) - 1, max(1, round(share * len(order))))
             first.append(sets.some(order[held:]))
             second += [sets.some(order[:held])] * bool(held)
-        return Pool(self.sources, first), Pool(
-            self.sources, second if second or self.sources else first
-        )
+        held_out = second if second or self.sources else first
+        return Pool(self.sources, first), Pool(self.sources, held_out)
 
     def draw(self, number: int, generator: torch.Generator | None) -> list[ScoreSets]:
         """About so many sets at random, those of one shape together."""
@@ -84,6 +71,7 @@ class Pool:
         return together(groups)
 
     def _from_stored(self, number: int, generator: torch.Generator | None) -> list[ScoreSets]:
+        """So many of the stored sets at random."""
         if not self.stored or number < 1:
             return []
         sizes = torch.tensor([len(sets.target) for sets in self.stored])
@@ -109,21 +97,17 @@ def to_sets(given: Any) -> ScoreSets:
     """Score sets with one leading dimension; ValueError for anything else."""
     if not isinstance(given, tuple | list) or len(given) not in (2, 3):
         raise TypeError(
-            f"a score set is (scores, target), or (scores, target, where); got {type(given).__name__}"
+            "a score set is (scores, target), or (scores, target, where); got "
+            f"{type(given).__name__}"
         )
     scores, target, where = (
         None if part is None else torch.as_tensor(part).detach() for part in (*given, None)[:3]
     )
-    if (
-        scores is None
-        or target is None
-        or scores.dim() < 2
-        or not len(scores)
-        or len(scores) != len(target)
-    ):
+    if scores is None or target is None or scores.dim() < 2 or not 0 < len(scores) == len(target):
+        got = [None if part is None else shape(part) for part in (scores, target)]
         raise ValueError(
-            "a score set needs a leading dimension of sets, the same for scores and target; got scores "
-            f"{None if scores is None else shape(scores)} and target {None if target is None else shape(target)}"
+            "a score set needs a leading dimension of sets, the same for scores and target; got "
+            f"scores {got[0]} and target {got[1]}"
         )
     return ScoreSets(scores, target, where)
 
@@ -132,44 +116,34 @@ def together(groups: list[ScoreSets]) -> list[ScoreSets]:
     """Sets of one shape in one place, so that a network runs once for all of them."""
     by_shape: dict[Any, list[ScoreSets]] = {}
     for sets in groups:
-        key = (
-            sets.scores.shape[1:],
-            sets.target.shape[1:],
-            None if sets.where is None else sets.where.shape[1:],
-        )
-        by_shape.setdefault((key, sets.target.is_floating_point()), []).append(sets)
+        shapes = [None if part is None else part.shape[1:] for part in sets]
+        key = (*shapes, sets.target.is_floating_point())
+        by_shape.setdefault(key, []).append(sets)
     return [_joined(alike) for alike in by_shape.values()]
 
 
 def _joined(alike: list[ScoreSets]) -> ScoreSets:
+    """Sets of one shape, one after the other."""
     if len(alike) == 1:
         return alike[0]
+    scores = torch.cat([sets.scores for sets in alike])
+    target = torch.cat([sets.target for sets in alike])
     where = [sets.where for sets in alike if sets.where is not None]
-    scores, target = (
-        torch.cat([sets.scores for sets in alike]),
-        torch.cat([sets.target for sets in alike]),
-    )
     return ScoreSets(scores, target, torch.cat(where) if where else None)
 
 
 def relabelled(sets: ScoreSets, generator: torch.Generator | None) -> ScoreSets:
-    """The same scores with labels of any accuracy: what is predicted, but for a random part of the items, any class.
+    """The same scores with labels whose accuracies are spread evenly between chance and 1.
 
-    Args:
-        sets: scores `[S, N, C]` and classes `[S, N]`, or binary scores and target `[S, N]`.
-        generator: source of randomness.
-
-    Returns:
-        Sets whose accuracies are about evenly spread between chance and 1.
-
-    Reference:
-        The released code of ReLoss, which does so to all training data.
+    A label is what is predicted, but for a random part of the items, which get any class. The
+    released code of ReLoss does so to all training data. Classes and binary scores only.
     """
     scores, target, where = sets
     binary = scores.shape == target.shape
     if not binary and scores.shape[:-1] != target.shape:
         raise ValueError(
-            f"relabel=True needs classes or binary scores; got scores {shape(scores)} and target {shape(target)}"
+            "relabel=True needs classes or binary scores; got scores "
+            f"{shape(scores)} and target {shape(target)}"
         )
     predicted = (scores > 0).long() if binary else scores.argmax(-1)
     classes = 2 if binary else scores.shape[-1]

@@ -1,13 +1,16 @@
-r"""Sources of score sets: made-up scores and targets from which a surrogate learns a metric before it sees a model.
+r"""Sources of made-up score sets, from which a surrogate learns a metric before it sees a model.
 
-Learning Surrogate Losses draws targets y ~ Bernoulli(p) and scores s ~ Normal(mu, sigma^2), apart
-from each other (Eqn. 3): all sets are alike there, those of a model that knows nothing. `broad`
-sets differ from one another as models in training do:
+Learning Surrogate Losses draws targets y ~ Bernoulli(p) and scores s ~ Normal(mu, sigma^2),
+independently of each other (Eqn. 3): all sets are alike there, those of a model that knows nothing.
+`broad` sets differ from one another as models in training do:
 
     s = spread * Normal(0, 1) + separation * (y - 1/2) + shift,    y ~ Bernoulli(prevalence)
 
-with a spread, separation, shift and prevalence of its own for each set. With classes, the class of
-the target is the one that is raised, and every class has a shift of its own.
+with a spread, separation, shift and prevalence of its own for each set. With classes, the score of
+the target's class is raised, and every class has a shift of its own.
+
+A source takes a generator and gives scores and target: `[sets, N]` each, `[sets, N, C]` and `[sets,
+N]` with classes, `[sets, N, C]` each with labels.
 """
 
 from collections.abc import Callable
@@ -20,7 +23,7 @@ from torch import Tensor
 from metricgrad.metrics.checks import whole
 
 Source = Callable[[torch.Generator | None], tuple[Tensor, Tensor]]
-Kind = Literal["paper", "broad"]
+SourceName = Literal["paper", "broad"]
 
 
 def paper(
@@ -35,18 +38,7 @@ def paper(
 ) -> Source:
     """Targets and scores that know nothing of each other (Sec. 3.1, Eqn. 3).
 
-    Args:
-        sets: number of sets in each draw.
-        size: items of a set, N.
-        prevalence: p, the chance of a positive; classes are all equally likely.
-        mean: mu of the scores.
-        spread: sigma of the scores.
-        classes: number of classes or labels, C; None makes binary scores.
-        multilabel: with classes, a target for each of them instead of one of them.
-
-    Returns:
-        A source: from a generator to scores and target, `[sets, N]` each, `[sets, N, C]` and
-        `[sets, N]` with classes, `[sets, N, C]` each with labels.
+    Prevalence is p, the chance of a positive; classes are all equally likely.
 
     Example:
         >>> scores, target = paper(sets=3, size=5)(torch.Generator().manual_seed(0))
@@ -69,19 +61,10 @@ def paper(
 def broad(
     sets: int = 64, size: int = 100, *, classes: int | None = None, multilabel: bool = False
 ) -> Source:
-    """Sets as different from one another as those of models in training, a quarter of them the paper's.
+    """Sets that differ as those of models in training do, a quarter of them the paper's.
 
     Spreads are drawn from 0.2 to 2.2, separations from -1 to 5, shifts from Normal(0, 1); the
     prevalence is 1/2 in half of the sets and anything from 0.02 to 0.98 in the other half.
-
-    Args:
-        sets: number of sets in each draw.
-        size: items of a set, N.
-        classes: number of classes or labels, C; None makes binary scores.
-        multilabel: with classes, a target for each of them instead of one of them.
-
-    Returns:
-        A source, as `paper` gives one.
     """
     _check(sets, size, classes)
     ignorant = paper(sets // 4, size, classes=classes, multilabel=multilabel) if sets >= 4 else None
@@ -97,20 +80,20 @@ def broad(
             chance = torch.where(uniform(0, 1) < 1 / 2, 0.5, uniform(0.02, 0.98))
             target = truth = raised < chance
         else:
-            favour = uniform(0, 3) * torch.randn(
-                (number, 1, classes), generator=generator
-            )  # some classes are rare
+            # Some classes are rare.
+            favour = uniform(0, 3) * torch.randn((number, 1, classes), generator=generator)
             target = (favour - (-raised.clamp(min=1e-9).log()).log()).argmax(-1)
             truth = F.one_hot(target, classes)
         scores = torch.randn(raised.shape, generator=generator) * uniform(0.2, 2.2)
         scores = scores + (truth.to(scores.dtype) - 0.5) * uniform(-1, 5)
         scores = scores + torch.randn((number, 1, classes or 1), generator=generator)
         if classes is None:
-            scores, target = scores.squeeze(-1), target.squeeze(-1)
+            scores = scores.squeeze(-1)
+            target = target.squeeze(-1)
         if ignorant is None:
             return scores, target
-        more = ignorant(generator)
-        return torch.cat([scores, more[0]]), torch.cat([target, more[1]])
+        more_scores, more_target = ignorant(generator)
+        return torch.cat([scores, more_scores]), torch.cat([target, more_target])
 
     return draw
 
@@ -121,13 +104,6 @@ def mixed(sets: int = 64, size: int = 100) -> Source:
     The scores of a class are a mixture of two Normals, with weights, means and spreads of their own
     for each set; those of the positives are raised by up to 5. So there are positives that are
     found and others that are hopeless, and negatives that look like positives.
-
-    Args:
-        sets: number of sets in each draw.
-        size: items of a set, N.
-
-    Returns:
-        A source, as `paper` gives one.
     """
     _check(sets, size, None)
 
@@ -136,22 +112,21 @@ def mixed(sets: int = 64, size: int = 100) -> Source:
             return low + (high - low) * torch.rand(shape, generator=generator)
 
         target = uniform(sets, size) < uniform(sets, 1, low=0.02, high=0.6)
-        kind = (
-            2 * target.long()
-            + (uniform(sets, size) < uniform(sets, 4).gather(-1, 2 * target.long())).long()
-        )
+        first = 2 * target.long()
+        second = uniform(sets, size) < uniform(sets, 4).gather(-1, first)
+        kind = first + second.long()
         means = 2 * torch.randn(sets, 4, generator=generator)
         means[:, 2:] += uniform(sets, 1, low=-1.0, high=5.0)
         spreads = torch.exp(uniform(sets, 4, low=-2.0, high=0.7))
-        scores = means.gather(-1, kind) + spreads.gather(-1, kind) * torch.randn(
-            sets, size, generator=generator
-        )
+        noise = torch.randn(sets, size, generator=generator)
+        scores = means.gather(-1, kind) + spreads.gather(-1, kind) * noise
         return scores * torch.exp(uniform(sets, 1, low=-2.0, high=1.0)), target
 
     return draw
 
 
 def _check(sets: int, size: int, classes: int | None) -> None:
+    """Raises TypeError or ValueError for numbers that make no sets."""
     whole("sets", sets, 1)
     whole("size", size, 1)
     if classes is not None:

@@ -1,16 +1,18 @@
-"""UniLoss: a loss from any metric that comparisons decide, with nothing to train (Liu, Wang and Deng, 2020).
+"""UniLoss: a loss from any metric that comparisons decide, with nothing to train.
 
-The metric is e = g(h(f(s))) (Eqn. 4): scores s make comparisons c = f(s), comparisons make bits b =
-[c > 0], bits make the value. h and g have no gradient, so each is interpolated (Eqn. 5): e~ =
-g~(h~(f(s))).
+The metric is e = g(h(f(s))) (Liu, Wang and Deng, 2020, Eqn. 4): scores s make comparisons c = f(s),
+comparisons make bits b = [c > 0], bits make the value. h and g have no gradient, so each is
+interpolated (Eqn. 5): e~ = g~(h~(f(s))).
 
-    h~   soft bits, sigmoid(slope * c) (Eqn. 9) or another smooth step (`relaxations.py`)
+    h~   soft bits u = sigmoid(slope * c) (Eqn. 9), or another smooth step (`interpolation.py`)
     g~   "idw": inverse distance weighting over anchors (Eqn. 10), the paper's
          "multilinear": g(v) + sum_d gain_d (u_d - v_d), ours: the first-order expansion, at the
          current bits v, of g's multilinear extension. It is g at v and wherever one bit differs,
          needs no anchors, and gives every comparison the weight that the metric gives it
 
-What the loss returns is the set's true value of the metric, as a loss, with the gradient of e~.
+The loss returns the set's true value of the metric, as a loss, with the gradient of e~. For an
+unbounded metric the gradient is divided by the metric's range on the set, so that learning rates
+mean the same for all metrics.
 """
 
 from typing import Any, Literal
@@ -22,11 +24,7 @@ from metricgrad.metrics.base import Inputs
 from metricgrad.metrics.checks import whole
 from metricgrad.metrics.reexpression import Reexpression
 from metricgrad.metrics.registry import comparison_metric, metric_config, metric_from_config
-from metricgrad.surrogates.base import (
-    Surrogate,
-    as_loss,
-    full_precision,
-)
+from metricgrad.surrogates.base import Surrogate, as_loss, full_precision
 from metricgrad.surrogates.interpolation import (
     Interpolated,
     Near,
@@ -45,31 +43,31 @@ class UniLoss(Surrogate):
     """Re-expression and interpolation of a metric: no parameters, no training.
 
     Args:
-        metric: a name, a `ComparisonMetric`, or any callable `(scores, target) -> number`: it is
-            re-expressed if it can be watched, else taken as a black box (`mg.reexpress`); which, is
-            logged.
-        interpolation: of g: `"multilinear"`, or `"idw"` (Eqn. 10).
-        relaxation: of h: `"sigmoid"` (Eqn. 9); multilinear also takes `"logistic"`,
+        metric: A name, a `ComparisonMetric`, or any callable `(scores, target) -> number`: it is
+            re-expressed if it can be watched, otherwise taken as a black box (`mg.reexpress`); the
+            log says which.
+        interpolation: Of g: `"multilinear"`, or `"idw"` (Eqn. 10).
+        relaxation: Of h: `"sigmoid"` (Eqn. 9); multilinear also takes `"logistic"`,
             `"squared_hinge"` or q in [0, 1].
-        slope: how steep the step is. Gentle (0.5 to 1) ignores hopeless items, steep (20 to 60)
-            fits the last ones.
-        anchors: for IDW, how many of each kind; or a function `(plan, bits, live, generator) ->
+        slope: How steep the step is. A gentle one (0.5 to 1) ignores hopeless items, a steep one
+            (20 to 60) fits the last ones.
+        anchors: For IDW, how many of each kind; or a function `(plan, bits, live, generator) ->
             bits [A, ..., D]`.
-        near: for IDW, whether nearby anchors flip any bit or a wrong one, as the released code
+        near: For IDW, whether nearby anchors flip any bit or a wrong one, as the released code
             does.
-        gradient: for IDW, `"exact"` is that of Eqn. 10; `"released"` that of the paper's code, in
+        gradient: For IDW, `"exact"` is that of Eqn. 10; `"released"` that of the paper's code, in
             which every anchor attracts: grad(N S) / S^2 with N = sum(v / d), S = sum(1 / d).
-        portion: the share of the comparisons used in each step, drawn at random (Sec. 4.4).
+        portion: The share of the comparisons used in each step, drawn at random (Sec. 4.4).
         pairs: `"best"` or `"all"`; replaces the metric's own option of that name.
-        rivals: with all pairs of a target and the other classes, how many of the highest-scored
+        rivals: With all pairs of a target and the other classes, how many of the highest-scored
             ones it is compared with; the others get no gradient. None compares with all; the
             paper's code takes 20 for CIFAR-100.
-        samples: for multilinear, average the gains over so many configurations drawn around the
+        samples: For multilinear, average the gains over so many configurations drawn around the
             current one, whole orders where the metric is one of order; helps metrics with a
             cut-off, whose gains are 0 far from it, most with a gentle slope. 0 takes the current
             configuration alone.
-        squash: a sigmoid on the scores before they are compared, as in the paper's code.
-        generator: source of randomness for anchors, portions and samples.
+        squash: Whether scores pass a sigmoid before they are compared, as in the paper's code.
+        generator: Source of randomness for anchors, portions and samples.
 
     Example:
         >>> import metricgrad as mg
@@ -106,37 +104,19 @@ class UniLoss(Surrogate):
         generator: torch.Generator | None = None,
     ) -> None:
         super().__init__()
-        self.metric = comparison_metric(
-            metric, generator=generator, **({} if pairs is None else {"pairs": pairs})
-        )
+        changed = {} if pairs is None else {"pairs": pairs}
+        self.metric = comparison_metric(metric, generator=generator, **changed)
         self.relaxation = to_relaxation(relaxation, slope)
-        if interpolation == "idw" and not self.relaxation.bounded:
-            raise ValueError(
-                f"idw needs soft bits in [0, 1], which only the sigmoid gives; got relaxation={relaxation!r}"
-            )
-        _one_of("interpolation", interpolation, ("multilinear", "idw"))
-        _one_of("gradient", gradient, ("exact", "released"))
-        _one_of("near", near, ("any", "wrong"))
-        if not 0 < portion <= 1:
-            raise ValueError(f"portion must be above 0 and at most 1; got {portion}")
-        if rivals is not None:
-            whole("rivals", rivals, 1)
-            if not self.metric.has_rivals:
-                raise ValueError(
-                    "rivals chooses among the comparisons of a target with every other class, which accuracy, "
-                    f"error_rate, balanced_accuracy and gmean make with pairs='all'; got rivals={rivals} with "
-                    f"{self.metric}"
-                )
-        if samples < 0:
-            raise ValueError(f"samples must be 0 or more; got {samples}")
-        if not callable(anchors) and anchors < 1:
-            raise ValueError(f"anchors must be 1 or more, or a function; got {anchors}")
         self.interpolation: Interpolation = interpolation
         self.gradient: Gradient = gradient
-        self.portion, self.rivals, self.samples = portion, rivals, samples
-        self.squash, self.generator = squash, generator
+        self.portion = portion
+        self.rivals = rivals
+        self.samples = samples
+        self.squash = squash
+        self.generator = generator
         self.anchors: int | Sampler = anchors
         self.near: Near = near
+        self._check_options(relaxation)
 
     @classmethod
     def as_published(
@@ -151,14 +131,14 @@ class UniLoss(Surrogate):
 
         IDW with slope 1 and 16 anchors of each kind, nearby ones corrected toward the target; all
         pairs; bits that fit no order worth 0 and precision interpolated where the metric is average
-        precision; a sigmoid on the scores but for heatmaps.
+        precision; a sigmoid on the scores, except for heatmaps.
 
         Args:
-            metric: a name or a `ComparisonMetric`.
-            gradient: the released code's, or `"exact"`, the gradient of Eqn. 10 itself.
+            metric: A name or a `ComparisonMetric`.
+            gradient: The released code's, or `"exact"`, the gradient of Eqn. 10 itself.
             rivals: 20 for CIFAR-100, as the released code has it; None compares with every other
                 class.
-            generator: source of randomness.
+            generator: Source of randomness for the anchors.
 
         Returns:
             The loss.
@@ -178,41 +158,39 @@ class UniLoss(Surrogate):
         )
 
     def losses(self, scores: Tensor, target: Tensor, where: Tensor | None) -> tuple[Tensor, Tensor]:
-        """The metric of every set as a loss, with the gradient of its interpolation; and where it is defined."""
+        """The metric of every set as a loss, with the gradient of e~; and where it is defined."""
         with full_precision(scores.device.type):
-            inputs = self._check(scores, target, where)
+            inputs = self.check(scores, target, where)
             plan = self._plan(inputs)
-            value, _, carrier, untied = self._interpolate(plan, inputs.scores)
-            if self.squash or not untied:  # squashed scores meet a threshold elsewhere
+            found = self._interpolate(plan, inputs.scores)
+            value = found.value
+            if self.squash or not found.untied:  # squashed scores meet a threshold elsewhere
                 value = self.metric.evaluate(inputs.scores.detach(), inputs.target, inputs.where)
-            return as_loss(self.metric, _with_gradient(value, carrier)), plan.defined()
+            return as_loss(self.metric, found.gradient_for(value)), plan.defined()
 
     def relaxed(self, scores: Tensor, target: Tensor, where: Tensor | None = None) -> Tensor:
-        """The interpolation itself, as a loss: the function whose gradient `loss(scores, target)` has.
+        """The interpolation itself, as a loss: the function whose gradient `loss(...)` has.
+
+        For an unbounded metric, what the scores change is divided by the metric's range on the set.
 
         Args:
-            scores: raw model output, in the metric's shapes.
-            target: ground truth.
+            scores: Raw model output, in the metric's shapes.
+            target: Ground truth.
             where: True for what counts; None counts all.
 
         Returns:
             `[...]`, one value per set.
         """
-        inputs = self._check(scores, target, where)
-        value, change, carrier, _ = self._interpolate(self._plan(inputs), inputs.scores)
-        return as_loss(self.metric, _with_gradient(value + change().detach(), carrier))
-
-    def _check(self, scores: Tensor, target: Tensor, where: Tensor | None) -> Inputs:
-        if scores.dim() == target.dim() + 1 and scores.shape[-1] == 1:
-            scores = scores.squeeze(-1)
-        return self.metric.check(scores, target.detach(), where)
+        inputs = self.check(scores, target, where)
+        found = self._interpolate(self._plan(inputs), inputs.scores)
+        return as_loss(self.metric, found.gradient_for(found.relaxed()))
 
     def _plan(self, inputs: Inputs) -> Reexpression:
+        """The target's metric as comparisons, bits and a value of bits."""
         self.metric = self.metric.settled(inputs)
-        plan = self.metric.reexpress(
-            inputs.scores.shape, inputs.target, inputs.where, inputs.scores.dtype
-        )
-        return plan if self.rivals is None else plan.strongest(inputs.scores, self.rivals)
+        scores, target, where = inputs
+        plan = self.metric.reexpress(scores.shape, target, where, scores.dtype)
+        return plan if self.rivals is None else plan.strongest(scores, self.rivals)
 
     def _interpolate(self, plan: Reexpression, scores: Tensor) -> Interpolated:
         """e~ = g~(h~(f(s))), Eqn. 5."""
@@ -223,31 +201,23 @@ class UniLoss(Surrogate):
             return pair_sum(pairs, scores, self.relaxation)
         comparisons, live = plan.comparisons(scores)  # c = f(s)
         untied = not ((comparisons == 0) & live).any()
-        live = live if self.portion == 1 else live & self._drawn(live)
+        if self.portion < 1:
+            drawn = torch.rand(live.shape, generator=self.generator, device=live.device)
+            live = live & (drawn < self.portion)
         soft = self.relaxation.soft(comparisons)  # u = h~(c), Eqn. 9
         bits = comparisons.detach() > 0  # v = h(c)
         value = plan.from_bits(bits)  # g(v)
         if self.interpolation == "multilinear":
-            change = multilinear(
-                soft, bits, live, self._gains(plan, scores.detach(), bits) / self.portion
-            )
+            gains = self._gains(plan, scores.detach(), bits) / self.portion
+            change = multilinear(soft, bits, live, gains)
         else:
             anchors = self._sample(plan, bits, live)
-            change = (
-                inverse_distance(soft, anchors, live, plan.from_bits(anchors), self.gradient)
-                - value
-            )
-        direct, scale = plan.direct(), plan.scale()
-        carrier = change if direct is None else change + direct
-        return Interpolated(
-            value, lambda: change, carrier if scale is None else carrier / scale, untied
-        )
-
-    def _drawn(self, live: Tensor) -> Tensor:
-        """The portion of the comparisons that this step uses."""
-        return torch.rand(live.shape, generator=self.generator, device=live.device) < self.portion
+            values = plan.from_bits(anchors)
+            change = inverse_distance(soft, anchors, live, values, self.gradient) - value
+        return Interpolated.of(value, change, plan.direct(), plan.scale(), untied)
 
     def _sample(self, plan: Reexpression, bits: Tensor, live: Tensor) -> Tensor:
+        """Anchors `[A, ..., D]`."""
         if callable(self.anchors):
             return self.anchors(plan, bits, live, self.generator)
         return sample_anchors(plan, bits, live, self.generator, number=self.anchors, near=self.near)
@@ -256,15 +226,46 @@ class UniLoss(Surrogate):
         """Flip gains at the current bits, or their mean over configurations drawn around them."""
         if not self.samples:
             return plan.flip_gains(bits)
-        return plan.flip_gains(
-            plan.draw(scores, self.relaxation.slope, self.samples, self.generator)
-        ).mean(0)
+        drawn = plan.draw(scores, self.relaxation.slope, self.samples, self.generator)
+        return plan.flip_gains(drawn).mean(0)
+
+    def _check_options(self, relaxation: RelaxationName | float) -> None:
+        """Raises ValueError or TypeError for options that are none, or do not go together."""
+        if self.interpolation == "idw" and not self.relaxation.bounded:
+            raise ValueError(
+                "idw needs soft bits in [0, 1], which only the sigmoid gives; got "
+                f"relaxation={relaxation!r}"
+            )
+        for option, allowed in (
+            ("interpolation", ("multilinear", "idw")),
+            ("gradient", ("exact", "released")),
+            ("near", ("any", "wrong")),
+        ):
+            value = getattr(self, option)
+            if value not in allowed:
+                allowed_words = " or ".join(map(repr, allowed))
+                raise ValueError(f"{option} must be {allowed_words}; got {value!r}")
+        if not 0 < self.portion <= 1:
+            raise ValueError(f"portion must be above 0 and at most 1; got {self.portion}")
+        if self.rivals is not None:
+            whole("rivals", self.rivals, 1)
+            if not self.metric.has_rivals:
+                raise ValueError(
+                    "rivals chooses among the comparisons of a target with every other class, "
+                    "which accuracy, error_rate, balanced_accuracy and gmean make with "
+                    f"pairs='all'; got rivals={self.rivals} with {self.metric}"
+                )
+        if self.samples < 0:
+            raise ValueError(f"samples must be 0 or more; got {self.samples}")
+        if not callable(self.anchors) and self.anchors < 1:
+            raise ValueError(f"anchors must be 1 or more, or a function; got {self.anchors}")
 
     def config(self) -> dict[str, Any]:
         """What rebuilds the loss; a generator and its state are not part of it."""
         if callable(self.anchors):
             raise ValueError(
-                "a loss with a sampling function of its own cannot be saved; pass anchors as a number"
+                "a loss with a sampling function of its own cannot be saved; pass anchors as a "
+                "number"
             )
         kind, q, slope = self.relaxation
         return {
@@ -294,22 +295,10 @@ class UniLoss(Surrogate):
         )
 
 
-def _with_gradient(value: Tensor, carrier: Tensor) -> Tensor:
-    """The value with the gradient of the carrier, which counts for nothing else."""
-    return value + (carrier - carrier.detach())
-
-
 def multilinear(soft: Tensor, bits: Tensor, live: Tensor, gains: Tensor) -> Tensor:
-    """First-order change of g's multilinear extension from the bits v to the soft bits u: sum_d gain_d (u_d - v_d).
+    """What soft bits u add to g at the bits v, to first order: sum_d gain_d (u_d - v_d), `[...]`.
 
-    Args:
-        soft: `[..., D]`, u, differentiable.
-        bits: `[..., D]`, v.
-        live: `[..., D]`, bits that mean something.
-        gains: `[..., D]`, flip gains at v.
-
-    Returns:
-        `[...]`.
+    All arguments are `[..., D]`; gains are the flip gains at v.
     """
     return torch.where(live, gains * (soft - bits.to(soft.dtype)), 0.0).sum(-1)
 
@@ -319,20 +308,12 @@ def inverse_distance(
 ) -> Tensor:
     """Inverse distance weighting, Eqn. 10: sum_i g(a_i) / d(u, a_i) over sum_i 1 / d(u, a_i).
 
-    Args:
-        soft: `[..., D]`, u, differentiable.
-        anchors: `[A, ..., D]`, bool.
-        live: `[..., D]`, bits that mean something.
-        values: `[A, ...]`, g(a_i).
-        gradient: `"exact"`, or `"released"` for grad(N S) / S^2 instead of grad(N / S).
-
-    Returns:
-        `[...]`.
+    Soft bits u `[..., D]`, anchors a_i `[A, ..., D]` and their values g(a_i) `[A, ...]` give
+    `[...]`; `"released"` has grad(N S) / S^2 in place of grad(N / S).
     """
     soft = torch.where(live, soft, 0.0)
-    corners = (
-        (anchors & live).view(torch.uint8).to(soft.dtype)
-    )  # bytes become floats faster than bools do
+    # Bytes become floats faster than bools do.
+    corners = (anchors & live).view(torch.uint8).to(soft.dtype)
     # ||u - a||^2 = ||u||^2 + a (1 - 2 u) for a of 0 and 1: no table of differences is kept for the
     # backward pass.
     apart = (
@@ -342,12 +323,8 @@ def inverse_distance(
     )
     squared = (soft * soft).sum(-1) + apart
     distance = squared.clamp(min=torch.finfo(soft.dtype).eps ** 2).sqrt()
-    numerator, weights = (values / distance).sum(0), (1 / distance).sum(0)
+    numerator = (values / distance).sum(0)
+    weights = (1 / distance).sum(0)
     if gradient == "exact":
         return numerator / weights
     return numerator * weights / weights.detach() ** 2
-
-
-def _one_of(option: str, value: str, allowed: tuple[str, ...]) -> None:
-    if value not in allowed:
-        raise ValueError(f"{option} must be {' or '.join(map(repr, allowed))}; got {value!r}")

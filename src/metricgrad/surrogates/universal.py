@@ -1,8 +1,8 @@
-"""Universal learning: a surrogate learns its metric from made-up sets, before there is a model (Sec. 3.1, Eqn. 3).
+"""Universal learning: a BilevelLoss learns its metric from made-up sets, before there is a model.
 
-A pool of sets is drawn and the metric evaluated on all of it at once; then Adam descends the misfit
-on a few sets of it at a time, with a learning rate that falls to zero. Fresh sets of the same
-source tell how well it went.
+A pool of sets is drawn and the metric evaluated on all of it at once (Sec. 3.1, Eqn. 3). Then Adam
+descends the misfit on a few of these sets at a time, with a learning rate that falls to zero. Fresh
+sets of the same source tell how well it went.
 """
 
 from typing import TYPE_CHECKING, NamedTuple
@@ -13,8 +13,8 @@ from torch import Tensor
 from metricgrad import ops
 from metricgrad.metrics.checks import shape, whole
 from metricgrad.progress import progress as to_progress
-from metricgrad.surrogates.elements import Elements, is_multilabel
-from metricgrad.surrogates.sources import Kind, Source, broad, paper
+from metricgrad.surrogates.elements import Elements
+from metricgrad.surrogates.sources import Source, SourceName, broad, paper
 
 if TYPE_CHECKING:
     from metricgrad.surrogates.bilevel import BilevelLoss
@@ -24,12 +24,12 @@ _CLIP = 1.0
 
 
 class Learned(NamedTuple):
-    """What a surrogate knows of its metric, on sets it has not seen.
+    """What a surrogate knows of its metric, on sets that it did not learn from.
 
     Attributes:
-        misfit: mean distance between estimate and metric.
-        spearman: rank correlation of estimate and metric.
-        constant: the misfit of the best constant estimate, to compare with.
+        misfit: Mean distance between estimate and metric.
+        spearman: Rank correlation of estimate and metric.
+        constant: The misfit of the best constant estimate, to compare with.
     """
 
     misfit: float
@@ -41,7 +41,7 @@ def learn_universal(
     loss: "BilevelLoss",
     *,
     steps: int,
-    source: Kind | Source,
+    source: SourceName | Source,
     sets: int,
     size: int,
     pool: int,
@@ -51,19 +51,16 @@ def learn_universal(
     generator: torch.Generator | None,
 ) -> Learned:
     """Learns the metric of a loss; `BilevelLoss.learn_universal` describes the arguments."""
-    for option, value, least in (
-        ("steps", steps, 1),
-        ("sets", sets, 1),
-        ("size", size, 1),
-        ("pool", pool, sets),
-    ):
-        whole(option, value, least)
+    whole("steps", steps, 1)
+    whole("sets", sets, 1)
+    whole("size", size, 1)
+    whole("pool", pool, sets)
     before = {name: value.clone() for name, value in loss.state_dict().items()}
     elements, truth = _sets(loss, _source(loss, source, pool, size, classes), pool, generator)
     if truth.max() == truth.min():
         raise ValueError(
-            f"{loss.metric.name}, as a loss, is {truth[0].item():.6g} on all of {len(truth)} made-up sets, so there is "
-            "nothing to learn from; pass a source on which it varies"
+            f"{loss.metric.name}, as a loss, is {truth[0].item():.6g} on all of {len(truth)} "
+            "made-up sets, so there is nothing to learn from; pass a source on which it varies"
         )
     if not loss.universal:
         loss.standardise(truth, anyway=True)
@@ -79,8 +76,8 @@ def learn_universal(
             if not norm.isfinite():
                 loss.load_state_dict(before)
                 raise RuntimeError(
-                    f"learning {loss.metric.name} diverged at step {step + 1} of {steps} (misfit {misfit.item():.3g}); "
-                    f"pass a smaller rate than {rate}"
+                    f"learning {loss.metric.name} diverged at step {step + 1} of {steps} (misfit "
+                    f"{misfit.item():.3g}); pass a smaller rate than {rate}"
                 )
             optimizer.step()
             schedule.step()
@@ -101,44 +98,46 @@ def fidelity(loss: "BilevelLoss", elements: Elements, truth: Tensor) -> Learned:
 def _sets(
     loss: "BilevelLoss", draw: Source, number: int, generator: torch.Generator | None
 ) -> tuple[Elements, Tensor]:
-    """What g sees of so many sets, and their truths; less those on which the metric is undefined."""
-    drawn, count = [], 0
+    """What g gets of so many sets, and their truths, without sets that have no value."""
+    drawn: list[tuple[Tensor, Tensor]] = []
+    count = 0
     while count < number:
         drawn.append(draw(generator))
         scores, target = drawn[-1]
         if scores.dim() < 2 or not len(scores) or scores.shape[1:] != drawn[0][0].shape[1:]:
             raise ValueError(
-                "a source must give scores and target with a leading dimension of sets, all of one size; got scores "
-                f"{shape(scores)} and target {shape(target)}"
+                "a source must give scores and target with a leading dimension of sets, all of one "
+                f"size; got scores {shape(scores)} and target {shape(target)}"
             )
         count += len(scores)
-    inputs = loss.check(
-        torch.cat([scores for scores, _ in drawn]), torch.cat([target for _, target in drawn]), None
-    )
+    scores, target = (torch.cat(parts) for parts in zip(*drawn, strict=True))
+    inputs = loss.check(scores, target, None)
     truth = loss.truth(inputs)
     defined = truth.isfinite()
     if 2 * defined.sum() < count:
         raise ValueError(
-            f"{loss.metric.name} gave NaN or infinity on {count - int(defined.sum())} of {count} made-up sets, which "
-            "leaves too little to learn from; pass a source whose sets it is defined on"
+            f"{loss.metric.name} gave NaN or infinity on {count - int(defined.sum())} of {count} "
+            "made-up sets, which leaves too little to learn from; pass a source whose sets it is "
+            "defined on"
         )
     return loss.elements(inputs).some(defined), truth[defined]
 
 
 def _source(
-    loss: "BilevelLoss", source: Kind | Source, number: int, size: int, classes: int | None
+    loss: "BilevelLoss", source: SourceName | Source, number: int, size: int, classes: int | None
 ) -> Source:
+    """The source of that name, with the number and kind of sets that a loss asks for."""
     if callable(source):
         return source
     if source not in ("paper", "broad"):
         raise ValueError(
             f"source must be 'paper', 'broad' or a function of a generator; got {source!r}"
         )
-    multilabel = is_multilabel(loss.metric)
-    if multilabel and classes is None:
+    labels = loss.metric.layout == "labels"
+    if labels and classes is None:
         raise ValueError(
-            f"{loss.metric.name} is of items with labels; say how many: learn_universal(classes=...)"
+            f"{loss.metric.name} is about items with labels; pass their number: "
+            "learn_universal(classes=...)"
         )
-    return (paper if source == "paper" else broad)(
-        number, size, classes=classes, multilabel=multilabel
-    )
+    chosen = paper if source == "paper" else broad
+    return chosen(number, size, classes=classes, multilabel=labels)

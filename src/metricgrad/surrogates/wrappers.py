@@ -1,9 +1,12 @@
-"""Memory: past scores join the set, for small batches and rare positives.
+r"""Surrogates made from surrogates: with a memory of past items, or with the ordinary loss added.
 
 A metric of a set is about many items at once; a batch of 16 with one positive in a hundred hardly
-ever has one. With a memory the set is the batch and the most recent items before it. Past scores
+ever has one. With a memory, the set is the batch and the most recent items before it. Past scores
 are detached: they are compared with, and only the batch receives a gradient. They grow stale as the
-model moves, so a memory is no longer than it needs to be.
+model moves, so a memory should be no longer than it needs to be.
+
+Learned losses do best beside the ordinary one, :math:`\ell + w \, \ell_{ordinary}` (ReLoss, Table
+10): where the learned loss is flat or wrong, the ordinary loss still knows the way.
 """
 
 from typing import Any
@@ -11,25 +14,19 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from metricgrad.metrics import Metric
 from metricgrad.metrics.checks import whole
-from metricgrad.surrogates.base import Surrogate
+from metricgrad.surrogates.base import Surrogate, item_scores
 from metricgrad.surrogates.baselines import CrossEntropy
 from metricgrad.surrogates.ordinary import ordinary_for
-
-# MERGED DOC surrogates.blend:
-# r"""A loss and the ordinary one together: :math:`\ell + w \, \ell_{ordinary}`.
-#
-# Learned losses do best beside the ordinary one (ReLoss, Table 10): where the learned loss is flat or
-# wrong, the ordinary loss still knows the way.
-# """
 
 
 def with_memory(loss: Surrogate, size: int = 4096) -> "WithMemory":
     """The same loss on sets that past items have joined.
 
     Args:
-        loss: any surrogate.
-        size: how many past items are kept, the most recent ones.
+        loss: Any surrogate.
+        size: How many past items are kept, the most recent ones.
 
     Returns:
         A surrogate to call like the loss itself, with one flat set per call. In `eval()` mode it is
@@ -60,40 +57,44 @@ class WithMemory(Surrogate):
     def __init__(self, loss: Surrogate, size: int) -> None:
         super().__init__()
         whole("size", size, 1)
-        self.loss, self.size, self.readable = loss, size, loss.readable
+        self.loss = loss
+        self.size = size
+        self.readable = loss.readable
         self.register_buffer("scores", torch.zeros(0))
         self.register_buffer("target", torch.zeros(0))
         self.register_load_state_dict_pre_hook(_take_stored_shape)
+
+    def shapes(self) -> Metric:
+        """The metric whose shapes the loss takes."""
+        return self.loss.shapes()
 
     def losses(self, scores: Tensor, target: Tensor, where: Tensor | None) -> tuple[Tensor, Tensor]:
         """The loss of the joined set; what counts of the batch is remembered for the next one."""
         if not self.training:
             return self.loss.losses(scores, target, where)
-        if scores.dim() == target.dim() + 1 and scores.shape[-1] == 1:
-            scores = scores.squeeze(-1)
         if where is not None and where.dim() > 1:
             raise ValueError(
                 f"with_memory takes one flag per item as where; got shape {list(where.shape)}"
             )
         kept = slice(None) if where is None else where.to(torch.bool)
-        now, truth = scores[kept], target[kept]
-        if len(self.scores) and self.scores.shape[1:] != now.shape[1:]:
-            raise ValueError(
-                f"the memory holds items of shape {list(self.scores.shape[1:])}; got scores {list(scores.shape)}. "
-                "Call forget() before another kind of data"
-            )
-        past = self.scores.to(now), self.target.to(truth)
-        joined = (
-            (torch.cat([now, past[0]]), torch.cat([truth, past[1]]))
-            if len(self.scores)
-            else (now, truth)
-        )
-        values, defined = self.loss.losses(*joined, None)
+        now = item_scores(self.shapes(), scores, target)[kept]
+        truth = target[kept]
+        if len(self.scores):
+            if self.scores.shape[1:] != now.shape[1:]:
+                raise ValueError(
+                    f"the memory holds items of shape {list(self.scores.shape[1:])}; got scores "
+                    f"{list(scores.shape)}. Call forget() before another kind of data"
+                )
+            now = torch.cat([now, self.scores.to(now)])
+            truth = torch.cat([truth, self.target.to(truth)])
+        values, defined = self.loss.losses(now, truth, None)
         if values.dim():
             raise ValueError(
-                f"with_memory takes one flat set, without set dimensions; got scores {list(scores.shape)}"
+                "with_memory takes one flat set, without set dimensions; got scores "
+                f"{list(scores.shape)}"
             )
-        self.scores, self.target = (part[: self.size].detach() for part in joined)
+        self.scores = now[: self.size].detach()
+        self.target = truth[: self.size].detach()
         return values, defined
 
     def config(self) -> dict[str, Any]:
@@ -102,7 +103,8 @@ class WithMemory(Surrogate):
 
     def forget(self) -> None:
         """Empties the memory."""
-        self.scores, self.target = self.scores[:0].flatten(), self.target[:0].flatten()
+        self.scores = self.scores[:0].flatten()
+        self.target = self.target[:0].flatten()
 
 
 def _take_stored_shape(
@@ -117,13 +119,13 @@ def _take_stored_shape(
 def with_ordinary(
     loss: Surrogate, weight: float = 1.0, ordinary: Surrogate | None = None
 ) -> "WithOrdinary":
-    """A loss plus the ordinary one.
+    r"""A loss plus the ordinary one, :math:`\ell + w \, \ell_{ordinary}`.
 
     Args:
-        loss: any surrogate.
-        weight: of the ordinary loss.
-        ordinary: what is added; None adds cross-entropy, in the shapes of the loss's metric
-            (`ordinary.py`).
+        loss: Any surrogate.
+        weight: Weight of the ordinary loss, w.
+        ordinary: The loss to add; None adds the ordinary loss of the loss's metric: cross-entropy
+            in the metric's shapes, ListNet for graded documents, squared error for heatmaps.
 
     Returns:
         A surrogate to call like the loss itself.
@@ -137,11 +139,11 @@ def with_ordinary(
         ReLoss, Sec. 4.3 and Table 10.
     """
     if ordinary is None:
-        metric = getattr(loss, "metric", None)
-        ordinary = CrossEntropy() if metric is None else ordinary_for(metric)
+        ordinary = CrossEntropy() if loss.metric is None else ordinary_for(loss.metric)
         if ordinary is None:
             raise ValueError(
-                f"nothing is usual for {metric}; say what to add: with_ordinary(loss, ordinary=...)"
+                f"no loss is customary for {loss.metric}; pass the one to add: with_ordinary(loss, "
+                "ordinary=...)"
             )
     if not isinstance(ordinary, Surrogate):
         raise TypeError(
@@ -157,15 +159,20 @@ class WithOrdinary(Surrogate):
         super().__init__()
         if not weight >= 0:
             raise ValueError(f"weight must be 0 or more; got {weight}")
-        self.loss, self.weight, self.ordinary = loss, weight, ordinary
+        self.loss = loss
+        self.weight = weight
+        self.ordinary = ordinary
+
+    def shapes(self) -> Metric:
+        """The metric whose shapes the loss takes."""
+        return self.loss.shapes()
 
     def losses(self, scores: Tensor, target: Tensor, where: Tensor | None) -> tuple[Tensor, Tensor]:
         """The sum for every set, and whether either is defined there."""
         values, defined = self.loss.losses(scores, target, where)
         more, also = self.ordinary.losses(scores, target, where)
-        return torch.where(defined, values, 0.0) + self.weight * torch.where(
-            also, more, 0.0
-        ), defined | also
+        total = torch.where(defined, values, 0.0) + self.weight * torch.where(also, more, 0.0)
+        return total, defined | also
 
     def config(self) -> dict[str, Any]:
         """Both losses' own descriptions, and the weight."""

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from metricgrad.metrics import Metric
-from metricgrad.metrics.watching.black_box import NotDecidedError
+from metricgrad.metrics.watching import NotDecidedError
 from metricgrad.surrogates import BilevelLoss, ReLoss, Surrogate, UniLoss, baselines
 from metricgrad.surrogates.base import TargetKind
 from metricgrad.surrogates.baselines import Baseline

@@ -1,221 +1,262 @@
-"""Recording what a metric does with indices: those of argmax, sort and topk become a `Choice` (`choices.py`).
+"""Following indices: where those of argmax, sort and topk go tells what must be compared.
 
-Where indices go decides what must be compared. So they are followed through views and casts, each
-with its place in the choice, until they are compared with a class, gather labels, are inverted to
-ranks, or are used as numbers.
+Such an operation becomes a `Choice` (`comparisons.py`). Its indices are followed through views and
+casts, each with its slot in the choice, until the function
+
+    compares them with a class        argmax == k is one comparison: x_k against the best other
+    gathers labels by them            only items with different labels need comparing
+    inverts them to ranks             argsort of an argsort
+    uses them as numbers              the choice itself is compared
 """
 
+import math
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from metricgrad.metrics.watching.choices import Choice
-from metricgrad.metrics.watching.interception import Given, origin, tensors_in
-from metricgrad.metrics.watching.operations import CASTS, GATHERS, VIEWS, bind, replace
-from metricgrad.metrics.watching.recorder import Kind, Read, StepRecorder
+from metricgrad.metrics.watching.comparisons import Choice
+from metricgrad.metrics.watching.tape import (
+    Dependence,
+    Operation,
+    Outcomes,
+    Read,
+    Tape,
+    origin,
+    tensors_in,
+)
 
-_MAX_FETCHES = 64
+CHOOSING = {  # with the order of their arguments
+    "argmax": ("input", "dim", "keepdim"), "argmin": ("input", "dim", "keepdim"),
+    "max": ("input", "dim", "keepdim"), "min": ("input", "dim", "keepdim"),
+    "sort": ("input", "dim", "descending"), "argsort": ("input", "dim", "descending"),
+    "topk": ("input", "k", "dim", "largest", "sorted"),
+}  # fmt: skip
+_VIEWING = {
+    "getitem", "unsqueeze", "squeeze", "reshape", "view", "flatten", "ravel", "expand", "expand_as",
+    "clone", "permute", "t", "T", "mT", "transpose", "swapaxes", "flip", "narrow", "select",
+    "contiguous", "movedim", "unbind", "split", "chunk", "unflatten", "iter", "view_as",
+    "reshape_as", "broadcast_to",
+}  # fmt: skip
+_CASTING = {"to", "long", "int", "float", "double", "type_as", "cpu"}
+_GATHERING = {"getitem", "gather", "take_along_dim", "index_select", "take"}
+_MAX_GATHERS = 64  # how often a gather is repeated to learn the labels of all items
 
 
 class Chosen(NamedTuple):
-    """Indices that a choice gave: which choice, and the place of each of them there, row * n + position."""
+    """Indices of a choice: its number, and the slots row * n + position that they come from."""
 
     number: int
-    places: Tensor
+    slots: Tensor
 
 
-class Recorder(StepRecorder):
-    """Runs a function and records what it compares.
+class Indices:
+    """The choices of one run, and the tensors that hold their indices.
 
-    Args:
-        scores: what is watched; a tensor with a gradient.
-        target: the ground truth.
-        numbers: choices, by number, that are known to be used as numbers.
+    `numbers` are choices that are known to be used as numbers.
+
+    Attributes:
+        choices: In the order in which they were made.
+        asked: The numbers of choices of which an == was taken apart.
     """
 
-    def __init__(
-        self, scores: Tensor, target: Tensor, numbers: frozenset[int] = frozenset()
-    ) -> None:
-        super().__init__(scores, target)
+    def __init__(self, tape: Tape, numbers: frozenset[int]) -> None:
         self.choices: list[Choice] = []
-        self.asked: set[int] = set()  # choices, by number, of which an == has been taken apart
+        self.asked: set[int] = set()
+        self._tape = tape
         self._numbers = numbers
         self._chosen: dict[int, Chosen] = {}
         self._sources: dict[int, set[int]] = {}
 
-    def _choose(self, name: str, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """argmax, argmin, max, min, sort, argsort, topk: indices become a choice, values stay smooth."""
-        bound, out = bind(name, args, kwargs), func(*args, **kwargs)
-        values, ordered = bound["input"], name in ("sort", "argsort", "topk")
-        dim, indices = bound["dim"], out if isinstance(out, Tensor) else out[1]
-        dim = (values.dim() - 1 if ordered else None) if dim is None else dim % max(values.dim(), 1)
-        highest_first = (
-            bool(bound.get("descending"))
-            if name in ("sort", "argsort")
-            else (bound.get("largest") is not False if name == "topk" else "max" in name)
-        )
-        moved = values.reshape(-1) if dim is None else values.movedim(dim, -1)
-        rows = moved.reshape(-1, moved.shape[-1])
-        taken = indices.movedim(dim or 0, -1) if ordered and indices.dim() else indices
-        given = taken.reshape(len(rows), -1)
-        choice = Choice(origin(name), rows if highest_first else -rows, given.detach(), ordered)
+    def chooses(self, operation: Operation) -> bool:
+        """Whether an operation is a choice; max and min over all elements have no indices."""
+        if operation.name not in CHOOSING:
+            return False
+        return operation.name not in ("max", "min") or isinstance(_bind(operation)["dim"], int)
+
+    def choose(self, operation: Operation) -> Any:
+        """Records a choice: its indices are decided, the values that come with them are smooth."""
+        name, func, args, kwargs = operation
+        out = operation.run()
+        indices = out if isinstance(out, Tensor) else out[1]
+        rows, taken, dim = _rows(operation, indices)
+        ordered = dim is not None
+        choice = Choice(origin(name), rows, taken.reshape(len(rows), -1).detach(), ordered)
         number = len(self.choices)
         self.choices.append(choice)
-        self._actual.indices.append(choice.given)
-        self._actual.ranks.append(torch.empty(0))
-        self._sources.setdefault(id(values), set()).add(number)
+        self._tape.outcomes.indices.append(choice.given)
+        self._tape.outcomes.ranks.append(torch.empty(0))
+        self._sources.setdefault(id(args[0]), set()).add(number)
 
         def shaped(flat: Tensor) -> Tensor:
-            return (
-                flat.reshape(taken.shape).movedim(-1, dim or 0)
-                if ordered
-                else flat.reshape(indices.shape)
-            )
+            if dim is None:
+                return flat.reshape(indices.shape)
+            return flat.reshape(taken.shape).movedim(-1, dim)
 
-        def step(state: Given, new_args: tuple[Any, ...], new_kwargs: dict[str, Any]) -> Any:
-            index = shaped(state.indices[number])
+        def step(given: Outcomes, new_args: tuple[Any, ...], new_kwargs: dict[str, Any]) -> Any:
+            index = shaped(given.indices[number])
             if isinstance(out, Tensor):
                 return index
-            first = func(*new_args, **new_kwargs)[0] if state.attached else out[0]
-            return type(out)((first, index))
+            values = func(*new_args, **new_kwargs)[0] if given.attached else out[0]
+            return type(out)((values, index))
 
-        self._note(step)
-        result = step(self._actual, args, kwargs)
-        index = result if isinstance(result, Tensor) else result[1]
-        if not isinstance(result, Tensor):
-            self._mark(result[0], Kind.SMOOTH)
-        self._mark(index, Kind.DECIDED)
-        at = torch.arange(len(rows), device=rows.device).unsqueeze(-1) * rows.shape[-1]
-        self._chosen[id(index)] = Chosen(
-            number, shaped(at + torch.arange(given.shape[-1], device=rows.device))
-        )
+        self._tape.note(step)
+        result = step(self._tape.outcomes, args, kwargs)
+        index = tensors_in(result)[-1]
+        self._tape.mark(result, Dependence.SMOOTH)  # the values, if there are any
+        self._tape.mark(index, Dependence.DECIDED)
+        start = torch.arange(len(rows), device=rows.device).unsqueeze(-1) * rows.shape[-1]
+        slots = start + torch.arange(choice.given.shape[-1], device=rows.device)
+        self._chosen[id(index)] = Chosen(number, shaped(slots))
         return result
 
-    def _with_indices(
-        self,
-        tensors: list[Tensor],
-        name: str,
-        func: Any,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-    ) -> Any:
-        """An operation on indices; None where there are none, or where it uses them as numbers, which is noted."""
-        chosen = [self._chosen[id(tensor)] for tensor in tensors if id(tensor) in self._chosen]
+    def follow(self, operation: Operation) -> Any:
+        """Records an operation on indices; None without any, or if it uses them as numbers."""
+        chosen = [self._chosen[id(each)] for each in operation.tensors if id(each) in self._chosen]
         if not chosen:
             return None
-        tracked = [tensor for tensor in tensors if self.kind(tensor) is not None]
-        number, places = chosen[0]
+        tracked = [each for each in operation.tensors if self._tape.depends(each)]
+        only = len(tracked) == 1
+        if operation.name in ("eq", "ne") and only and tracked[0] is not operation.args[0]:
+            operation = operation._replace(args=operation.args[::-1])
+        name, _, args, _ = operation
+        if only and args and tracked[0] is args[0]:
+            found = self._follow_alone(chosen[0], operation)
+            if found is not None:
+                return found
+        number, slots = chosen[0]
         choice = self.choices[number]
-        if name in ("eq", "ne") and len(tracked) == 1 and tracked[0] is not args[0]:
-            args = args[::-1]
-        alone = len(tracked) == 1 and bool(args) and tracked[0] is args[0]
-        if alone and (found := self._alone(chosen[0], name, func, args, kwargs)) is not None:
-            return found
-        if (
-            len(tracked) == 2
-            and args
-            and number in self._sources.get(id(args[0]), ())
-            and name in GATHERS
-        ):
-            return self._smooth(
-                func(*args, **kwargs), func, args, kwargs
-            )  # the scores, in their own order
-        if len(tracked) == 1 and choice.ordered and name in GATHERS:
-            labels = self._labels(choice, places, tracked[0], func, args, kwargs)
-            if labels is not None:
-                choice.labels.append(labels)
-                choice.reach(places)
-                return self._pass(name, func, args, kwargs)
+        if name in _GATHERING:
+            if len(tracked) == 2 and args and number in self._sources.get(id(args[0]), ()):
+                return self._tape.smooth(operation.run(), operation)  # scores in their own order
+            if only and choice.ordered:
+                labels = self._labels(choice, slots, tracked[0], operation)
+                if labels is not None:
+                    choice.labels.append(labels)
+                    choice.extend_span(slots)
+                    return self._tape.run(operation)
         for each, where in chosen:
-            self.choices[each].used = True
-            self.choices[each].reach(where)
+            self.choices[each].as_numbers = True
+            self.choices[each].extend_span(where)
         return None
 
-    def _alone(
-        self, chosen: Chosen, name: str, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> Any:
-        """An operation on indices and constants; None where it uses them as numbers, or gathers by them."""
-        number, places = chosen
+    def _follow_alone(self, chosen: Chosen, operation: Operation) -> Any:
+        """Records an operation on indices and constants; None if it uses or gathers by them."""
+        name, _, args, _ = operation
+        number, slots = chosen
         choice = self.choices[number]
-        if name in VIEWS or (name in CASTS and func(*args, **kwargs).dtype != torch.bool):
-            return self._view(name, func, args, kwargs)
+        if name in _VIEWING or (name in _CASTING and operation.run().dtype != torch.bool):
+            return self._view(chosen, operation)
         if not choice.ordered and number not in self._numbers:
             if name in ("eq", "ne"):
-                return self._emit(self._is(name, chosen, args[0], args[1]))
+                read = self._equals(chosen, *args)
+                return self._tape.emit(read if name == "eq" else lambda given: ~read(given))
             if name == "one_hot":
-                out = func(*args, **kwargs)
+                out = operation.run()
                 classes = torch.arange(out.shape[-1], device=out.device)
-                column = Chosen(number, places.unsqueeze(-1))
-                read = self._is("eq", column, args[0].unsqueeze(-1), classes)
-                return self._emit(lambda given: read(given).to(out.dtype))
-        whole = places.numel() == choice.scores.numel()
-        if (
-            name == "argsort"
-            and choice.ordered
-            and whole
-            and not bind(name, args, kwargs)["descending"]
-        ):
+                column = Chosen(number, slots.unsqueeze(-1))
+                read = self._equals(column, args[0].unsqueeze(-1), classes)
+                return self._tape.emit(lambda given: read(given).to(out.dtype))
+        whole = slots.numel() == choice.scores.numel()
+        if name == "argsort" and choice.ordered and whole and not _bind(operation)["descending"]:
             choice.ranked = True
+            self._tape.outcomes.ranks[number] = choice.position
             shape = args[0].shape
-            self._actual.ranks[number] = choice.place
-            return self._emit(lambda given: given.ranks[number].reshape(shape))
+            return self._tape.emit(lambda given: given.ranks[number].reshape(shape))
         return None
 
-    def _view(self, name: str, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """The same indices in another shape, or some of them."""
-        number, places = self._chosen[id(args[0])]
-        out = self._pass(name, func, args, kwargs)
-        seen = places if name in CASTS else func(places, *args[1:], **kwargs)
-        for tensor, where in zip(tensors_in(out), tensors_in(seen), strict=True):
+    def _view(self, chosen: Chosen, operation: Operation) -> Any:
+        """Records the same indices in another shape or type, or some of them."""
+        number, slots = chosen
+        out = self._tape.run(operation)
+        if operation.name not in _CASTING:
+            slots = operation.func(slots, *operation.args[1:], **operation.kwargs)
+        for tensor, where in zip(tensors_in(out), tensors_in(slots), strict=True):
             self._chosen[id(tensor)] = Chosen(number, where)
         return out
 
-    def _is(self, name: str, chosen: Chosen, indices: Tensor, wanted: Any) -> Read:
-        """argmax == k: k's score against the best other one."""
+    def _equals(self, chosen: Chosen, indices: Tensor, wanted: Any) -> Read:
+        """argmax == k: the score of k against the best other one."""
         choice = self.choices[chosen.number]
         self.asked.add(chosen.number)
         size = choice.scores.shape[-1]
         outcome = indices == wanted
-        rows = (chosen.places // size).expand(outcome.shape).reshape(-1)
-        entries = torch.as_tensor(wanted, device=rows.device).expand(outcome.shape).reshape(-1)
-        known = (entries >= 0) & (entries < size) & (entries == entries.long())
         if size < 2:
-            return lambda _: outcome if name == "eq" else ~outcome
-        values = choice.against(rows, torch.where(known, entries, 0).long())
-        values = torch.where(known, values, -torch.inf)  # a class that there is not never wins
-        sign, known = f"{choice.origin.operation} ==", known.reshape(outcome.shape)
-        read = self._decide(values.reshape(outcome.shape), outcome, sign, turned=size == 2)
-        if name == "eq":
-            return lambda given: read(given) & known
-        return lambda given: ~(read(given) & known)
+            return lambda _: outcome
+        rows = (chosen.slots // size).expand(outcome.shape).reshape(-1)
+        items = torch.as_tensor(wanted, device=rows.device).expand(outcome.shape).reshape(-1)
+        known = (items >= 0) & (items < size) & (items == items.long())
+        margins = choice.margins(rows, torch.where(known, items, 0).long())
+        margins = torch.where(known, margins, -torch.inf).reshape(outcome.shape)
+        known = known.reshape(outcome.shape)  # a class that does not exist never wins
+        name = f"{choice.origin.operation} =="
+        read = self._tape.compare(margins, outcome, name, share_opposite=size == 2)
+        return lambda given: read(given) & known
 
     def _labels(
-        self,
-        choice: Choice,
-        places: Tensor,
-        index: Tensor,
-        func: Any,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
+        self, choice: Choice, slots: Tensor, index: Tensor, operation: Operation
     ) -> Tensor | None:
-        """What each entry would be gathered as, `[R, n, ...]`; None where that cannot be told."""
+        """What each item would be gathered as, `[R, n, ...]`; None where that cannot be told.
+
+        The gather is repeated with other indices until every item of every row was gathered.
+        """
         rows, size = choice.scores.shape
-        position = places % size
+        position = slots % size
         if not position.numel():
             return None
-        first, last = int(position.min()), int(position.max())
-        width = last - first + 1
-        if -(-size // width) > _MAX_FETCHES:
+        first = int(position.min())
+        width = int(position.max()) - first + 1
+        if math.ceil(size / width) > _MAX_GATHERS:
             return None
-        labels, covered = None, torch.zeros(rows, size, dtype=torch.bool, device=places.device)
+        labels = None
+        covered = torch.zeros(rows, size, dtype=torch.bool, device=slots.device)
         for shift in range(0, size, width):
-            entries = (position - first + shift) % size
-            fetched = func(*replace(args, index, entries), **replace(kwargs, index, entries))
-            if fetched.shape[: entries.dim()] != entries.shape:
+            items = (position - first + shift) % size
+            args, kwargs = _replaced((operation.args, operation.kwargs), index, items)
+            gathered = operation.func(*args, **kwargs)
+            if gathered.shape[: items.dim()] != items.shape:
                 return None
             if labels is None:
-                labels = fetched.new_zeros(rows, size, *fetched.shape[entries.dim() :])
-            labels = labels.index_put((places // size, entries), fetched)
-            covered[places // size, entries] = True
+                labels = gathered.new_zeros(rows, size, *gathered.shape[items.dim() :])
+            labels = labels.index_put((slots // size, items), gathered)
+            covered[slots // size, items] = True
         return labels if covered.all() else None
+
+
+def _bind(operation: Operation) -> dict[str, Any]:
+    """Arguments of a choice by name; `dim` is always there, None unless given."""
+    bound = {"dim": operation.kwargs.get("axis"), "descending": False}
+    positional = zip(CHOOSING[operation.name], operation.args, strict=False)
+    return {**bound, **dict(positional), **operation.kwargs}
+
+
+def _rows(operation: Operation, indices: Tensor) -> tuple[Tensor, Tensor, int | None]:
+    """Rows of a choice, the highest first; indices, those of a row last; an order's dimension."""
+    name = operation.name
+    bound = _bind(operation)
+    values = bound["input"]
+    dim = bound["dim"]
+    ordered = name in ("sort", "argsort", "topk")
+    if dim is not None or ordered:
+        dim = (-1 if dim is None else dim) % max(values.dim(), 1)
+    moved = values.reshape(-1) if dim is None else values.movedim(dim, -1)
+    rows = moved.reshape(-1, moved.shape[-1])
+    if name in ("sort", "argsort"):
+        highest_first = bool(bound["descending"])
+    else:
+        highest_first = bound.get("largest") is not False if name == "topk" else "max" in name
+    rows = rows if highest_first else -rows
+    if dim is None or not ordered:
+        return rows, indices, None
+    return rows, indices.movedim(dim, -1) if indices.dim() else indices, dim
+
+
+def _replaced(value: Any, old: Tensor, new: Tensor) -> Any:
+    """Nested arguments with one tensor in place of another."""
+    if value is old:
+        return new
+    if isinstance(value, dict):
+        return {name: _replaced(each, old, new) for name, each in value.items()}
+    if isinstance(value, (tuple, list)):
+        return type(value)(_replaced(each, old, new) for each in value)
+    return value

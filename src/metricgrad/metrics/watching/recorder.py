@@ -1,411 +1,296 @@
-"""Recording a metric's run: every operation on the scores becomes a step, every discrete one comparisons (`watch.py`).
+"""Recording a function while it runs: discrete operations are taken apart into comparisons.
 
-Values are of four kinds: SMOOTH ones depend on the scores with a gradient, DECIDED ones through
-bits only, MIXED ones both ways; OPAQUE ones, such as the indices of a median, must not be used.
-Discrete operations on DECIDED values need no comparisons: they are simply run again.
+A `Recorder` stands between the function and torch. Where a value that depends on the scores
+smoothly meets a discrete operation, comparisons c are found whose bits [c > 0] decide the result:
+
+    a > b            c = a - b                    the bit
+    a == b           c = a - b and b - a          neither bit
+    round, floor     c = x - each step            the last step reached
+    argmax == k      c = x_k - the best other     the bit (`indices.py`)
+    argmax, sort     depends on how their indices are used (`indices.py`)
+
+Discrete operations on values that only bits decide need no comparisons: a replay runs them again.
 """
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack
-from enum import Enum
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.overrides import TorchFunctionMode
 
-from metricgrad.metrics.watching.interception import (
-    Constant,
-    Decision,
-    Given,
-    Step,
-    Watch,
+from metricgrad.metrics.watching.indices import CHOOSING, Indices
+from metricgrad.metrics.watching.tape import (
+    Dependence,
+    Operation,
+    Outcomes,
+    Read,
+    Tape,
     WatchError,
-    decision,
-    origin,
-    positional,
     refusal,
     tensors_in,
 )
-from metricgrad.metrics.watching.operations import (
-    CHOOSES,
-    COMPARE,
-    DISCRETE,
-    DIVISIONS,
-    JUMPING,
-    LIMITS,
-    ROUNDS,
-    VALUE_FREE,
-    bind,
-    is_mask,
-    out_of_place,
-    picks,
-)
 
-_MAX_STEPS = 16  # classes that rounding may tell apart; beyond that an entry is compared with its two nearest steps
+# An operation that rounds to more than this many steps compares a value only with the nearest two.
+_MAX_STEPS = 16
 
-Read = Callable[[Given], Tensor]
+_COMPARING = {
+    "gt": ">", "greater": ">", "lt": "<", "less": "<", "ge": ">=", "greater_equal": ">=",
+    "le": "<=", "less_equal": "<=", "eq": "==", "ne": "!=", "not_equal": "!=",
+}  # fmt: skip
+_ROUNDING = {  # a step k is reached at k plus this
+    "floor": 0.0, "round": -0.5, "ceil": -1.0, "trunc": 0.0, "fix": 0.0, "long": 0.0, "int": 0.0,
+    "short": 0.0,
+}  # fmt: skip
+_DIVIDING = {"floor_divide", "floordiv", "div", "divide", "true_divide"}
+_CLAMPING = {"relu", "clamp", "clip", "clamp_min", "clamp_max", "hardtanh", "relu6"}
+_DISCRETE = {
+    *_COMPARING, *_ROUNDING, *CHOOSING, "sign", "sgn", "heaviside", "bucketize", "searchsorted",
+}  # fmt: skip
+# These jump, although torch has a gradient for them.
+_JUMPING = {"copysign", "frac", "remainder", "mod", "fmod", "ldexp", "nextafter"}
+_LEAVING = {
+    "__bool__": "decides a Python branch", "is_nonzero": "decides a Python branch",
+    "__contains__": "decides a Python branch", "equal": "decides a Python branch",
+    "allclose": "decides a Python branch", "item": "leaves torch by .item()",
+    "tolist": "leaves torch by .tolist()", "numpy": "leaves torch by .numpy()",
+    "__array__": "leaves torch for NumPy", "__float__": "leaves torch by float()",
+    "__int__": "leaves torch by int()", "__index__": "becomes a Python index",
+}  # fmt: skip
+_NEW_TENSORS = "make a new one: torch.where, scatter, stack or cat"
 
 
-class Kind(Enum):
-    """How a value depends on the scores."""
+class Recorder(TorchFunctionMode):
+    """Records a run on `scores`, a tensor with a gradient, on a tape.
 
-    SMOOTH = "smooth"
-    MIXED = "mixed"
-    DECIDED = "decided"
-    OPAQUE = "opaque"
-
-
-class StepRecorder(Watch, ABC):
-    """Runs a function and records what it compares; indices are for the `Recorder` in `indices.py`.
-
-    Args:
-        scores: what is watched; a tensor with a gradient.
-        target: the ground truth, whose range says how far rounding to classes goes.
+    The range of `target` tells how many steps a rounded value may reach. `numbers` are choices that
+    are known to be used as numbers.
     """
 
-    def __init__(self, scores: Tensor, target: Tensor) -> None:
+    def __init__(
+        self, scores: Tensor, target: Tensor, numbers: frozenset[int] = frozenset()
+    ) -> None:
         super().__init__()
-        self.script: list[tuple[str, Step]] = []
-        self.decisions: list[Decision] = []
-        self.largest = scores.numel()  # entries of the largest tensor on the way
-        self._scores, self._target, self._actual = scores, target, Given()
-        self._same: dict[tuple[int, float], list[int]] = {}
+        self.tape = Tape(scores)
+        self.indices = Indices(self.tape, numbers)
+        self._target = target
         self._changed: dict[int, tuple[Tensor, WatchError]] = {}
-        self._name = ""
-        self._kinds: dict[int, Kind] = {}
-        self._ragged: set[int] = set()
-        self._mark(scores, Kind.SMOOTH)
-
-    def kind(self, value: Any) -> Kind | None:
-        """How a value depends on the scores; None if it does not."""
-        return self._kinds.get(id(value))
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """An operation: recorded if it depends on the scores."""
+        """Runs an operation, and records it if it depends on the scores."""
         kwargs = kwargs or {}
         tensors = tensors_in((args, kwargs))
-        self._refuse_changed(tensors)
-        kinds = {self.kind(tensor) for tensor in tensors} - {None}
-        if not kinds:
+        for tensor in tensors if self._changed else ():
+            if id(tensor) in self._changed:
+                raise self._changed[id(tensor)][1]
+        sources = {self.tape.dependence(tensor) for tensor in tensors} - {None}
+        if not sources:
             return func(*args, **kwargs)
-        self._name = func.__name__
-        plain, name = out_of_place(func, kwargs)
-        args, kwargs = positional(args, kwargs)
-        if plain is not func:
-            self._changed[id(args[0])] = (
-                args[0],
-                refusal(
-                    "changes a tensor in place that is looked at later",
-                    "make a new one: torch.where, scatter, stack or cat",
-                ),
-            )
-        if Kind.OPAQUE in kinds:
+        self.tape.function = func.__name__
+        operation = _out_of_place(func, *input_first(args, kwargs))
+        if operation.func is not func:
+            # The change was made to a new tensor, so the old one must not be used any more.
+            changed = operation.args[0]
+            error = refusal("changes a tensor in place that is used later", _NEW_TENSORS)
+            self._changed[id(changed)] = (changed, error)
+        if Dependence.OPAQUE in sources:
             raise refusal(
                 "uses indices of an operation that is not taken apart",
                 "use the values, or the indices of argmax, sort or topk",
             )
-        with _recording():
-            return self._record(name, plain, args, kwargs, tensors, kinds)
+        with _gradients():
+            return self._record(operation, sources)
 
-    def _record(
-        self,
-        name: str,
-        func: Any,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        tensors: list[Tensor],
-        kinds: set[Kind | None],
-    ) -> Any:
-        if (found := self._with_indices(tensors, name, func, args, kwargs)) is not None:
+    def _record(self, operation: Operation, sources: set[Dependence | None]) -> Any:
+        """The result of an operation on values that depend on the scores."""
+        if (found := self.indices.follow(operation)) is not None:
             return found
-        if kinds != {Kind.DECIDED}:
-            if name in DISCRETE and any(id(tensor) in self._ragged for tensor in tensors):
+        if sources != {Dependence.DECIDED}:
+            if operation.name in _DISCRETE and self.tape.ragged(operation.tensors):
                 raise refusal(
                     "compares scores that another comparison of scores has picked",
-                    "keep all items, and use torch.where or a product with the mask instead of indexing by it",
+                    "keep all items, and use torch.where or a product with the mask instead of "
+                    "indexing by it",
                 )
-            if (found := self._discrete(name, func, args, kwargs)) is not None:
+            if (found := self._discrete(operation)) is not None:
                 return found
-            if name in LIMITS and kinds == {Kind.SMOOTH}:
-                return self._limit(func, args, kwargs)
-        return self._pass(name, func, args, kwargs)
+            if operation.name in _CLAMPING and sources == {Dependence.SMOOTH}:
+                # A clamp keeps the order, so the gradient of comparisons passes through it.
+                values = operation.args[0]
+                through = operation.run().detach() + (values - values.detach())
+                return self.tape.smooth(through, operation)
+        return self.tape.run(operation)
 
-    def _refuse_changed(self, tensors: list[Tensor]) -> None:
-        """A change in place gave a new tensor here, so the old one must not be looked at."""
-        for tensor in tensors if self._changed else ():
-            if id(tensor) in self._changed:
-                raise self._changed[id(tensor)][1]
-
-    @abstractmethod
-    def _with_indices(
-        self,
-        tensors: list[Tensor],
-        name: str,
-        func: Any,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-    ) -> Any:
-        """An operation on indices that a choice gave; None for any other."""
-
-    @abstractmethod
-    def _choose(self, name: str, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """argmax, argmin, max, min, sort, argsort, topk."""
-
-    def _discrete(self, name: str, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """A discrete operation on scores, taken apart; None for any other."""
-        values = args[0] if args else kwargs["input"]
-        if name in COMPARE:
-            other = args[1] if len(args) > 1 else kwargs["other"]
-            return self._emit(self._compare(COMPARE[name], values, other))
-        if name in ("sign", "sgn"):
-            up, untied, dtype = (
-                self._decide(values, values > 0, name),
-                (values != 0).detach(),
-                values.dtype,
-            )
-            return self._emit(
-                lambda given: torch.where(untied, 2 * up(given).to(dtype) - 1, up(given).to(dtype))
-            )
-        if name == "heaviside":
-            up, same, at_zero = (
-                self._compare(">", values, 0),
-                self._compare("==", values, 0),
-                args[1],
-            )
-            return self._emit(
-                lambda given: torch.where(same(given), at_zero, up(given).to(at_zero.dtype))
-            )
-        if name in CHOOSES and not (
-            name in ("max", "min") and not isinstance(bind(name, args, kwargs)["dim"], int)
+    def _discrete(self, operation: Operation) -> Tensor | tuple[Any, ...] | None:
+        """The result of a discrete operation, taken apart; None for any other operation."""
+        name, func, args, kwargs = operation
+        if self.indices.chooses(operation):
+            return self.indices.choose(operation)
+        read: Read | None = None
+        if name in _COMPARING:
+            left, right = (*args, kwargs["other"]) if "other" in kwargs else args
+            read = self._compare(_COMPARING[name], left, right)
+        elif name in ("sign", "sgn"):
+            read = self._sign(operation)
+        elif name == "heaviside":
+            read = self._heaviside(*args)
+        elif name in ("bucketize", "searchsorted"):
+            read = self._bucket(operation)
+        elif name == "bool":
+            read = self._compare("!=", args[0], 0)
+        elif name in _DIVIDING and (kwargs.get("rounding_mode") is not None or "floor" in name):
+            detached = (each.detach() if isinstance(each, Tensor) else each for each in args)
+            result = func(*detached, **kwargs)
+            read = self._round(kwargs.get("rounding_mode") or "floor", result, args[0] / args[1])
+        elif name in _ROUNDING or (
+            name in ("to", "type") and not operation.run().is_floating_point()
         ):
-            return self._choose(name, func, args, kwargs)
-        if name in ("bucketize", "searchsorted"):
-            return self._buckets(name, func, args, kwargs)
-        if name == "bool":
-            return self._emit(self._compare("!=", values, 0))
-        if name in DIVISIONS and (kwargs.get("rounding_mode") is not None or "floor" in name):
-            result = func(
-                *(each.detach() if isinstance(each, Tensor) else each for each in args), **kwargs
-            )
-            return self._emit(
-                self._steps(kwargs.get("rounding_mode") or "floor", result, args[0] / args[1])
-            )
-        if name in ROUNDS or (
-            name in ("to", "type") and not func(*args, **kwargs).is_floating_point()
-        ):
-            return self._emit(self._rounded(name, func, values, args[1:], kwargs))
-        if name in JUMPING:
+            read = self._round_to(operation)
+        elif name in _JUMPING:
             raise refusal(
-                f"uses scores in torch.{name}, which jumps and is not an operation that is taken apart",
+                f"uses scores in torch.{name}, which jumps and is not taken apart",
                 "use comparisons, floor, round or bucketize",
             )
-        return None
-
-    def _rounded(
-        self, name: str, func: Any, values: Tensor, rest: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> Read:
-        """A rounded value; to decimals, that of as many times the value."""
-        decimals = kwargs.get("decimals", 0) if name == "round" else 0
-        if not decimals:
-            return self._steps(name, func(values, *rest, **kwargs), values)
-        scaled = values * 10**decimals
-        read = self._steps(name, scaled.round(), scaled)
-        return lambda given: read(given) / 10**decimals
+        return None if read is None else self.tape.emit(read)
 
     def _compare(self, sign: str, left: Any, right: Any) -> Read:
+        """One of > >= < <= == !=, element by element."""
         if sign in (">", ">="):
-            return self._decide(left - right, left > right if sign == ">" else left >= right, sign)
+            won = left > right if sign == ">" else left >= right
+            return self.tape.compare(left - right, won, sign)
         if sign in ("<", "<="):
-            return self._decide(right - left, left < right if sign == "<" else left <= right, sign)
-        above, below = (
-            self._decide(left - right, left > right, sign),
-            self._decide(right - left, left < right, sign),
-        )
+            won = left < right if sign == "<" else left <= right
+            return self.tape.compare(right - left, won, sign)
+        above = self.tape.compare(left - right, left > right, sign)
+        below = self.tape.compare(right - left, left < right, sign)
         if sign == "!=":
-            return lambda given: above(given) | below(given)
-        return lambda given: ~(above(given) | below(given))
+            return lambda outcomes: above(outcomes) | below(outcomes)
+        return lambda outcomes: ~(above(outcomes) | below(outcomes))
 
-    def _decide(
-        self, values: Tensor, outcome: Tensor, operation: str, *, turned: bool = True
-    ) -> Read:
-        """Notes comparisons, and how they turned out; gives what reads their bits.
+    def _sign(self, operation: Operation) -> Read:
+        """The sign: 1 if the comparison with 0 is won, else -1, or 0 for a tie."""
+        values = operation.args[0]
+        above = self.tape.compare(values, values > 0, operation.name)
+        untied = (values != 0).detach()
 
-        Equal ones share theirs, and so do opposite ones without ties, if `turned` allows it.
-        """
-        shape, found = values.shape, decision(origin(operation), values, outcome)
-        values = found.values
-        same = self._same.setdefault((values.numel(), abs(float(values.detach().sum()))), [])
-        for index in same:
-            old = self.decisions[index].values
-            if torch.equal(old, values) and self._same_slope(old, values):
-                return lambda given: given.bits[index].reshape(shape)
-            if (
-                turned
-                and torch.equal(old, -values)
-                and not (values == 0).any()
-                and self._same_slope(old, -values)
-            ):
-                return lambda given: ~given.bits[index].reshape(shape)
-        number = len(self.decisions)
-        same.append(number)
-        self.decisions.append(found)
-        self._actual.bits.append(found.bits)
-        return lambda given: given.bits[number].reshape(shape)
+        def sign(outcomes: Outcomes) -> Tensor:
+            won = above(outcomes).to(values.dtype)
+            return torch.where(untied, 2 * won - 1, won)
 
-    def _same_slope(self, one: Tensor, other: Tensor) -> bool:
-        """Whether equal values are the same function of the scores: different items may have equal scores."""
-        weight = torch.rand(
-            one.shape, generator=torch.Generator().manual_seed(0), dtype=one.dtype
-        ).to(one.device)
-        (slope,) = torch.autograd.grad(
-            (weight * (one - other)).sum(), self._scores, retain_graph=True
+        return sign
+
+    def _heaviside(self, values: Tensor, at_zero: Tensor) -> Read:
+        """The step function, whose value at 0 is given."""
+        above = self._compare(">", values, 0)
+        same = self._compare("==", values, 0)
+        return lambda outcomes: torch.where(
+            same(outcomes), at_zero, above(outcomes).to(at_zero.dtype)
         )
-        return bool(slope.abs().max() <= 1e-6)
 
-    def _limit(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """A clamp keeps the order, so the gradient of comparisons passes through it."""
-        through = func(*args, **kwargs).detach() + (args[0] - args[0].detach())
-        return self._smooth(through, func, args, kwargs)
-
-    def _steps(self, name: str, result: Tensor, values: Tensor) -> Read:
-        """A rounded value: a bit for every step that it may reach.
-
-        With other bits it is the highest step newly reached, or the one below the lowest newly
-        missed.
-        """
-        result = result.detach()
-        if not result.numel():
-            return lambda _: result
-        target = self._target.double()
-        known = [target] if target.numel() and bool((target == target.round()).all()) else []
-        every = torch.cat([result.double().flatten(), *(each.flatten() for each in known)])
-        low, high = float(every.min()), float(every.max())
-        if high - low > _MAX_STEPS:  # the step below and the one above
-            reached = result.unsqueeze(-1) + torch.tensor([0, 1], device=values.device)
-        else:
-            reached = (
-                torch.arange(low + 1, high + 1, device=values.device)
-                .to(result.dtype)
-                .expand(*result.shape, -1)
-            )
-        if not reached.shape[-1]:
-            return lambda _: result
-        toward_zero = name not in ("floor", "round", "ceil")
-        border = reached + ROUNDS.get(name, 0.0) - (toward_zero & (reached <= 0)).to(values.dtype)
-        own = result.unsqueeze(-1) >= reached
-        read = self._decide(values.unsqueeze(-1) - border.to(values.dtype), own, name)
-        far = abs(high) + abs(low) + 2
-
-        def rounded(given: Given) -> Tensor:
-            bits = read(given)
-            up = torch.where(bits & ~own, reached, -far).amax(-1)
-            down = torch.where(~bits & own, reached - 1, far).amin(-1)
-            return torch.where(up > -far, up, torch.where(down < far, down, result)).to(
-                result.dtype
-            )
-
-        return rounded
-
-    def _buckets(self, name: str, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """The bucket of a value is the number of borders below it."""
+    def _bucket(self, operation: Operation) -> Read:
+        """The number of boundaries below a value, for `bucketize` and `searchsorted`."""
+        name, _, args, kwargs = operation
         named = [kwargs[key] for key in ("boundaries", "sorted_sequence") if key in kwargs]
         given = [*args, *named]
-        values, borders = given if name == "bucketize" or named else given[::-1]
-        if self.kind(borders) is not None or borders.dim() != 1:
+        values, boundaries = given if name == "bucketize" or named else given[::-1]
+        if self.tape.depends(boundaries) or boundaries.dim() != 1:
             raise refusal(
                 f"looks scores up among scores ({name})",
                 "count comparisons instead: (a > b).sum(-1)",
             )
-        result = func(*args, **kwargs)
-        outcome = result.unsqueeze(-1) > torch.arange(len(borders), device=result.device)
-        read = self._decide(values.unsqueeze(-1) - borders, outcome, name)
-        return self._emit(lambda given: read(given).sum(-1).to(result.dtype))
+        result = operation.run()
+        outcome = result.unsqueeze(-1) > torch.arange(len(boundaries), device=result.device)
+        read = self.tape.compare(values.unsqueeze(-1) - boundaries, outcome, name)
+        return lambda outcomes: read(outcomes).sum(-1).to(result.dtype)
 
-    def _pass(self, name: str, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Any other operation: run, and run again in a replay unless only smooth values go in."""
-        kinds = {self.kind(tensor) for tensor in tensors_in((args, kwargs))} - {None}
-        if name in ("detach", "data", "detach_", "requires_grad_"):
-            self._note(lambda _, new_args, __: new_args[0])
-            return args[0]
-        args = self._constant_masks(name, args)
-        out = func(*args, **kwargs)
-        pure = kinds == {Kind.SMOOTH}
-        tensors = list(tensors_in(out))
-        attached = [tensor for tensor in tensors if tensor.requires_grad]
-        if pure and name in VALUE_FREE:
-            self._note(Constant(out))
-            return out
-        if not pure or not tensors:
-            fixed = args[1:] if name == "getitem" and not self._tracked(args[1:]) else None
+    def _round_to(self, operation: Operation) -> Read:
+        """A rounded value; with decimals, the rounded value of a power of ten times the value."""
+        name, _, args, kwargs = operation
+        decimals = kwargs.get("decimals", 0) if name == "round" else 0
+        if not decimals:
+            return self._round(name, operation.run(), args[0])
+        scaled = args[0] * 10**decimals
+        read = self._round(name, scaled.round(), scaled)
+        return lambda outcomes: read(outcomes) / 10**decimals
 
-            def again(_: Given, new_args: tuple[Any, ...], new_kwargs: dict[str, Any]) -> Any:
-                return func(*(new_args if fixed is None else (new_args[0], *fixed)), **new_kwargs)
+    def _round(self, name: str, result: Tensor, values: Tensor) -> Read:
+        """A rounded value: one comparison for each step that it may reach.
 
-            self._note(again)
-            self._mark([tensor for tensor in tensors if not tensor.requires_grad], Kind.DECIDED)
-            self._mark(attached, Kind.MIXED)
-            if picks(name, args, self._tracked) or any(
-                id(each) in self._ragged for each in tensors_in(args)
-            ):
-                self._ragged |= {id(tensor) for tensor in attached}
-            return out
-        if not attached:
-            raise refusal(
-                f"uses scores in torch.{name}, which has no gradient and is not an operation that is taken apart",
-                "use comparisons, argmax, sort, topk, round or bucketize",
-            )
-        self._smooth(out, func, args, kwargs)
-        self._mark([tensor for tensor in tensors if not tensor.requires_grad], Kind.OPAQUE)
-        return out
+        With other bits it is the highest step newly reached, or the one below the lowest step newly
+        missed.
+        """
+        result = result.detach()
+        low, high = self._range_of(result)
+        if high - low > _MAX_STEPS:
+            reached = result.unsqueeze(-1) + torch.tensor([0, 1], device=values.device)
+        else:
+            every = torch.arange(low + 1, high + 1, device=values.device)
+            reached = every.to(result.dtype).expand(*result.shape, -1)
+        if not reached.numel():
+            return lambda _: result
+        toward_zero = name not in ("floor", "round", "ceil")
+        border = reached + _ROUNDING.get(name, 0.0)
+        border = border - (toward_zero & (reached <= 0)).to(values.dtype)
+        own = result.unsqueeze(-1) >= reached
+        read = self.tape.compare(values.unsqueeze(-1) - border.to(values.dtype), own, name)
+        far = abs(high) + abs(low) + 2
 
-    def _smooth(self, out: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """A smooth result: replays take it from here, unless they are after its gradient."""
-        fixed = args[1:] if len(args) > 1 and not self._tracked(args[1:]) else None
+        def rounded(outcomes: Outcomes) -> Tensor:
+            bits = read(outcomes)
+            up = torch.where(bits & ~own, reached, -far).amax(-1)
+            down = torch.where(~bits & own, reached - 1, far).amin(-1)
+            lowered = torch.where(down < far, down, result)
+            return torch.where(up > -far, up, lowered).to(result.dtype)
 
-        def step(given: Given, new_args: tuple[Any, ...], new_kwargs: dict[str, Any]) -> Any:
-            if not given.attached:
-                return out
-            return func(*(new_args if fixed is None else (new_args[0], *fixed)), **new_kwargs)
+        return rounded
 
-        self._note(step)
-        self._mark(out, Kind.SMOOTH)
-        return out
+    def _range_of(self, result: Tensor) -> tuple[float, float]:
+        """The range of a rounded value, and of the target if that holds whole numbers."""
+        target = self._target.double()
+        every = [result.double().flatten()]
+        if target.numel() and bool((target == target.round()).all()):
+            every.append(target.flatten())
+        values = torch.cat(every)
+        return (float(values.min()), float(values.max())) if result.numel() else (0.0, 0.0)
 
-    def _constant_masks(self, name: str, args: tuple[Any, ...]) -> tuple[Any, ...]:
-        """A mask that does not depend on scores as indices: those can be used for many configurations at once."""
-        if name != "getitem" or self._tracked(args[1:]):
-            return args
-        index = args[1] if isinstance(args[1], tuple) else (args[1],)
-        plain = tuple(
-            part
-            for each in index
-            for part in (each.nonzero().unbind(-1) if is_mask(each) else (each,))
+
+def input_first(
+    args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Arguments with the first one in front, where it was passed as `input=`."""
+    if args or "input" not in kwargs:
+        return args, kwargs
+    return (kwargs["input"],), {name: value for name, value in kwargs.items() if name != "input"}
+
+
+def _out_of_place(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Operation:
+    """The operation that gives a new tensor, such as + for +=; WatchError where there is none."""
+    raw = func.__name__
+    if raw == "__get__":
+        return Operation(func.__self__.__name__, func, args, kwargs)
+    if raw in _LEAVING:
+        raise refusal(
+            f"{_LEAVING[raw]}, where no other outcome can be followed",
+            "stay in torch: torch.where for a branch, clamp(min=1) for a zero denominator, tensors "
+            "for numbers; or let mg.UniLoss take the function as a black box",
         )
-        return (args[0], plain)
-
-    def _note(self, step: Step) -> None:
-        self.script.append((self._name, step))
-
-    def _tracked(self, value: Any) -> bool:
-        return any(self.kind(tensor) is not None for tensor in tensors_in(value))
-
-    def _emit(self, read: Read) -> Tensor:
-        """A result that bits decide."""
-        self._note(lambda given, _, __: read(given))
-        out = read(self._actual)
-        self._mark(out, Kind.DECIDED)
-        return out
-
-    def _mark(self, out: Any, kind: Kind) -> None:
-        self._keep(out)
-        for tensor in tensors_in(out):
-            self._kinds[id(tensor)] = kind
-            self.largest = max(self.largest, tensor.numel())
+    if raw in ("__setitem__", "__set__") or "out" in kwargs:
+        raise refusal("writes into a tensor, which cannot be followed", _NEW_TENSORS)
+    in_place_operator = raw.startswith("__i") and raw not in ("__iter__", "__invert__")
+    plain: Callable[..., Any] | None = None
+    if in_place_operator and (plain := getattr(Tensor, "__" + raw[3:], None)) is not None:
+        return Operation(raw[3:-2], plain, args, kwargs)
+    if raw.endswith("_") and not raw.startswith("__"):
+        plain = getattr(Tensor, raw[:-1], None)
+        if plain is None:
+            raise refusal(f"changes a tensor in place by {raw}", _NEW_TENSORS)
+        return Operation(raw[:-1], plain, args, kwargs)
+    return Operation(raw.strip("_"), func, args, kwargs)
 
 
-def _recording() -> AbstractContextManager[Any]:
-    """A context in which gradients are made, whatever the function says."""
+def _gradients() -> AbstractContextManager[Any]:
+    """A context in which gradients are recorded, whatever the function says."""
     stack = ExitStack()
     if torch.is_inference_mode_enabled():
         stack.enter_context(torch.inference_mode(False))

@@ -1,8 +1,7 @@
 """What people train on today, as surrogates: the losses that ours are measured against.
 
 Each is written from its paper's formula, for many sets at once with `where`, and takes logits as
-they leave the model. Their values are not the metric's (`readable` is False). `like` names the
-metric whose shapes and checks a loss shares.
+they leave the model. Their values are not the metric's (`readable` is False).
 """
 
 from abc import abstractmethod
@@ -13,7 +12,6 @@ from torch import Tensor
 
 from metricgrad.metrics import Metric
 from metricgrad.metrics import metric as to_metric
-from metricgrad.metrics.base import Inputs
 from metricgrad.surrogates.base import Surrogate, TargetKind
 
 
@@ -21,11 +19,11 @@ class Baseline(Surrogate):
     """A loss from the literature.
 
     Args:
-        **options: its settings, as they are saved.
+        **options: Its settings, as they are saved.
 
     Attributes:
-        like: the metric whose shapes it takes.
-        kinds: the kinds of targets that it takes, whatever the metric.
+        like: The metric whose shapes and checks it shares.
+        kinds: The kinds of targets that it takes, whatever the metric.
     """
 
     like: ClassVar[str] = "accuracy"
@@ -48,11 +46,9 @@ class Baseline(Surrogate):
         """Sets with anything to learn from, `[...]`: those with items."""
         return torch.ones_like(target, dtype=torch.bool).any(-1) if where is None else where.any(-1)
 
-    def check(self, scores: Tensor, target: Tensor, where: Tensor | None) -> Inputs:
-        """The inputs as the metric that the loss is like has them."""
-        if scores.dim() == target.dim() + 1 and scores.shape[-1] == 1:
-            scores = scores.squeeze(-1)
-        return to_metric(self.like).check(scores, target.detach(), where)
+    def shapes(self) -> Metric:
+        """The metric that the loss is like."""
+        return to_metric(self.like)
 
     def losses(self, scores: Tensor, target: Tensor, where: Tensor | None) -> tuple[Tensor, Tensor]:
         """The loss of every set, and whether there is anything to learn from it."""

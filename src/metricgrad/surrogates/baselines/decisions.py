@@ -2,28 +2,31 @@ r"""Losses of soft decisions: a confusion matrix of chances in place of one of d
 
 With p_i = sigmoid(slope * s_i), or the softmax for classes, soft counts are
 
-.. math:: tp = \sum_i y_i p_i, \quad fp = \sum_i (1 - y_i) p_i, \quad fn = \sum_i y_i (1 - p_i), \quad tn = ...
+.. math:: tp = \sum_i y_i p_i, \quad fp = \sum_i (1 - y_i) p_i, \quad fn = \sum_i y_i (1 - p_i)
 
-and a metric's formula of counts takes them as it takes whole ones. AnyLoss (Han et al., 2024) is
-this with chances amplified towards 0 and 1: sigmoid(amplification * (p - 1/2)).
+with tn as the rest, and a metric's formula of counts takes them as it takes whole ones. AnyLoss
+(Han et al., 2024) is this with chances amplified towards 0 and 1: sigmoid(amplification * (p -
+1/2)).
 """
 
+from abc import abstractmethod
+
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from metricgrad import ops
-from metricgrad.metrics import metric as to_metric
-from metricgrad.metrics.confusion import ConfusionMetric, FBeta
+from metricgrad.metrics.confusion import FBeta, Jaccard
 from metricgrad.metrics.counts import Counts
 from metricgrad.surrogates.baselines.base import Baseline
 
 
 class SoftDecisions(Baseline):
-    """A metric's formula of soft counts, as a loss; many classes one against the rest, the mean of their values.
+    """A metric's formula of soft counts, as a loss; the mean over classes, each against the rest.
 
     Args:
-        slope: of the sigmoid.
-        amplification: AnyLoss's, which chances get towards 0 and 1; None leaves them (its paper
+        slope: Slope of the sigmoid.
+        amplification: How much AnyLoss drives chances towards 0 and 1; None leaves them (its paper
             takes 73).
     """
 
@@ -34,36 +37,26 @@ class SoftDecisions(Baseline):
         if not slope > 0:
             raise ValueError(f"slope must be above 0; got {slope}")
 
-    @property
-    def metric(self) -> ConfusionMetric:
-        """The metric whose formula takes the soft counts."""
-        found = to_metric(self.like)
-        assert isinstance(found, ConfusionMetric)
-        return found
-
+    @abstractmethod
     def of_counts(self, counts: Counts) -> Tensor:
         """The metric's formula."""
-        return self.metric.of_counts(counts)
 
     def values(self, scores: Tensor, target: Tensor, where: Tensor | None) -> Tensor:
         """1 minus the metric of soft counts."""
-        slope, amplification = self.options["slope"], self.options["amplification"]
+        slope = self.options["slope"]
+        amplification = self.options["amplification"]
         if scores.shape == target.shape:
-            chance, truth = (slope * scores).sigmoid(), target.to(scores.dtype)
+            chance = (slope * scores).sigmoid()
+            truth = target.to(scores.dtype)
         else:
             chance = (slope * scores).softmax(-1).movedim(-1, 0)
-            truth = (
-                torch.nn.functional.one_hot(target, scores.shape[-1])
-                .movedim(-1, 0)
-                .to(scores.dtype)
-            )
+            truth = F.one_hot(target, scores.shape[-1]).movedim(-1, 0).to(scores.dtype)
         if amplification is not None:
             chance = (amplification * (chance - 0.5)).sigmoid()
-        tp, predicted = ops.masked_sum(truth * chance, where), ops.masked_sum(chance, where)
-        positives, items = (
-            ops.masked_sum(truth, where),
-            ops.masked_sum(torch.ones_like(truth), where),
-        )
+        tp = ops.masked_sum(truth * chance, where)
+        predicted = ops.masked_sum(chance, where)
+        positives = ops.masked_sum(truth, where)
+        items = ops.masked_sum(torch.ones_like(truth), where)
         counts = Counts(tp, predicted - tp, positives - tp, items - predicted - positives + tp)
         found = self.of_counts(counts)
         return 1 - (found if scores.shape == target.shape else found.mean(0))
@@ -73,9 +66,9 @@ class SoftFBeta(SoftDecisions):
     r"""Soft F-beta: (1 + beta^2) tp / ((1 + beta^2) tp + beta^2 fn + fp).
 
     Args:
-        beta: how much more recall counts than precision.
-        slope: of the sigmoid.
-        amplification: AnyLoss's; None for none.
+        beta: How much more recall counts than precision.
+        slope: Slope of the sigmoid.
+        amplification: How much AnyLoss drives chances towards 0 and 1; None leaves them.
 
     Example:
         >>> import metricgrad as mg
@@ -93,20 +86,50 @@ class SoftFBeta(SoftDecisions):
     ) -> None:
         super().__init__(slope=slope, amplification=amplification, beta=beta)
 
-    @property
-    def metric(self) -> ConfusionMetric:
+    def of_counts(self, counts: Counts) -> Tensor:
         """F-beta."""
-        return FBeta(beta=self.options["beta"])
+        return FBeta(beta=self.options["beta"]).of_counts(counts)
 
 
 class SoftJaccard(SoftDecisions):
-    """Soft Jaccard: tp / (tp + fp + fn)."""
+    """Soft Jaccard: tp / (tp + fp + fn).
+
+    Args:
+        slope: Slope of the sigmoid.
+        amplification: How much AnyLoss drives chances towards 0 and 1; None leaves them.
+
+    Example:
+        >>> import metricgrad as mg
+        >>> mg.baselines.SoftJaccard()(torch.tensor([30.0, -30.0]), torch.tensor([1, 0]))
+        tensor(0.)
+
+    Reference:
+        Rahman and Wang, Optimizing Intersection-over-Union in Deep Neural Networks, 2016.
+    """
 
     like = "jaccard"
 
+    def of_counts(self, counts: Counts) -> Tensor:
+        """The Jaccard index."""
+        return Jaccard().of_counts(counts)
+
 
 class SoftMcc(SoftDecisions):
-    """Soft Matthews correlation: (tp tn - fp fn) / sqrt of the product of the four margins."""
+    """Soft Matthews correlation: (tp tn - fp fn) / sqrt of the product of the four margins.
+
+    Args:
+        slope: Slope of the sigmoid.
+        amplification: How much AnyLoss drives chances towards 0 and 1; None leaves them.
+
+    Example:
+        >>> import metricgrad as mg
+        >>> mg.baselines.SoftMcc()(torch.tensor([30.0, -30.0]), torch.tensor([1, 0]))
+        tensor(0.)
+
+    Reference:
+        Abhishek and Hamarneh, Matthews Correlation Coefficient Loss for Deep Convolutional
+        Networks, 2021.
+    """
 
     like = "mcc"
 

@@ -19,18 +19,20 @@ from torch import Tensor, nn
 from metricgrad import ops
 from metricgrad.surrogates.baselines.ranking import Binary
 
-Objective = Literal["average_precision", "auc", "recall_at_precision"]
+GlobalGoal = Literal["average_precision", "auc", "recall_at_precision"]
 
 
 class GlobalObjective(Binary):
-    """Losses with thresholds and multipliers that are trained along with the model: pass `loss.parameters()` too.
+    """Losses with thresholds and multipliers that are trained along with the model.
+
+    Pass `loss.parameters()` to the optimizer, beside those of the model.
 
     Args:
         objective: `"average_precision"` (points of equal precision), `"auc"` (points of equal false
             positive rate) or `"recall_at_precision"`.
-        at: the precision to hold, for recall at precision.
-        points: how many points of the curve.
-        kind: `"hinge"` or `"logistic"`.
+        at: The precision to hold, for recall at precision.
+        points: Number of points of the curve.
+        kind: The bound of a count: `"hinge"` or `"logistic"`.
 
     Example:
         >>> import metricgrad as mg
@@ -45,7 +47,7 @@ class GlobalObjective(Binary):
     def __init__(
         self,
         *,
-        objective: Objective = "average_precision",
+        objective: GlobalGoal = "average_precision",
         at: float = 0.9,
         points: int = 20,
         kind: Literal["hinge", "logistic"] = "hinge",
@@ -53,7 +55,8 @@ class GlobalObjective(Binary):
         super().__init__(objective=objective, at=at, points=points, kind=kind)
         if objective not in ("average_precision", "auc", "recall_at_precision"):
             raise ValueError(
-                f"objective must be 'average_precision', 'auc' or 'recall_at_precision'; got {objective!r}"
+                "objective must be 'average_precision', 'auc' or 'recall_at_precision'; got "
+                f"{objective!r}"
             )
         if not 0 < at < 1:
             raise ValueError(f"at must lie between 0 and 1; got {at}")
@@ -62,7 +65,7 @@ class GlobalObjective(Binary):
         self.multiplier = nn.Parameter(torch.ones(number))
 
     def values(self, scores: Tensor, target: Tensor, where: Tensor | None) -> Tensor:
-        """The Lagrangian of every set, a share of its positives; descending it raises the multipliers."""
+        """The Lagrangian of every set, per positive; descending it raises the multipliers."""
         number = len(self.threshold)
         level = (torch.arange(number, device=scores.device, dtype=scores.dtype) + 0.5) / number
         if self.options["objective"] == "recall_at_precision":
@@ -78,12 +81,10 @@ class GlobalObjective(Binary):
         )
         positive = target if where is None else target & where
         negative = ~target if where is None else ~target & where
-        missed, taken = (
-            torch.where(which.unsqueeze(-1), loss, 0.0).sum(-2) for which in (positive, negative)
-        )
-        positives, negatives = (
-            which.sum(-1, keepdim=True).to(scores.dtype) for which in (positive, negative)
-        )
+        missed = torch.where(positive.unsqueeze(-1), loss, 0.0).sum(-2)
+        taken = torch.where(negative.unsqueeze(-1), loss, 0.0).sum(-2)
+        positives = positive.sum(-1, keepdim=True).to(scores.dtype)
+        negatives = negative.sum(-1, keepdim=True).to(scores.dtype)
         if self.options["objective"] == "auc":
             value = ops.divide(missed, positives) + held * (ops.divide(taken, negatives) - level)
         else:

@@ -15,12 +15,13 @@ class HeatmapMSE(Baseline):
     .. math:: \frac{1}{HW} \sum_p (s_p - e^{-\|p - j\|^2 / (2 \sigma^2)})^2
 
     Args:
-        sigma: of the Gaussian, in pixels; papers take 1 to 3.
+        sigma: Width of the Gaussian, in pixels; papers take 1 to 3.
 
     Example:
         >>> import metricgrad as mg
-        >>> maps = mg.baselines.HeatmapMSE.target_maps(torch.tensor([[[1.0, 2.0]]]), (5, 4), sigma=1.0)
-        >>> mg.baselines.HeatmapMSE(sigma=1.0)(maps, torch.tensor([[[1.0, 2.0]]]))
+        >>> joints = torch.tensor([[[1.0, 2.0]]])
+        >>> maps = mg.baselines.HeatmapMSE.target_maps(joints, (5, 4), sigma=1.0)
+        >>> mg.baselines.HeatmapMSE(sigma=1.0)(maps, joints)
         tensor(0.)
 
     Reference:
@@ -57,10 +58,8 @@ class HeatmapMSE(Baseline):
 
     def values(self, scores: Tensor, target: Tensor, where: Tensor | None) -> Tensor:
         """The mean over the joints that count."""
-        wanted = self.target_maps(
-            target[..., :2].to(scores.dtype),
-            (scores.shape[-2], scores.shape[-1]),
-            self.options["sigma"],
-        )
+        size = (scores.shape[-2], scores.shape[-1])
+        joints = target[..., :2].to(scores.dtype)
+        wanted = self.target_maps(joints, size, self.options["sigma"])
         errors = ((scores - wanted) ** 2).mean((-1, -2)).flatten(-2)
         return ops.masked_mean(errors, None if where is None else where.flatten(-2))

@@ -13,18 +13,10 @@ from metricgrad.surrogates.baselines.base import Baseline
 
 
 def lovasz_extension(errors: Tensor, truth: Tensor, where: Tensor | None) -> Tensor:
-    """The extension of 1 - Jaccard at the errors.
-
-    Args:
-        errors: `[..., N]`, 0 or more.
-        truth: `[..., N]`, bool.
-        where: `[..., N]`, True for what counts; None counts all.
-
-    Returns:
-        `[...]`.
-    """
+    """The extension of 1 - Jaccard, `[...]`, at errors `[..., N]` of 0 or more."""
     if where is not None:
-        errors, truth = torch.where(where, errors, 0.0), truth & where
+        errors = torch.where(where, errors, 0.0)
+        truth = truth & where
     ordered, order = errors.sort(-1, descending=True)
     hit = truth.gather(-1, order).to(errors.dtype)
     missed = (1 - hit) if where is None else (1 - hit) * where.gather(-1, order)
@@ -35,10 +27,15 @@ def lovasz_extension(errors: Tensor, truth: Tensor, where: Tensor | None) -> Ten
 
 
 class Lovasz(Baseline):
-    r"""The Lovasz hinge for binary scores, the Lovasz softmax for classes: surrogates of 1 - Jaccard.
+    r"""The Lovasz hinge for binary scores, the Lovasz softmax for classes, for 1 - Jaccard.
 
     Errors are max(0, 1 - s y) with y of +-1, or |1[y = c] - softmax(s)_c|, averaged over the
     classes that are present.
+
+    Example:
+        >>> import metricgrad as mg
+        >>> mg.baselines.Lovasz()(torch.tensor([2.0, -2.0, 0.0]), torch.tensor([1, 0, 1]))
+        tensor(0.5000)
 
     Reference:
         Berman, Triki and Blaschko, The Lovasz-Softmax Loss, 2018, Eqn. 8 to 12.

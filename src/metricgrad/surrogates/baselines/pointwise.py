@@ -14,8 +14,8 @@ class CrossEntropy(Baseline):
     .. math:: -\log p(y_i), \quad p = sigmoid(s) \text{ or } softmax(s)
 
     Args:
-        positive_weight: what a positive counts, for binary scores; the cost-sensitive reduction of
-            F1 tunes it among 0.3, 0.9, 2.7, 8.1, 24.3 and 72.9.
+        positive_weight: Weight of a positive, for binary scores; the cost-sensitive reduction of F1
+            tunes it among 0.3, 0.9, 2.7, 8.1, 24.3 and 72.9.
 
     Example:
         >>> import metricgrad as mg
@@ -53,8 +53,8 @@ class Focal(CrossEntropy):
     .. math:: -\alpha_i (1 - p(y_i))^\gamma \log p(y_i)
 
     Args:
-        gamma: how fast it lets go; 0 is cross-entropy.
-        alpha: what a positive counts, a negative counting 1 - alpha; None counts both alike.
+        gamma: How fast it lets go; 0 is cross-entropy.
+        alpha: Weight of a positive, that of a negative being 1 - alpha; None weighs both alike.
 
     Example:
         >>> import metricgrad as mg
@@ -72,7 +72,8 @@ class Focal(CrossEntropy):
     def of_items(self, scores: Tensor, target: Tensor) -> Tensor:
         """The loss of every item, `[..., N]`."""
         entropy = super().of_items(scores, target)
-        gamma, alpha = self.options["gamma"], self.options["alpha"]
+        gamma = self.options["gamma"]
+        alpha = self.options["alpha"]
         loss = (1 - torch.exp(-entropy)) ** gamma * entropy
         if alpha is None or scores.shape != target.shape:
             return loss

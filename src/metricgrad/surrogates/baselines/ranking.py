@@ -1,7 +1,8 @@
 r"""Losses of order: pairs of a positive and a negative, soft ranks, whole lists.
 
-Soft ranks count soft comparisons: rank_i = 1 + sum over the others j of sigmoid(slope * (s_j -
-s_i)).
+A soft rank counts soft comparisons with all others:
+
+.. math:: rank_i = 1 + \sum_{j \ne i} sigmoid(slope \, (s_j - s_i))
 """
 
 import math
@@ -21,6 +22,7 @@ def _pairs(first: Tensor, second: Tensor) -> Tensor:
 
 
 def _counted(target: Tensor, where: Tensor | None) -> Tensor:
+    """`where`, or all True in the target's shape."""
     return torch.ones_like(target, dtype=torch.bool) if where is None else where
 
 
@@ -35,8 +37,8 @@ class Binary(Baseline):
         inputs = super().check(scores, target, where)
         if inputs.scores.shape != inputs.target.shape:
             raise ValueError(
-                f"{type(self).__name__} takes binary scores [..., N] and a target of the same shape; got scores "
-                f"{list(scores.shape)} and target {list(target.shape)}"
+                f"{type(self).__name__} takes binary scores [..., N] and a target of the same "
+                f"shape; got scores {list(scores.shape)} and target {list(target.shape)}"
             )
         return inputs
 
@@ -47,11 +49,12 @@ class Binary(Baseline):
 
 
 class PairwiseRanking(Binary):
-    r"""The mean over pairs of a positive and a negative of log(1 + exp(-(s_i - s_j))): a surrogate of 1 - AUC.
+    r"""A loss of every pair of a positive i and a negative j, for 1 - AUC.
+
+    .. math:: \frac{1}{P M} \sum_{ij} \log(1 + e^{-c_{ij}}), \quad c_{ij} = s_i - s_j
 
     Args:
-        kind: `"logistic"`, `"hinge"` (max(0, 1 - c)) or `"squared"` ((1 - c)^2) of the difference
-            c.
+        kind: `"logistic"`, `"hinge"` (max(0, 1 - c)) or `"squared"` ((1 - c)^2).
 
     Example:
         >>> import metricgrad as mg
@@ -80,28 +83,29 @@ class PairwiseRanking(Binary):
             case _:
                 loss = (1 - difference) ** 2
         pairs = _pairs(target & counted, ~target & counted)
-        return ops.divide(
-            torch.where(pairs, loss, 0.0).sum((-1, -2)), pairs.sum((-1, -2)).to(loss.dtype)
-        )
+        number = pairs.sum((-1, -2)).to(loss.dtype)
+        return ops.divide(torch.where(pairs, loss, 0.0).sum((-1, -2)), number)
 
 
 class SmoothAP(Binary):
     r"""1 - average precision of soft ranks.
 
-    .. math:: 1 - \frac{1}{P} \sum_{i \in P} \frac{1 + \sum_{j \in P} \sigma_{ij}}{1 + \sum_j \sigma_{ij}}, \quad
+    .. math:: 1 - \frac{1}{P} \sum_{i \in P}
+        \frac{1 + \sum_{j \in P} \sigma_{ij}}{1 + \sum_j \sigma_{ij}}, \quad
         \sigma_{ij} = sigmoid(slope \, (s_j - s_i))
 
     Args:
-        slope: of the sigmoid; the paper takes 100, on scores between -1 and 1.
+        slope: Slope of the sigmoid; the paper takes 100, on scores between -1 and 1.
 
     Example:
         >>> import metricgrad as mg
-        >>> mg.baselines.SmoothAP(slope=100.0)(torch.tensor([2.0, 1.0, 0.0]), torch.tensor([1, 0, 0]))
+        >>> scores = torch.tensor([2.0, 1.0, 0.0])
+        >>> mg.baselines.SmoothAP(slope=100.0)(scores, torch.tensor([1, 0, 0]))
         tensor(0.)
 
     Reference:
-        Brown et al., Smooth-AP: Smoothing the Path Towards Large-Scale Image Retrieval, 2020, Eqn.
-        6.
+        Brown et al., Smooth-AP: Smoothing the Path Towards Large-Scale Image Retrieval, 2020,
+        Eqn. 6.
     """
 
     like = "average_precision"
@@ -118,9 +122,8 @@ class SmoothAP(Binary):
     def values(self, scores: Tensor, target: Tensor, where: Tensor | None) -> Tensor:
         """The mean over positives."""
         counted = _counted(target, where)
-        others = ~torch.eye(
-            scores.shape[-1], dtype=torch.bool, device=scores.device
-        ) & counted.unsqueeze(-2)
+        itself = torch.eye(scores.shape[-1], dtype=torch.bool, device=scores.device)
+        others = ~itself & counted.unsqueeze(-2)
         above = (self.options["slope"] * (scores.unsqueeze(-2) - scores.unsqueeze(-1))).sigmoid()
         above = torch.where(others, above, 0.0)
         positives = 1 + (above * target.to(scores.dtype).unsqueeze(-2)).sum(-1)
@@ -140,17 +143,22 @@ class Graded(Baseline):
     def gains(self, target: Tensor, where: Tensor | None) -> tuple[Tensor, Tensor]:
         """Gains 2^grade - 1, `[..., N]`, and the DCG of the ideal order, `[..., 1]`."""
         gains = (torch.exp2(target) - 1) * _counted(target > 0, where)
-        discount = torch.log2(
-            torch.arange(2, gains.shape[-1] + 2, device=gains.device, dtype=gains.dtype)
-        )
-        return gains, (gains.sort(-1, descending=True).values / discount).sum(-1, keepdim=True)
+        places = torch.arange(2, gains.shape[-1] + 2, device=gains.device, dtype=gains.dtype)
+        ordered = gains.sort(-1, descending=True).values
+        return gains, (ordered / torch.log2(places)).sum(-1, keepdim=True)
 
 
 class ApproxNDCG(Graded):
     r"""1 - NDCG of soft ranks: gains 2^grade - 1, discounts 1 / log2(1 + soft rank).
 
     Args:
-        slope: of the sigmoid of soft ranks.
+        slope: Slope of the sigmoid of soft ranks.
+
+    Example:
+        >>> import metricgrad as mg
+        >>> loss = mg.baselines.ApproxNDCG(slope=100.0)
+        >>> loss(torch.tensor([2.0, 1.0, 0.0]), torch.tensor([2.0, 1.0, 0.0]))
+        tensor(0.)
 
     Reference:
         Qin, Liu and Li, A General Approximation Framework for Direct Optimization of Information
@@ -173,7 +181,12 @@ class LambdaLoss(Graded):
     .. math:: \sum_{g_i > g_j} |\Delta NDCG_{ij}| \, \log_2(1 + e^{-slope (s_i - s_j)})
 
     Args:
-        slope: of the logistic.
+        slope: Slope of the logistic.
+
+    Example:
+        >>> import metricgrad as mg
+        >>> mg.baselines.LambdaLoss()(torch.tensor([1.0, 1.0]), torch.tensor([1.0, 0.0]))
+        tensor(0.3691)
 
     Reference:
         Burges, From RankNet to LambdaRank to LambdaMART, 2010; Wang et al., The LambdaLoss
@@ -188,30 +201,33 @@ class LambdaLoss(Graded):
         counted = _counted(target > 0, where)
         gains, ideal = self.gains(target, where)
         with torch.no_grad():
-            order = torch.where(counted, scores, -torch.inf).argsort(
-                dim=-1, descending=True, stable=True
-            )
-            rank = order.argsort(-1)
+            known = torch.where(counted, scores, -torch.inf)
+            rank = known.argsort(dim=-1, descending=True, stable=True).argsort(-1)
             discount = 1 / torch.log2(rank.to(scores.dtype) + 2)
-            change = (gains.unsqueeze(-1) - gains.unsqueeze(-2)) * (
-                discount.unsqueeze(-1) - discount.unsqueeze(-2)
-            )
+            moved = discount.unsqueeze(-1) - discount.unsqueeze(-2)
+            change = (gains.unsqueeze(-1) - gains.unsqueeze(-2)) * moved
             weight = ops.divide(change.abs(), ideal.unsqueeze(-1).expand_as(change))
             higher = (target.unsqueeze(-1) > target.unsqueeze(-2)) & _pairs(counted, counted)
-        loss = F.softplus(
-            -self.options["slope"] * (scores.unsqueeze(-1) - scores.unsqueeze(-2))
-        ) / math.log(2)
+        difference = scores.unsqueeze(-1) - scores.unsqueeze(-2)
+        loss = F.softplus(-self.options["slope"] * difference) / math.log(2)
         return torch.where(higher, weight * loss, 0.0).sum((-1, -2))
 
 
 class ListNet(Graded):
-    r"""Cross-entropy between the softmax of the grades and that of the scores: chances of standing first.
+    r"""Cross-entropy between the softmax of the grades and that of the scores.
 
     .. math:: -\sum_i softmax(g)_i \log softmax(s)_i
 
+    Both are chances of standing first.
+
+    Example:
+        >>> import metricgrad as mg
+        >>> mg.baselines.ListNet()(torch.tensor([1.0, 1.0]), torch.tensor([2.0, 0.0]))
+        tensor(0.6931)
+
     Reference:
-        Cao et al., Learning to Rank: From Pairwise Approach to Listwise Approach, 2007, Eqn. 6 and
-        7.
+        Cao et al., Learning to Rank: From Pairwise Approach to Listwise Approach, 2007, Eqn. 6
+        and 7.
     """
 
     def values(self, scores: Tensor, target: Tensor, where: Tensor | None) -> Tensor:
@@ -223,12 +239,17 @@ class ListNet(Graded):
 
 
 class RankLoss(Baseline):
-    r"""How far the target's soft rank among the classes is from the top, over the number of classes.
+    r"""How far the target's soft rank among the C classes is from the top.
 
     .. math:: |r_{pos} - C|, \quad r \text{ the soft ascending rank}
 
     Args:
-        slope: of the sigmoid of soft ranks.
+        slope: Slope of the sigmoid of soft ranks.
+
+    Example:
+        >>> import metricgrad as mg
+        >>> mg.baselines.RankLoss()(torch.zeros(1, 3), torch.tensor([0]))
+        tensor(1.)
 
     Reference:
         Blondel et al., Fast Differentiable Sorting and Ranking, 2020; ReLoss, appendix, Eqn. 11.
@@ -240,10 +261,8 @@ class RankLoss(Baseline):
     def values(self, scores: Tensor, target: Tensor, where: Tensor | None) -> Tensor:
         """The mean over items."""
         if scores.shape == target.shape:  # two classes: 0 has the score 0
-            scores, target = torch.stack([torch.zeros_like(scores), scores], -1), target.long()
-        rank = (
-            ops.soft_rank(scores, self.options["slope"])
-            .gather(-1, target.unsqueeze(-1))
-            .squeeze(-1)
-        )
+            scores = torch.stack([torch.zeros_like(scores), scores], -1)
+            target = target.long()
+        ranks = ops.soft_rank(scores, self.options["slope"])
+        rank = ranks.gather(-1, target.unsqueeze(-1)).squeeze(-1)
         return ops.masked_mean((scores.shape[-1] - rank).abs(), where)

@@ -1,14 +1,15 @@
-r"""The networks of learned losses: from the scores and target of sets to one number each, lower is better.
+r"""The networks of learned losses: from the scores and target of sets to one number each.
 
-    Classification   classes        the probability of the target's class, item by item (ReLoss, Eqn. 10)
+    Classification   classes: the probability of the target's class, item by item (Eqn. 10)
     SetNetwork       binary, grades, labels, classes: target and score of all items at once
-    Sequence         text           the probability of the target's token at every place, and attention over places
-    Spans            start and end  the probabilities of every place to be the answer's start and end, and attention
-    Heatmaps         poses          embeddings of the predicted map and of a Gaussian around the joint
-    Embeddings       classes        distance of the embedded probabilities from the embedded target (LS-ED)
+    Sequence         text: the probability of the target's token at every place, and attention
+    Spans            start and end: the probability of every place to be either, and attention
+    Heatmaps         poses: embeddings of the predicted map and of a Gaussian around the joint
+    Embeddings       classes: distance of embedded probabilities from the embedded target (LS-ED)
 
-A network sees nothing else. Hidden layers are ELU, whose slope has no jumps: the gradient penalty
-needs a second derivative, and the model that descends the loss a smooth first one.
+A network sees nothing else, and lower is better. Hidden layers are ELU, whose slope has no jumps:
+the gradient penalty needs a second derivative, and the model that descends the loss a smooth first
+one.
 """
 
 from metricgrad.surrogates.nets.base import LossNet as LossNet

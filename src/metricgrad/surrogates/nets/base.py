@@ -14,18 +14,14 @@ from metricgrad.metrics.base import Inputs
 
 
 class LossNet(nn.Module, ABC):
-    """A network of sets.
-
-    Args:
-        **options: what rebuilds it, ready for JSON.
-    """
+    """A network of sets; its options are what rebuilds it, ready for JSON."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__()
         self.options = options
 
     def check(self, metric: Metric, scores: Tensor, target: Tensor, where: Tensor | None) -> Inputs:
-        """The inputs as the network takes them: those that the metric's formula takes, unless it says otherwise."""
+        """The inputs as the network takes them: as the metric's formula does, by default."""
         return metric.check(scores, target, where)
 
     @abstractmethod
@@ -48,7 +44,7 @@ def perceptron(widths: Sequence[int], generator: torch.Generator | None) -> nn.S
 
 @contextmanager
 def drawn_from(generator: torch.Generator | None) -> Iterator[None]:
-    """Where modules draw their weights from a generator, instead of the global randomness; None leaves it at that."""
+    """Lets modules draw their weights from a generator; None leaves the global one in place."""
     if generator is None:
         yield
         return

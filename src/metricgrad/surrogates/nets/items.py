@@ -1,4 +1,4 @@
-"""Networks of sets of items: one that looks at each alone, one that sees all at once, and distances of embeddings."""
+"""Networks of sets of items: of each item alone, of all at once, and of embeddings."""
 
 from typing import Literal, get_args
 
@@ -28,14 +28,19 @@ class Classification(LossNet):
     metric's order almost exactly, and is then nearly as flat: use it beside the ordinary one.
 
     Args:
-        width: of the three hidden layers.
-        layers: of weights, in all.
+        width: Width of the hidden layers.
+        layers: Number of layers of weights, in all.
         sees: `"probability"` of the target's class, as in the paper, or its `"margin"` over the
             strongest rival.
-        monotone: whether f can only fall as the probability rises. A correlation over sets does not
+        monotone: Whether f can only fall as the probability rises. A correlation over sets does not
             ask for that item by item, and f may rise a little where few items are, which would push
             them the wrong way.
-        generator: source of randomness for the weights.
+        generator: Source of randomness for the initial weights.
+
+    Example:
+        >>> import metricgrad as mg
+        >>> net = mg.nets.Classification(width=16, sees="margin")
+        >>> loss = mg.ReLoss("accuracy", net=net)
 
     Reference:
         ReLoss, Appendix A.1, Eqn. 10; the released code has the softmax.
@@ -61,15 +66,12 @@ class Classification(LossNet):
         scores, target, where = inputs
         if scores.shape != target.shape and scores.shape[:-1] != target.shape:
             raise ValueError(
-                "nets.Classification takes scores [..., N, C] with classes [..., N], or binary scores and target "
-                f"[..., N]; got scores {shape(scores)} and target {shape(target)} for {metric.name}"
+                "nets.Classification takes scores [..., N, C] with classes [..., N], or binary "
+                f"scores and target [..., N]; got scores {shape(scores)} and target "
+                f"{shape(target)} for {metric.name}"
             )
-        probability = seen(scores, target, self.options["sees"]).unsqueeze(-1)
-        values = (
-            falling(self.layers, probability)
-            if self.options["monotone"]
-            else self.layers(probability)
-        )
+        shown = seen(scores, target, self.options["sees"]).unsqueeze(-1)
+        values = falling(self.layers, shown) if self.options["monotone"] else self.layers(shown)
         values = values.squeeze(-1)
         return values.mean(-1) if where is None else ops.masked_mean(values, where)
 
@@ -77,17 +79,22 @@ class Classification(LossNet):
 class SetNetwork(LossNet):
     r"""A network of the whole set, whatever the order of its items.
 
-    .. math:: \ell = h\Big(\frac{1}{N} \sum_i g(y_i, s_i, c)\Big), \quad c = \frac{1}{N} \sum_i e(y_i, s_i)
+    .. math:: \ell = h\Big(\frac{1}{N} \sum_i g(y_i, s_i, c)\Big),
+        \quad c = \frac{1}{N} \sum_i e(y_i, s_i)
 
     The context c tells g of the other items, so that it can say where an item stands among them, as
     ranks do. Scores enter as asinh(s), which is s near 0 and a logarithm far from it.
 
     Args:
-        width: of all hidden layers.
-        context: of c; 0 leaves it out.
-        standardise: whether the scores of a set enter with mean 0 and spread 1, for metrics of
+        width: Width of all hidden layers.
+        context: Width of c; 0 leaves it out.
+        standardise: Whether the scores of a set enter with mean 0 and spread 1, for metrics of
             their order alone.
-        generator: source of randomness for the weights.
+        generator: Source of randomness for the initial weights.
+
+    Example:
+        >>> import metricgrad as mg
+        >>> loss = mg.ReLoss("auc", net=mg.nets.SetNetwork(width=16, standardise=True))
 
     Reference:
         Learning Surrogate Losses, Eqn. 2, without the context.
@@ -122,15 +129,20 @@ class SetNetwork(LossNet):
 
 
 class Embeddings(LossNet):
-    r"""The distance between embeddings of the predicted probabilities and of the target, a mean over items.
+    r"""The mean distance between embeddings of the predicted probabilities and of the target.
 
     .. math:: \ell = \frac{1}{N} \sum_i \| e(softmax(s_i)) - e(y_i) \|_2
 
     Args:
-        classes: number of classes C.
-        width: of the hidden layers.
-        embedding: width of an embedding.
-        generator: source of randomness for the weights.
+        classes: Number of classes, C.
+        width: Width of the hidden layers.
+        embedding: Width of an embedding.
+        generator: Source of randomness for the initial weights.
+
+    Example:
+        >>> import metricgrad as mg
+        >>> net = mg.nets.Embeddings(classes=10)
+        >>> loss = mg.ReLoss("accuracy", net=net, objective="approximation")
 
     Reference:
         LS-ED (Patel et al., 2020) as ReLoss describes it in Sec. 2: the distance stands for the
@@ -151,17 +163,18 @@ class Embeddings(LossNet):
     def forward(self, metric: Metric, inputs: Inputs) -> Tensor:
         """The mean distance over the items that count."""
         scores, target, where = inputs
-        if scores.shape[:-1] != target.shape or scores.shape[-1] != self.options["classes"]:
+        classes = self.options["classes"]
+        if scores.shape[:-1] != target.shape or scores.shape[-1] != classes:
             raise ValueError(
-                f"nets.Embeddings(classes={self.options['classes']}) takes scores [..., N, {self.options['classes']}] "
-                f"and classes [..., N]; got scores {shape(scores)} and target {shape(target)} for {metric.name}"
+                f"nets.Embeddings(classes={classes}) takes scores [..., N, {classes}] and classes "
+                f"[..., N]; got scores {shape(scores)} and target {shape(target)} for {metric.name}"
             )
         truth = one_hot(target, scores.shape[-1]).to(scores.dtype)
         return ops.masked_mean(distance(self.embed(scores.softmax(-1)), self.embed(truth)), where)
 
 
 def seen(scores: Tensor, target: Tensor, sees: Sees) -> Tensor:
-    """What f sees of an item, `[..., N]`: the probability of the target's class, or its margin over the best other."""
+    """What f sees of an item, `[..., N]`: the target's probability, or its margin over the rest."""
     if scores.shape == target.shape:
         margin = torch.where(target > 0, scores, -scores)
         return torch.sigmoid(margin) if sees == "probability" else margin.asinh()

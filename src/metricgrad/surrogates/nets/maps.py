@@ -14,16 +14,21 @@ from metricgrad.surrogates.nets.base import LossNet, perceptron
 
 
 class Heatmaps(LossNet):
-    r"""The squared distance between embeddings of the predicted map and of the target's, a mean over joints.
+    r"""The mean squared distance between embeddings of the predicted map and of the target's.
 
-    .. math:: \ell = \frac{1}{NK} \sum_{ik} \| e(s_{ik}) - e(\exp(-\|p - j_{ik}\|^2 / 2\sigma^2)) \|_2^2 / E
+    .. math:: \ell = \frac{1}{NK} \sum_{ik}
+        \| e(s_{ik}) - e(\exp(-\|p - j_{ik}\|^2 / 2\sigma^2)) \|_2^2 / E
 
     Args:
-        size: height and width of the maps.
-        width: of the hidden layer.
-        embedding: width E of an embedding.
-        sigma: of the Gaussian around a joint, in pixels.
-        generator: source of randomness for the weights.
+        size: Height and width of the maps.
+        width: Width of the hidden layer.
+        embedding: Width of an embedding, E.
+        sigma: Width of the Gaussian around a joint, in pixels.
+        generator: Source of randomness for the initial weights.
+
+    Example:
+        >>> import metricgrad as mg
+        >>> loss = mg.ReLoss("pck", net=mg.nets.Heatmaps((64, 48)))
 
     Reference:
         ReLoss, Appendix A.1, human pose estimation.
@@ -48,13 +53,12 @@ class Heatmaps(LossNet):
         size = self.options["size"]
         if scores.shape[-2:] != tuple(size) or target.shape[:-1] != scores.shape[:-2]:
             raise ValueError(
-                f"nets.Heatmaps(size={size}) takes maps [..., N, K, {size[0]}, {size[1]}] and joints [..., N, K, 2]; "
-                f"got scores {shape(scores)} and target {shape(target)} for {metric.name}"
+                f"nets.Heatmaps(size={size}) takes maps [..., N, K, {size[0]}, {size[1]}] and "
+                f"joints [..., N, K, 2]; got scores {shape(scores)} and target {shape(target)} for "
+                f"{metric.name}"
             )
-        wanted = HeatmapMSE.target_maps(
-            target[..., :2].to(scores.dtype), size, self.options["sigma"]
-        )
+        joints = target[..., :2].to(scores.dtype)
+        wanted = HeatmapMSE.target_maps(joints, size, self.options["sigma"])
         gap = self.embed(scores.flatten(-2)) - self.embed(wanted.flatten(-2))
-        return ops.masked_mean(
-            gap.square().mean(-1).flatten(-2), None if where is None else where.flatten(-2)
-        )
+        counted = None if where is None else where.flatten(-2)
+        return ops.masked_mean(gap.square().mean(-1).flatten(-2), counted)

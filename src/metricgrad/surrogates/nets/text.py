@@ -1,10 +1,12 @@
-r"""Networks of learned losses for text: as for classes, and attention over the places of a sequence.
+r"""Networks of learned losses for text: as for classes, with attention over places.
 
 A metric of text is decided by whole sequences, so every place first learns of the others. What a
 place shows:
 
-    Sequence   the probability of the target's token there, softmax(s)_y; of several references, the likeliest token's
-    Spans      its probabilities to be the answer's start and its end, and whether it is, and whether it lies between
+    Sequence   softmax(s)_y, the probability of the target's token there; of several references,
+               that of the likeliest token
+    Spans      its probabilities to be the answer's start and end, whether it is, and whether it
+               lies between
 """
 
 import math
@@ -17,46 +19,33 @@ from metricgrad.metrics import Metric
 from metricgrad.metrics.base import Inputs
 from metricgrad.metrics.checks import expand_where, real_scores, shape, whole
 from metricgrad.surrogates.nets.base import LossNet, drawn_from, perceptron
+from metricgrad.surrogates.ordinary import padding_of
 
 
 class Attention(nn.Module):
-    """Self-attention and a perceptron, each added to what comes in after a normalisation.
-
-    Args:
-        width: of a place.
-        heads: of the attention.
-        generator: source of randomness for the weights.
-    """
+    """Self-attention and a perceptron, each added to what comes in after a normalisation."""
 
     def __init__(self, width: int, heads: int, generator: torch.Generator | None) -> None:
         super().__init__()
         with drawn_from(generator):
             self.attention = nn.MultiheadAttention(width, heads, batch_first=True)
         self.perceptron = perceptron((width, width, width), generator)
-        self.first, self.second = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.first = nn.LayerNorm(width)
+        self.second = nn.LayerNorm(width)
 
     def forward(self, places: Tensor, hidden: Tensor) -> Tensor:
         """`[B, T, width]` from the same; `hidden` `[B, T]` is True where nobody looks."""
         normal = self.first(places)
-        # Weights are asked for because the fused kernels, which give none, have no second
-        # derivative.
-        places = (
-            places
-            + self.attention(normal, normal, normal, key_padding_mask=hidden, need_weights=True)[0]
+        # The fused kernels, which give no weights, have no second derivative.
+        looked, _ = self.attention(
+            normal, normal, normal, key_padding_mask=hidden, need_weights=True
         )
+        places = places + looked
         return places + self.perceptron(self.second(places))
 
 
 class TextNet(LossNet):
-    """A mean over items of a mean over their places, each seen in the light of the others.
-
-    Args:
-        features: numbers that a place shows.
-        width: of a place inside.
-        heads: of the attention.
-        blocks: of attention.
-        generator: source of randomness for the weights.
-    """
+    """A mean over items of a mean over their places, each of which learns of the others."""
 
     def __init__(
         self,
@@ -82,9 +71,8 @@ class TextNet(LossNet):
         inner = nn.functional.elu(self.enter(features))
         inner = (inner + positions(*inner.shape[-2:], like=inner)).flatten(0, -3)
         counted = where.flatten(0, -2)
-        hidden = ~counted & counted.any(
-            -1, keepdim=True
-        )  # items without any place count nowhere, but must not be NaN
+        # Items without any place count nowhere, but must not be NaN.
+        hidden = ~counted & counted.any(-1, keepdim=True)
         for block in self.blocks:
             inner = block(inner, hidden)
         places = self.leave(inner).squeeze(-1).unflatten(0, features.shape[:-2])
@@ -92,16 +80,20 @@ class TextNet(LossNet):
 
 
 class Sequence(TextNet):
-    """For sequences of tokens: scores `[..., N, T, V]`, target ids `[..., N, T]`, negative where there is none.
+    """For sequences of tokens: scores `[..., N, T, V]` and target ids `[..., N, T]`.
 
-    With R references, target ids `[..., N, R, T]`, a place shows the probability of the likeliest
-    of their tokens.
+    Negative ids mark places without a token. With R references, target ids `[..., N, R, T]`, a
+    place shows the probability of the likeliest of their tokens.
 
     Args:
-        width: of a place inside.
-        heads: of the attention.
-        blocks: of attention.
-        generator: source of randomness for the weights.
+        width: Width of a place inside the network.
+        heads: Number of attention heads.
+        blocks: Number of attention blocks.
+        generator: Source of randomness for the initial weights.
+
+    Example:
+        >>> import metricgrad as mg
+        >>> loss = mg.ReLoss("bleu", net=mg.nets.Sequence(width=16, heads=2))
 
     Reference:
         ReLoss, Appendix A.1; the released code for translation has two blocks, and raw logits for
@@ -118,23 +110,21 @@ class Sequence(TextNet):
         super().__init__(1, width, heads, blocks, generator)
 
     def check(self, metric: Metric, scores: Tensor, target: Tensor, where: Tensor | None) -> Inputs:
-        """Scores of tokens, and for each place the ids of all references, `[..., N, T, R]`, -1 where there is none."""
+        """Scores of tokens, and the ids of all references `[..., N, T, R]`, -1 for none."""
         places = scores.shape[:-1]
         several = target.dim() == scores.dim() >= 3 and target.shape[:-2] == places[:-1]
         ids = target.movedim(-2, -1) if several else target.unsqueeze(-1)
         if scores.dim() < 3 or not scores.is_floating_point() or ids.shape[:-1] != places:
             raise ValueError(
-                "nets.Sequence takes scores [..., N, T, V] and one target id for each place [..., N, T], or those of R "
-                f"references [..., N, R, T]; got scores {shape(scores)} and target {shape(target)} for {metric.name}"
+                "nets.Sequence takes scores [..., N, T, V] and one target id for each place [..., "
+                "N, T], or those of R references [..., N, R, T]; got scores "
+                f"{shape(scores)} and target {shape(target)} for {metric.name}"
             )
         where = expand_where(where, places, len(places) - 1)
-        known = ids >= 0
-        padding = getattr(metric, "padding", None)
-        known = known if padding is None else known & (ids != padding)
+        known = (ids >= 0) & (ids != padding_of(metric))
         counted = known.any(-1) if where is None else known.any(-1) & where
-        return Inputs(
-            real_scores(scores, counted.unsqueeze(-1)), torch.where(known, ids.long(), -1), counted
-        )
+        scores = real_scores(scores, counted.unsqueeze(-1))
+        return Inputs(scores, torch.where(known, ids.long(), -1), counted)
 
     def forward(self, metric: Metric, inputs: Inputs) -> Tensor:
         """The value of every set."""
@@ -145,13 +135,20 @@ class Sequence(TextNet):
 
 
 class Spans(TextNet):
-    """For answers in a text: start and end scores `[..., N, T, 2]`, target positions as `mg.decode_spans` gives them.
+    """For answers in a text: start and end scores `[..., N, T, 2]`.
+
+    The target holds positions, as `mg.decode_spans` gives them.
 
     Args:
-        width: of a place inside.
-        heads: of the attention.
-        blocks: of attention.
-        generator: source of randomness for the weights.
+        width: Width of a place inside the network.
+        heads: Number of attention heads.
+        blocks: Number of attention blocks.
+        generator: Source of randomness for the initial weights.
+
+    Example:
+        >>> import metricgrad as mg
+        >>> metric = mg.metric("span_f1", decode=mg.decode_spans)
+        >>> loss = mg.ReLoss(metric, net=mg.nets.Spans(width=16, heads=2))
 
     Reference:
         ReLoss, Sec. 5.2 and Appendix A.1, machine reading comprehension.
@@ -170,18 +167,16 @@ class Spans(TextNet):
         """Start and end scores, and which places belong to the answer, `[..., N, T]`."""
         if scores.dim() < 3 or scores.shape[-1] != 2 or target.shape[:-1] != scores.shape[:-2]:
             raise ValueError(
-                "nets.Spans takes start and end scores [..., N, T, 2] and positions [..., N, L], padded with -1; "
-                f"got scores {shape(scores)} and target {shape(target)} for {metric.name}"
+                "nets.Spans takes start and end scores [..., N, T, 2] and positions [..., N, L], "
+                f"padded with -1; got scores {shape(scores)} and target {shape(target)} for "
+                f"{metric.name}"
             )
         length = scores.shape[-2]
         if target.numel() and int(target.max()) >= length:
             raise ValueError(f"target must hold positions below {length}; got {int(target.max())}")
         where = expand_where(where, scores.shape[:-1], scores.dim() - 2)
-        counted = (
-            torch.ones(scores.shape[:-1], dtype=torch.bool, device=scores.device)
-            if where is None
-            else where
-        )
+        everything = torch.ones(scores.shape[:-1], dtype=torch.bool, device=scores.device)
+        counted = everything if where is None else where
         places = torch.where(target >= 0, target.long(), length)
         answer = torch.zeros(*target.shape[:-1], length + 1, dtype=torch.bool, device=scores.device)
         answer = answer.scatter(-1, places, torch.ones_like(places, dtype=torch.bool))[..., :length]
@@ -194,18 +189,15 @@ class Spans(TextNet):
         hidden = (~where & where.any(-1, keepdim=True)).unsqueeze(-1)
         chances = scores.masked_fill(hidden, torch.finfo(scores.dtype).min / 4).softmax(-2)
         inside = answer.to(scores.dtype)
-        before, after = (
-            nn.functional.pad(inside, (1, 0))[..., :-1],
-            nn.functional.pad(inside, (0, 1))[..., 1:],
-        )
+        before = nn.functional.pad(inside, (1, 0))[..., :-1]
+        after = nn.functional.pad(inside, (0, 1))[..., 1:]
         shown = [*chances.unbind(-1), inside * (1 - before), inside * (1 - after), inside]
         return self.value(torch.stack(shown, -1), where)
 
 
 def positions(length: int, width: int, like: Tensor) -> Tensor:
-    """Sines and cosines of every place, `[T, width]`: any length will do, none has to be learned."""
+    """Sines and cosines of every place, `[T, width]`: nothing is learned, so any length will do."""
     places = torch.arange(length, device=like.device, dtype=like.dtype).unsqueeze(-1)
-    waves = torch.exp(
-        -math.log(10_000) * torch.arange(0, width, 2, device=like.device, dtype=like.dtype) / width
-    )
+    steps = torch.arange(0, width, 2, device=like.device, dtype=like.dtype)
+    waves = torch.exp(-math.log(10_000) * steps / width)
     return torch.stack([(places * waves).sin(), (places * waves).cos()], -1).flatten(-2)
