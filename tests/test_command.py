@@ -134,7 +134,7 @@ def spoiled(tmp_path: Path, kind: str) -> tuple[Path, tuple[str, ...]]:
         case "method":
             options += ("--method", "magic")
         case "metric":
-            options += ("--metric", "f7")
+            options += ("--metric", "magic")
     frame.to_csv(path, index=False)
     return path, options
 
@@ -158,7 +158,7 @@ def spoiled(tmp_path: Path, kind: str) -> tuple[Path, tuple[str, ...]]:
         ("hidden", "--hidden must be widths such as 100,30,10, or none; got 'big'"),
         ("budget", "--budget must be a time such as 90s, 2m or 1h; got 'soon'"),
         ("method", "there is no method 'magic'"),
-        ("metric", "no metric named 'f7'"),
+        ("metric", "no metric named 'magic'"),
     ],
 )
 def test_bad_input_is_told_in_a_sentence(kind: str, message: str, tmp_path: Path) -> None:

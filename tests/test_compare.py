@@ -81,6 +81,26 @@ def test_differences_are_paired_corrected_for_overlap_and_for_many() -> None:
     assert worse["good"].mean == -found["good"].mean
 
 
+def test_intervals_and_tests_of_independent_values_are_those_of_scipy() -> None:
+    usual = [0.5, 0.6, 0.55, 0.7]
+    theirs = [0.52, 0.61, 0.59, 0.69]
+    found = paired_differences({"cross_entropy": usual, "focal": theirs}, True, 0.0)["focal"]
+    expected = ttest_rel(theirs, usual)
+    assert found.p == pytest.approx(expected.pvalue)
+    assert found.interval == pytest.approx(tuple(expected.confidence_interval(0.95)))
+    assert not found.significant
+    lower = paired_differences({"cross_entropy": usual, "focal": theirs}, False, 0.0)["focal"]
+    assert lower.interval == pytest.approx((-found.interval[1], -found.interval[0]))
+
+
+def test_differences_that_are_the_same_on_every_split() -> None:
+    values = {"cross_entropy": [0.5, 0.75], "same": [0.5, 0.75], "more": [0.75, 1.0]}
+    found = paired_differences(values, True, 0.25)
+    assert (found["same"].p, found["same"].error, found["same"].interval) == (1.0, 0.0, (0.0, 0.0))
+    assert (found["more"].p, found["more"].mean) == (0.0, 0.25)
+    assert found["more"].significant
+
+
 def test_a_value_is_the_metric_of_the_test_rows_with_its_sign() -> None:
     """Labels of the test rows are turned round, so MCC is as bad as it was good."""
     frame = table()

@@ -1,0 +1,77 @@
+"""Results and settings as files have them: keys never change, and older files are read."""
+
+import json
+from typing import Any
+
+import pytest
+
+from metricgrad.studies.results import ComparisonResult, RunResult
+from metricgrad.studies.settings import ComparisonSettings, RunConfig, RunSettings
+
+FINALIST: dict[str, Any] = {
+    "method": "cross_entropy", "validation": 0.5, "test": 0.6, "interval": [0.4, 0.7],
+    "threshold": 0.1,
+    "rate": 0.03, "epoch": 2, "curve": [[0.7, 0.4], [None, 0.5]],
+}  # fmt: skip
+RUN: dict[str, Any] = {
+    "command": "metricgrad train", "metric": "f1", "higher_is_better": True,
+    "metric_config": {"name": "f1", "options": {}}, "classes": ["no", "yes"],
+    "positive_share": 0.25,
+    "finalists": {
+        "cross_entropy": FINALIST, "challenger": FINALIST | {"method": "focal", "test": 0.7}
+    },
+    "chosen": "challenger", "gain": 0.1, "test_gain_interval": [0.05, 0.2], "luck": 0.02,
+    "again": True,
+    "folds": 5, "verdict": "focal is better",
+    "tried": [{"method": "focal", "rate": 0.1, "epochs": 4, "epoch": 2, "value": None}],
+    "seconds": 1.5, "stopped": False, "rows": {"train": 75, "test": 25, "without_target": 0},
+}  # fmt: skip
+ASKED: dict[str, Any] = {
+    "data": "fraud.csv", "target": "fraud", "metric": "f1", "hidden": [8], "test_share": 0.25,
+    "positive": None, "epochs": 3, "budget": None, "seed": 1, "drop": "id", "sha256": ["abc", None],
+}  # fmt: skip
+
+
+def test_results_of_runs() -> None:
+    result = RunResult.from_json(RUN)
+    written = json.loads(json.dumps(result.to_json()))
+    assert written == RUN
+    assert list(written) == list(RUN)
+    assert [each.label for each in result.finalists] == ["cross-entropy", "focal"]
+    assert result.winner is result.finalists[1]
+    assert result.test_gain == pytest.approx(0.1)
+    lower = RunResult.from_json(RUN | {"higher_is_better": False})
+    assert lower.test_gain == pytest.approx(-0.1)
+    optional = ("command", "positive_share", "test_gain_interval")
+    older = RunResult.from_json({name: RUN[name] for name in RUN if name not in optional})
+    assert (older.command, older.positive_share, older.test_gain_interval) == (None, None, None)
+
+
+def test_results_of_comparisons() -> None:
+    stored = {
+        "command": "metricgrad compare", "metric": "f1", "higher_is_better": True, "splits": 2,
+        "values": {"cross_entropy": [0.5, 0.6], "focal": [0.6, 0.8]},
+        "differences": {"focal": {"mean": 0.15, "error": 0.04, "interval": [-0.3, 0.6], "p": 0.04}},
+    }  # fmt: skip
+    result = ComparisonResult.from_json(stored)
+    assert json.loads(json.dumps(result.to_json())) == stored
+    assert result.differences["focal"].significant
+    assert not result.stopped
+
+
+@pytest.mark.parametrize("kind", [RunSettings, ComparisonSettings])
+def test_settings(kind: type[RunSettings] | type[ComparisonSettings]) -> None:
+    own = {"method": "auto", "test": "t.csv"}
+    if kind is ComparisonSettings:
+        own = {"methods": ["cross_entropy", "auto"], "splits": 3}
+    asked = {"command": kind.command, **ASKED, **own}
+    stored = {"asked": asked, "versions": {"python": "3.11"}}
+    config = RunConfig.from_json(stored)
+    assert isinstance(config.settings, kind)
+    assert json.loads(json.dumps(config.to_json())) == stored
+    assert config.settings.source == "fraud.csv"
+    del asked["drop"], asked["sha256"]  # settings that early versions did not have
+    older = RunConfig.from_json(stored)
+    assert (older.settings.drop, older.sha256) == (None, None)
+    assert "sha256" not in older.asked()
+    assert kind().source == "digits from scikit-learn"
