@@ -223,7 +223,7 @@ def test_a_stable_threshold_is_the_median_of_draws_while_items_are_few() -> None
 
     f1 = mg.metric("f1")
     assert isinstance(f1, ConfusionMetric)
-    for size, draws in ((40, 64), (5_000, 50), (31_250, 8)):
+    for size, draws in ((400, 64), (5_000, 50), (31_250, 8)):
         scores = torch.randn(size, generator=generator)
         target = (scores + torch.randn(size, generator=generator) > 0.5).long()
         found = stable_threshold(scores, target, f1)
