@@ -1,4 +1,4 @@
-"""The profile of all property tests, deterministic so that failures repeat, and a CSV file."""
+"""One deterministic profile for all property tests, so that CI fails where home does; a file."""
 
 from pathlib import Path
 

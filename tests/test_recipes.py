@@ -1,4 +1,4 @@
-"""Losses that ship: how they are taught, their cards, the command, and the ordinary losses."""
+"""Losses that ship: how they are taught, their cards, the command; and the ordinary loss."""
 
 import json
 from pathlib import Path
@@ -26,7 +26,7 @@ def sets_for(name: str, seed: int = 1) -> tuple[torch.Tensor, torch.Tensor]:
     return broad(400, 128, classes=10 if name == "accuracy" else None)(seeded(seed))
 
 
-# --------------------------------------------------------------------------------------------------
+# ------------------------------------------------------------------------------------------
 # losses that ship
 
 
@@ -53,7 +53,7 @@ def test_a_loss_that_ships_is_frozen_and_its_card_tells_its_story(name: str) -> 
 
 @shipped
 def test_better_scores_have_a_lower_loss(name: str) -> None:
-    """From hopeless to perfect scores the loss falls; at both ends it reads as 1 - metric."""
+    """From hopeless to perfect scores the loss falls; at the ends it reads as 1 - metric."""
     loss, target = mg.ReLoss.pretrained(name), torch.arange(128) % 4 == 0
     truth = target.float() * 2 - 1
     if name == "accuracy":
@@ -78,7 +78,7 @@ def test_the_loss_for_accuracy_pushes_every_item_the_right_way() -> None:
 @pytest.mark.parametrize("name", [name for name in SHIPPED if name != "accuracy"])
 @pytest.mark.parametrize("source", [broad, mixed])
 def test_losses_of_sets_push_most_of_their_gradient_the_right_way(name: str, source: Any) -> None:
-    """A correlation over sets says nothing about single items, so a bounded part may be wrong."""
+    """A correlation over sets does not promise it for each item: what is wrong is bounded."""
     scores, target = source(400, 128)(seeded(1))
     leaf = scores.clone().requires_grad_()
     mg.ReLoss.pretrained(name)(leaf, target).backward()
@@ -96,7 +96,7 @@ def test_a_loss_that_does_not_ship() -> None:
         mg.ReLoss.pretrained("kappa")
 
 
-# --------------------------------------------------------------------------------------------------
+# ------------------------------------------------------------------------------------------
 # teaching
 
 
@@ -136,7 +136,7 @@ def test_scores_of_a_users_own(tmp_path: Path) -> None:
         read_scores(tmp_path / "text.npz")
 
 
-# --------------------------------------------------------------------------------------------------
+# ------------------------------------------------------------------------------------------
 # the command
 
 
@@ -171,7 +171,7 @@ def test_the_command_learns_a_loss_and_never_overwrites(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("f2",), "there is no metric named 'f2'"),
+        (("nothing",), "there is no metric named 'nothing'"),
         (("bleu",), "metrics of binary scores and for accuracy; got 'bleu'"),
         (("f1", "--scores", "nowhere.npz"), "nowhere.npz"),
     ],

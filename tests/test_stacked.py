@@ -12,7 +12,7 @@ from tests.trainings import QUICK, X, Y, accuracy, explode, failing, fresh, netw
 
 
 def test_stacked_runs_are_runs_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With batch normalisation, different rates, and metrics of all kinds, unbounded ones too."""
+    """With batch normalisation, own rates, and all kinds of metrics, unbounded ones among them."""
     metrics = [
         "f1",
         accuracy,

@@ -67,7 +67,7 @@ def test_what_cannot_begin_is_refused(make: Callable[[], Any], message: str) -> 
 
 
 def plainly(run: mg.JointTraining, drawn: list[Tensor]) -> None:
-    """Algorithm 1 as the paper writes it, one batch after another, on a run's model and loss."""
+    """Algorithm 1 as the paper writes it, batch by batch, on a copy of a run's model and loss."""
     model, loss, plan = run.model, run.loss, run.algorithm.settings
     adams = [
         torch.optim.Adam(model.parameters(), plan.model_rate),
@@ -91,10 +91,7 @@ def plainly(run: mg.JointTraining, drawn: list[Tensor]) -> None:
 def test_the_fast_algorithm_is_the_plain_one(
     task: str, dtype: torch.dtype, clip: float | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With dropout; and with batch normalisation in float64.
-
-    The bias before a batch normalisation has a gradient that consists of rounding errors only.
-    """
+    """Dropout included; batch normalisation in float64, where rounding does not drive a bias."""
     metric, y = TASKS[task]
     options: dict[str, Any] = {"outputs": y[0].numel() if task != "classes" else 3, "dropout": 0.2}
     models = [network(norm=dtype == torch.float64, **options).to(dtype) for _ in range(2)]
@@ -169,7 +166,7 @@ def test_other_checkpoints_are_refused(tmp_path: Path) -> None:
     joint(deeper).save(tmp_path / "deeper")
     for run, name, message in [
         (joint(), "text", "is not a whole safetensors file"),
-        (joint(), "tensors", "holds tensors but no checkpoint of a training"),
+        (joint(), "tensors", "holds tensors but no training checkpoint"),
         (joint(batch=50), path, "is of a training with batch=40; this one has batch=50"),
         (joint(decay=9), path, "with decay=None; this one has decay=9"),
         (joint(loss=fresh("mcc")), path, "is of a training with loss="),
