@@ -1,4 +1,4 @@
-"""Says whether pip brought CUDA packages into this environment; an error under CI, advice elsewhere.
+"""Says whether pip brought CUDA packages along: an error under CI, advice elsewhere.
 
 An open version range lets pip replace a CPU build of torch by the newest one with several GB of
 CUDA packages. CI is strict about it. A machine with a GPU may want them, so there it is only said.
@@ -21,7 +21,8 @@ if not cuda:
 
 print(f"CUDA packages came with torch {version('torch')}: {', '.join(cuda)}", file=sys.stderr)
 print(
-    "For a small CPU-only environment: make clean, put a CPU wheel of torch where pip finds it, make setup.",
+    "For a small CPU-only environment: make clean, put a CPU wheel of torch where pip finds it, "
+    "make setup.",
     file=sys.stderr,
 )
 sys.exit("CI" in os.environ)

@@ -1,10 +1,6 @@
 """The command line: train and predict; what it refuses, and what it never looks at."""
 
-import gzip
 import json
-import re
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,15 +10,11 @@ import pytest
 from sklearn.datasets import dump_svmlight_file
 
 import metricgrad as mg
-from metricgrad.cli.options import seconds, widths
 from metricgrad.studies import ComparisonSettings, RunSettings
 from metricgrad.studies.settings import named_metric
-from metricgrad.studies.tables import bundled_table, read_table
 from tests.commands import QUICK, run, table, train
 
-COMMANDS = ("train", "compare", "predict", "learn", "report", "metrics")
-
-# ------------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 # train
 
 
@@ -77,7 +69,7 @@ def test_the_model_predicts_what_was_measured(data: Path, tmp_path: Path) -> Non
 
 
 def test_test_data_never_influences_the_model(data: Path, tmp_path: Path) -> None:
-    """Labels of test data are turned round: values on test data change, the model does not by a bit."""
+    """Labels of test data are turned round: its values change, the model does not by a bit."""
     clean, poisoned = table(seed=5), table(seed=5)
     poisoned["label"] = np.where(poisoned["label"] == "yes", "no", "yes")
     for name, each in (("clean", clean), ("poisoned", poisoned)):
@@ -101,27 +93,8 @@ def test_json_is_for_machines(data: Path, tmp_path: Path) -> None:
     assert json.loads(found.stdout)["finalists"]["challenger"]["method"].startswith("focal")
 
 
-# ----------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 # files
-
-
-def test_tables_of_every_kind_are_the_same(tmp_path: Path) -> None:
-    expected = table()
-    expected.to_csv(tmp_path / "a.csv", index=False)
-    expected.to_csv(tmp_path / "b.csv.gz", index=False)
-    expected.to_csv(tmp_path / "c.tsv", index=False, sep="\t")
-    expected.to_csv(tmp_path / "d.csv", index=False, sep=";")
-    expected.to_parquet(tmp_path / "e.parquet", index=False)
-    (tmp_path / "g.parquet.gz").write_bytes(gzip.compress((tmp_path / "e.parquet").read_bytes()))
-    for path in sorted(tmp_path.iterdir()):
-        pd.testing.assert_frame_equal(read_table(path), expected, check_dtype=False)
-    x = expected[["one", "two", "three"]].to_numpy()
-    dump_svmlight_file(
-        x, (expected["label"] == "yes").astype(int), str(tmp_path / "f.svm"), zero_based=False
-    )
-    found = read_table(tmp_path / "f.svm")
-    np.testing.assert_allclose(found[["x1", "x2", "x3"]], x, rtol=1e-10)
-    assert (found["target"] == (expected["label"] == "yes")).all()
 
 
 def spoiled(tmp_path: Path, kind: str) -> tuple[Path, tuple[str, ...]]:
@@ -242,16 +215,6 @@ def test_rows_without_a_target_are_left_out_and_told(tmp_path: Path) -> None:
     )
 
 
-def test_widths_and_times() -> None:
-    assert widths("100, 30") == (100, 30)
-    assert widths("none") == ()
-    assert [seconds(text) for text in ("90s", "2m", "1h", "7", None)] == [90, 120, 3600, 7, None]
-
-
-def test_bundled_data_is_imbalanced() -> None:
-    assert 0.05 < bundled_table()["target"].mean() < 0.15
-
-
 def test_columns_can_be_left_out(tmp_path: Path) -> None:
     frame = table()
     frame["id"] = [f"customer {number}" for number in range(len(frame))]
@@ -274,7 +237,7 @@ def test_columns_can_be_left_out(tmp_path: Path) -> None:
 
 
 def test_true_and_false_with_gaps_are_the_same_categories(tmp_path: Path) -> None:
-    """Read without gaps they are of type bool, with gaps objects, which must not become 1.0 and 0.0."""
+    """Without gaps they are of type bool, with gaps objects, which must not become 1.0 and 0.0."""
     frame = table()
     frame["flag"] = frame["label"] == "yes"  # all that matters
     frame.to_csv(tmp_path / "data.csv", index=False)
@@ -324,7 +287,7 @@ def test_a_model_that_was_trained_on_an_array_predicts_a_table(tmp_path: Path) -
 def test_a_metric_with_options(data: Path, tmp_path: Path) -> None:
     assert named_metric("fbeta:beta=2") == mg.metric("fbeta", beta=2)
     assert named_metric("f1:average=micro") == mg.metric("f1", average="micro")
-    settings = {"data": "some/data.csv.gz", "metric": "fbeta:beta=2"}
+    settings: dict[str, Any] = {"data": "some/data.csv.gz", "metric": "fbeta:beta=2"}
     assert RunSettings(**settings).folder_name == "data-fbeta-beta-2"
     assert ComparisonSettings(**settings).folder_name == "data-fbeta-beta-2-compared"
     assert RunSettings(metric="f1").folder_name == "digits-f1"
@@ -444,50 +407,7 @@ def test_dates_in_text_are_times_and_endings_may_be_capital(tmp_path: Path) -> N
     frame = table().assign(day=pd.date_range("2024-01-31", periods=300).strftime("%Y-%m-%d"))
     frame.loc[3, "day"] = None
     frame.to_csv(tmp_path / "DATA.CSV", index=False)
-    found = train(
-        tmp_path / "DATA.CSV", "--method", "cross_entropy", "--out", tmp_path / "run"
-    )
+    found = train(tmp_path / "DATA.CSV", "--method", "cross_entropy", "--out", tmp_path / "run")
     assert found.exit_code == 0, found.output
     model = mg.MetricClassifier.load(tmp_path / "run" / "model.safetensors")
     assert [type(each).__name__ for each in model._preparation.columns][-1] == "Number"
-
-
-# ----------------------------------------------------------------------------------------------------
-# help
-
-HEAVY = """
-import sys
-from metricgrad.__main__ import main
-sys.argv = ["metricgrad", *sys.argv[1:]]
-try:
-    main()
-except SystemExit as end:
-    assert not end.code, end.code
-found = [name for name in ("torch", "sklearn", "pandas", "numpy") if name in sys.modules]
-print("imported:", *found)
-"""
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [("--help",), ("--version",), *((name, "--help") for name in COMMANDS)],
-    ids=" ".join,
-)
-def test_help_does_not_wait_for_torch(arguments: tuple[str, ...]) -> None:
-    command = [sys.executable, "-c", HEAVY, *arguments]
-    found = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert found.returncode == 0, found.stderr
-    assert found.stdout.splitlines()[-1] == "imported:"
-
-
-def test_every_command_and_option_is_explained() -> None:
-    page = run("--help").output
-    for name in COMMANDS:
-        assert f"  {name}  " in page
-        shown = run(name, "--help").output
-        assert f"Examples:\n    metricgrad {name}" in shown
-        options = re.findall(r"^  (--\S+)(.*)$", shown, re.MULTILINE)
-        assert len(options) > 1
-        assert all(len(text.split()) > 3 for _, text in options), options
-    assert "..." not in page.partition("Commands:")[2]  # nothing is cut off
-    assert run("--version").output == f"metricgrad {mg.__version__}\n"

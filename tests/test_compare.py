@@ -88,7 +88,7 @@ def test_a_value_is_the_metric_of_the_test_rows_with_its_sign() -> None:
     train, test = comparison.stratified_split(x, y, 0.25, 0)
     settings = ComparisonSettings(metric="mcc", hidden=(), epochs=2, positive="yes")
     value = comparison._test_value(settings, train, test, "cross_entropy", 7)
-    turned = TableRows(x, y.map({"yes": "no", "no": "yes"}), test.rows)
+    turned = TableRows(x, pd.Series(np.where(y == "yes", "no", "yes")), test.rows)
     assert comparison._test_value(settings, train, turned, "cross_entropy", 7) == -value
     model = settings.classifier(y, "cross_entropy", 7, progress=False)
     model.fit(x, y, rows=train.rows)

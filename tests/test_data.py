@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 import metricgrad as mg
 from metricgrad.training import data as data_module
@@ -175,6 +175,48 @@ def test_batches_of_a_dataset_are_even(number: int, batch: int, sizes: list[int]
     assert torch.equal(torch.cat([each.y[0] for each in order.epoch(5, 5, 1)]), made(number)[1])
     shuffled = torch.cat([each.x[0] for each in found.epoch(5, 5, 1)])
     assert not torch.equal(shuffled, made(number)[0])
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (3, r"train must be \(x, y\) of arrays or tensors, a Dataset or a DataLoader; got int"),
+        ((1, 2, 3), "got tuple"),
+        ("ab", "got str"),
+        ((torch.zeros(5, 2), torch.zeros(4)), r"got x \[5, 2\] and y \[4\]"),
+        ((torch.zeros(0, 2), torch.zeros(0)), "and at least one"),
+        ((torch.tensor([[1.0], [torch.nan]]), torch.zeros(2)), "has 1 values that are missing"),
+        (Squares((torch.zeros(0, 2), torch.zeros(0))), "train is a Dataset without items"),
+    ],
+)
+def test_data_that_cannot_be_trained_on_is_refused(data: Any, message: str) -> None:
+    with pytest.raises((TypeError, ValueError), match=message):
+        to_data("train", data, 8)
+
+
+def test_data_of_every_kind_is_taken() -> None:
+    x, y = made(20)
+    items = Items(x, y)
+    loader = Loader(DataLoader(Squares((x, y)), 4))
+    assert to_data("train", items, 8) is items
+    assert to_data("train", loader, 8) is loader
+    assert to_data("train", loader.batches, 8) == loader
+    for data in ((x, y), [x, y], (x.numpy(), y.numpy()), TensorDataset(x, y)):
+        found = to_data("train", data, 8)
+        assert isinstance(found, Items)
+        assert torch.equal(found.x, x)
+        assert torch.equal(found.y, y)
+    assert isinstance(to_data("train", TensorDataset(x, y, y), 8), Loader)
+    whole = to_data("train", (torch.ones(3, 2, dtype=torch.int64), torch.zeros(3)), 8)
+    assert isinstance(whole, Items)  # whole numbers cannot be missing
+
+    class Stream(IterableDataset[Any]):
+        def __iter__(self) -> Any:
+            return iter([(x[0], y[0])] * 20)
+
+    stream = to_data("train", Stream(), 8)
+    assert isinstance(stream, Loader)
+    assert stream.batches.batch_size == 8
 
 
 def test_fingerprints_tell_data_apart() -> None:

@@ -1,6 +1,7 @@
 """mg.fit, step by step: what each argument becomes, and the final training."""
 
 import importlib
+import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -177,6 +178,29 @@ def test_progress_counts_the_epochs_of_all_groups(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(story, "to_progress", shown)
     begun(monkeypatch, method="cross_entropy", epochs=20)
     assert totals == [("training for f1", 25, False)]  # four rates for 5 epochs, two for 20
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"epochs": 0}, "epochs must be"),
+        ({"batch": 1.5}, "batch must be"),
+        ({"folds": 0}, "folds must be"),
+        ({"patience": 0}, "patience must be 1 or more; got 0"),
+        ({"memory": -1}, "memory must be 0 or more"),
+        ({"rate": 0.0}, "rate must be above 0; got 0.0"),
+        ({"clip": 0.0}, "clip must be above 0; got 0.0"),
+        ({"budget": 0.0}, "budget must be above 0 seconds; got 0.0"),
+        ({"share": 0.0}, "share must be between 0 and 1; got 0.0"),
+        ({"share": 1.0}, "share must be between 0 and 1; got 1.0"),
+        ({"decay": -0.1}, "decay must be 0 or more; got -0.1"),
+        ({"rate": math.nan}, "rate must be above 0; got nan"),
+        ({"options": {"slope": 1.0}}, "auto chooses them itself"),
+    ],
+)
+def test_arguments_that_make_no_sense_are_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises((TypeError, ValueError), match=message):
+        quick(linear(), made(), **options)
 
 
 def test_an_example_is_of_64_items_and_leaves_the_model_alone() -> None:

@@ -1,4 +1,4 @@
-"""Run folders: what a second start does, after an end, a kill, a full disk, or in a folder that is not its own."""
+"""Run folders: what a second start does after an end, a kill, a full disk, or elsewhere."""
 
 import os
 import signal
@@ -130,9 +130,11 @@ def test_a_refused_command_does_not_block_its_folder(data: Path, tmp_path: Path)
 
 FULL_DISK = """
 import resource, sys
-resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[1]),) * 2)  # a longer file fails as on a full disk
+# A longer file fails as it would on a full disk.
+resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[1]),) * 2)
 from metricgrad.cli import app
-app(["train", "--epochs", "2", "--method", "cross_entropy", "--hidden", "none", "--out", sys.argv[2]])
+quick = ["--epochs", "2", "--method", "cross_entropy", "--hidden", "none"]
+app(["train", *quick, "--out", sys.argv[2]])
 """
 
 

@@ -176,6 +176,21 @@ def test_a_loader_of_validation_data_is_read_once() -> None:
     assert found.validation.items.live.all()
 
 
+def test_labels_from_a_loader_are_validation_items_too() -> None:
+    labels = torch.arange(60).reshape(30, 2) % 2
+    loader = Loader(DataLoader(Squares((torch.zeros(30, 1), labels)), 7))
+    items = split_data(loader, loader, plan(), 0).validation.items
+    assert items.target.shape == (1, 30, 2)
+    assert items.live.shape == (1, 30)
+
+
+def test_a_dataset_of_one_class_is_refused() -> None:
+    with pytest.raises(ValueError, match="all 30 targets are 0: there is nothing to tell apart"):
+        split_dataset(Squares((torch.zeros(30, 1), torch.zeros(30, dtype=torch.long))), 0.2, 0)
+    targets = torch.rand(30)  # not classes, so no class is missing
+    assert len(split_dataset(Squares((torch.zeros(30, 1), targets)), 0.2, 0)[1]) == 6
+
+
 def test_settings_arrive_in_batches_and_validation() -> None:
     split: Split = split_data(
         Items(*made()), None, plan(2, metric="auc", tune=False, batch=33, balanced=True), 7

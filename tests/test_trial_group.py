@@ -6,15 +6,16 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch.utils.data import DataLoader
 
 import metricgrad as mg
 from metricgrad.training.candidates import Candidate
-from metricgrad.training.data import Items
+from metricgrad.training.data import Items, Loader
 from metricgrad.training.joint_trials import JointTrialGroup
 from metricgrad.training.split import SplitPlan, split_data
 from metricgrad.training.trial_group import TrialGroup, _mean, part_of
 from metricgrad.training.trials import PlannedTrial, TrialSettings
-from tests.fitting import linear, made
+from tests.fitting import Squares, linear, made
 
 
 def group_of(
@@ -103,6 +104,40 @@ def test_a_warm_start_is_on_the_ordinary_loss() -> None:
     torch.testing.assert_close(group._values(scores, batch), usual)
     group._epoch = 2
     assert not torch.allclose(group._values(scores, batch), usual)
+
+
+def test_models_are_trained_in_train_mode_and_scored_in_eval_mode(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    group = group_of((Candidate("focal"), 0.1))
+    modes: list[bool] = []
+    forward = group._module.forward
+
+    def watching(x: Tensor) -> Tensor:
+        modes.append(group._module.training)
+        return forward(x)
+
+    monkeypatch.setattr(group._module, "forward", watching)
+    group.run(only=1)
+    assert modes == [False] + [True] * 25 + [False]
+
+
+def test_a_loader_that_shuffles_by_the_seed_alone_may_validate() -> None:
+    """It gives the same order each time; one with its own generator does not."""
+    plan = SplitPlan(mg.metric("f1"), True, 50, False, None, 0.2)
+    trials = [PlannedTrial(Candidate("focal"), 0.1)]
+
+    def group_with(generator: torch.Generator | None) -> TrialGroup:
+        valid = DataLoader(Squares(made(60)), 16, shuffle=True, generator=generator)
+        split = split_data(Items(*made(100)), Loader(valid), plan, 0)
+        return TrialGroup(linear(), trials, split, 1, TrialSettings())
+
+    group = group_with(None)
+    (trial,) = group.run()
+    assert trial.scores.shape == (1, 60)
+    assert trial.value == group._validation.measure(trial.scores).value
+    with pytest.raises(ValueError, match="another order, each time; do not shuffle it"):
+        group_with(torch.Generator()).run()
 
 
 def test_every_model_has_its_own_rate_and_fold() -> None:

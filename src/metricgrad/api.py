@@ -1,4 +1,4 @@
-"""The public names of metricgrad, in reading order; `import metricgrad as mg` offers each as `mg.name`."""
+"""The public names, in reading order; `import metricgrad as mg` offers each as `mg.name`."""
 
 from metricgrad import ops as ops
 from metricgrad.metrics import Metric as Metric

@@ -39,12 +39,12 @@ class Target:
         `positive` is the positive one of two classes; None takes the second.
         """
         check_classification_targets(y)
-        if type_of_target(y, input_name="y") == "multilabel-indicator":
+        if type_of_target(y) == "multilabel-indicator":
             return cls("labels", np.arange(np.asarray(y).shape[1]))
         classes = np.unique(column_or_1d(y, warn=True))
         if len(classes) < 2:
             raise ValueError(
-                f"the target has one class only, {classes[0]!r}; pass a target with two or more"
+                f"the target has one class only, {classes.tolist()[0]!r}; pass one with two or more"
             )
         if len(classes) == 2:
             if positive is not None and positive not in classes:

@@ -32,7 +32,7 @@ def _about(result: RunResult) -> str:
     rows = result.rows
     told = f"{rows.train:,} training rows, {rows.test:,} test rows"
     if rows.without_target:
-        told += f", {rows.without_target:,} rows left out because they have no target"
+        told += f", rows without a target left out: {rows.without_target:,}"
     told += f"; {result.seconds} s; trained on {result.winner.label}"
     if result.positive_share is not None:
         share = 100 * result.positive_share

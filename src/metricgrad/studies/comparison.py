@@ -128,7 +128,7 @@ def paired_differences(
         >>> values = {"cross_entropy": [0.6, 0.7, 0.5], "focal": [0.61, 0.72, 0.53]}
         >>> found = paired_differences(values, True, 0.25)["focal"]
         >>> round(found.mean, 3), round(found.p, 3)
-        (0.02, 0.13)
+        (0.02, 0.134)
     """
     found: dict[str, Difference] = {}
     for name, theirs in values.items():

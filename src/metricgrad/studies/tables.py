@@ -101,7 +101,7 @@ def split_target(table: Any, target: str, *, several: bool = True) -> tuple[Any,
     table = table[known] if missing else table
     y = table[target]
     if several and y.nunique() < 2:
-        only = repr(y.iloc[0]) if len(y) else "nothing"
+        only = repr(y.tolist()[0]) if len(y) else "nothing"
         raise ValueError(
             f"column {target!r} is {only} in all {len(y)} rows; pass a target with several values"
         )

@@ -201,7 +201,7 @@ class Algorithm1:
 
     @contextmanager
     def _at_work(self) -> Iterator[None]:
-        """Joins the parameters and keeps the user's randomness; on an error, restores the last good state."""
+        """Joins the parameters for the steps to come; an error restores the last good state."""
         sides = (self.models.steps, self.losses.steps)
         with torch.random.fork_rng(devices=[]), modes_kept(self.models.network):
             torch.set_rng_state(self.dropout)

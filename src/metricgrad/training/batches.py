@@ -1,9 +1,9 @@
-"""Batches of training data, drawn at random with replacement, as Algorithm 1 draws them (lines 5 and 10).
+"""Batches of training data, drawn with replacement, as Algorithm 1 does (lines 5 and 10).
 
-Stratified batches hold every class in its share of the data, and at least once. With one positive in
-a hundred, each batch of 100 then has one; plain drawing leaves a third of the batches without any,
-so that most metrics have no value there. scikit-learn's splitters cut data into parts and do not
-draw with replacement, so the shares are computed here.
+Stratified batches hold every class in its share of the data, and at least once. With one positive
+in a hundred, each batch of 100 then has one; plain drawing leaves a third of the batches without
+any, so that most metrics have no value there. scikit-learn's splitters cut data into parts and do
+not draw with replacement, so the shares are computed here.
 """
 
 import torch
@@ -62,16 +62,17 @@ def is_whole(target: Tensor) -> bool:
 
 
 def _shares(target: Tensor, size: int, balanced: bool) -> list[tuple[Tensor, int]]:
-    """The items of each class, and how many of them a batch has: by largest remainder, at least one."""
+    """The items of each class and its share of a batch: by largest remainder, at least one."""
     if not is_whole(target):
         raise ValueError(
-            f"stratified batches need one class index per item; got {target.dtype} of shape {shape(target)}. "
-            "Pass stratified=False"
+            f"stratified batches need one class index per item; got {target.dtype} of shape "
+            f"{shape(target)}. Pass stratified=False"
         )
     classes, counts = target.unique(return_counts=True)
     if len(classes) > size:
         raise ValueError(
-            f"a batch of {size} cannot hold each of {len(classes)} classes; pass a larger batch, or stratified=False"
+            f"a batch of {size} cannot hold each of {len(classes)} classes; pass a larger batch, "
+            "or stratified=False"
         )
     exact = counts.double() * size / len(target)
     if balanced:

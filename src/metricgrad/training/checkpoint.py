@@ -19,13 +19,9 @@ def write_checkpoint(path: str | Path, state: dict[str, Tensor], settings: dict[
 def read_checkpoint(
     path: str | Path, like: dict[str, Tensor], settings: dict[str, Any], varying: str = "-"
 ) -> dict[str, Tensor]:
-    """The state that `write_checkpoint` wrote; ValueError if another training run wrote it.
+    """What a run with a state `like` this one, and the same settings, wrote; ValueError otherwise.
 
-    Args:
-        path: The checkpoint.
-        like: A state of the run that is to be resumed. Names and shapes must be the same.
-        settings: The settings of that run, all of which must be the same in the file.
-        varying: Tensors whose names begin with this may have any shape, as a memory that fills has.
+    Tensors whose names begin with `varying` may have any shape, as a memory that fills has.
     """
     state, stored = read_tensors(path, _HEADER, "training checkpoint")
     here = json.loads(json.dumps(settings))

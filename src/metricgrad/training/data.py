@@ -197,15 +197,7 @@ class Fold(NamedTuple):
 
 
 class FoldBatches:
-    """Draws the batches of several folds at once.
-
-    Args:
-        items: The items that the folds index.
-        folds: One fold for each model.
-        batch: The number of items of a batch, where the smallest fold has as many.
-        balanced: Whether every class gets an equal share of a batch, instead of its own share.
-        seed: The seed of the batches.
-    """
+    """Draws the batches of several folds at once; balanced ones hold all classes equally often."""
 
     def __init__(
         self, items: Items, folds: list[Fold], batch: int, balanced: bool, seed: int

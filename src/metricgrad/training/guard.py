@@ -2,7 +2,7 @@
 
     the metric is NaN on some sets      a warning, once; those sets are left out
     the metric is NaN on all of a round the training stops
-    the metric never changes            a warning, once, after 100 rounds: a surrogate of a constant has no gradient
+    the metric never changes            a warning, once, after 100 rounds: it gives no gradient
     a value is not finite               the surrogate or the model has diverged: the training stops
     the misfit stays above 100 ranges   the same, before it overflows
 
@@ -49,14 +49,15 @@ class Guard:
                 raise TrainingError("a parameter of the model or of the surrogate is not finite")
 
     def check_misfit(self, misfit: Tensor) -> None:
-        """Raises if the surrogate's distance from the metric is not finite, or stays far too large."""
+        """Raises if the distance from the metric is not finite, or stays far too large."""
         highest = misfit.mean(0).max().item()
         if not math.isfinite(highest):
             raise TrainingError("the surrogate's misfit is not finite")
         self._far = self._far + 1 if highest > _FAR else 0
         if self._far == _PATIENCE:
             raise TrainingError(
-                f"the surrogate's misfit has been above {_FAR:g} for {_PATIENCE} rounds and is now {highest:.3g}"
+                f"the surrogate's misfit has been above {_FAR:g} for {_PATIENCE} rounds and is now "
+                f"{highest:.3g}"
             )
 
     def check_truth(self, truth: Tensor) -> None:
@@ -71,8 +72,8 @@ class Guard:
         if not self._warned:
             self._warned = True
             warnings.warn(
-                f"{self._name} gave NaN on {int((~known).sum())} of {truth.numel()} batches of {self._items} items, "
-                "which are left out; larger or stratified batches may help",
+                f"{self._name} gave NaN on {int((~known).sum())} of {truth.numel()} batches of "
+                f"{self._items} items, which are left out; larger or stratified batches may help",
                 stacklevel=6,
             )
 
@@ -86,9 +87,9 @@ class Guard:
         if self._rounds == _WATCHED and (self._low >= self._high).any():
             value = self._low[self._low >= self._high].flatten()[0]
             warnings.warn(
-                f"{self._name}, as a loss, was {value:.6g} on all of the first {self._sets} batches of {self._items} "
-                "items, so the surrogate has nothing to learn from them; larger or stratified batches may help, or a "
-                "model that already knows something",
+                f"{self._name}, as a loss, was {value:.6g} on all of the first {self._sets} "
+                f"batches of {self._items} items, so the surrogate has nothing to learn from them; "
+                "larger or stratified batches may help, or a model that already knows something",
                 stacklevel=7,
             )
 

@@ -124,7 +124,7 @@ class JointTraining:
     def as_published(
         cls, model: nn.Module, loss: BilevelLoss, x: Tensor, y: Tensor, **options: Any
     ) -> "JointTraining":
-        """The paper's settings (Sec. 4.1): rates and gradient norms of 1e-5, its generator for SL-R.
+        """The paper's settings (Sec. 4.1): rates and norms of 1e-5, its generator for SL-R.
 
         The paper made 300,000 iterations of it.
 
@@ -162,7 +162,7 @@ class JointTraining:
         return Round(self.iteration, *(each.item() for each in means))
 
     def teach(self) -> None:
-        """Teaches a loss that has not learned yet, where that is asked for; `advance` does it too."""
+        """Teaches a loss that has not learned yet, if that is asked for, as `advance` does."""
         self.algorithm.teach()
 
     def state(self) -> State:
@@ -216,7 +216,7 @@ class StackedTraining:
     Example:
         >>> import metricgrad as mg
         >>> x = torch.randn(500, 4, generator=torch.Generator().manual_seed(0))
-        >>> models = [torch.nn.Sequential(torch.nn.Linear(4, 1), torch.nn.Flatten(0)) for _ in range(3)]
+        >>> models = [torch.nn.Linear(4, 1) for _ in range(3)]
         >>> losses = [mg.BilevelLoss(name) for name in ("f1", "auc", "mcc")]
         >>> run = mg.StackedTraining(models, losses, x, x[:, 0] > 1, start="scratch")
         >>> run.advance(20).misfit.shape
@@ -294,7 +294,8 @@ def _check(loss: BilevelLoss, x: Tensor, y: Tensor, start: LossStart, refine: bo
         )
     if start == "scratch" and loss.universal:
         raise ValueError(
-            "this loss has learned from made-up sets already; pass a fresh one to start from scratch"
+            "this loss has learned from made-up sets already; pass a fresh one to start from "
+            "scratch"
         )
 
 

@@ -1,4 +1,4 @@
-"""How the losses that ship were learned: from made-up sets, and from models of scikit-learn's digits.
+"""How the losses that ship were learned: from made-up sets, and from models of digits.
 
 A loss for everyone has to know sets of every size and balance, from models at every stage. Half of
 the sets of a step are made up, in several sizes and numbers of classes. The other half are outputs
@@ -123,7 +123,7 @@ def teach(
 
 
 def read_scores(path: str | Path) -> ScoreSets:
-    """Score sets from a .npz file with the arrays `scores` `[S, N, ...]` and `target` `[S, N, ...]`."""
+    """Score sets from a .npz file with arrays `scores` and `target`, `[S, N, ...]` each."""
     if not zipfile.is_zipfile(path):
         raise ValueError(f"{path} is {'not a .npz file' if Path(path).exists() else 'not there'}")
     with np.load(path) as file:
@@ -216,5 +216,6 @@ def _card(
         "settings": {**loss.config(), "steps": steps, "sets": _SETS, "seed": seed},
         "parameters": sum(each.numel() for each in loss.parameters()),
         "seconds": round(seconds),
-        "command": f"metricgrad learn {name} --steps {steps} --seed {seed} --out {name}.safetensors",
+        "command": f"metricgrad learn {name} --steps {steps} --seed {seed} "
+        f"--out {name}.safetensors",
     }

@@ -212,13 +212,9 @@ class Decision:
 def decide(
     search: Search, ordinary: list[Trial], challengers: list[Trial], others: Split | None
 ) -> Decision:
-    """The ordinary loss, unless a challenger's gain exceeds chance, on other splits too.
+    """The ordinary loss, unless the best challenger's gain exceeds chance, on other splits too.
 
-    Args:
-        search: Where the trials were run.
-        ordinary: Trials of the ordinary loss, the best first.
-        challengers: Trials of all other losses, the best first.
-        others: Other splits of the data; None if there are none.
+    The trials of both sides come with the best first; `others` is None if no other split exists.
     """
     if not ordinary and not challengers:
         if search.stopped:

@@ -24,8 +24,8 @@ class Descent(ABC):
 
     Attributes:
         gradient: The gradient, in the vector's shape.
-        decay: Weight decay as AdamW has it: the share of the vector that a step takes away, in units
-            of the learning rate.
+        decay: Weight decay as AdamW has it: the share of the vector that a step takes away, in
+            units of the learning rate.
     """
 
     decay = 0.0
@@ -70,7 +70,7 @@ class Descent(ABC):
     def _adam(
         self, share: float, beta1: float = 0.9, beta2: float = 0.999, eps: float = 1e-8
     ) -> None:
-        """A step of `torch.optim.Adam` without its overhead, which is a good part of a step here."""
+        """A step of `torch.optim.Adam`, without an overhead that is a good part of a step here."""
         self._step += 1
         self._mean.lerp_(self.gradient, 1 - beta1)
         self._square.mul_(beta2).addcmul_(self.gradient, self.gradient, value=1 - beta2)
@@ -141,8 +141,8 @@ class Stack(Descent):
         modules: The R modules.
         rate: The learning rate, or `[R, 1]` for one each.
         clip: The largest norm of each gradient; None does not clip.
-        together: Whether all modules run in one batched pass (`torch.vmap`); some cannot, and run one
-            after the other.
+        together: Whether all modules run in one batched pass (`torch.vmap`); some cannot, and run
+            one after the other.
 
     Attributes:
         buffers: The modules' buffers by name, `[R, ...]`.

@@ -30,14 +30,7 @@ from metricgrad.training.trials import BestEpochs, PlannedTrial, Trial, TrialSet
 
 
 class TrialGroup:
-    """Trains trials whose candidates are `kin`.
-
-    Args:
-        model: Where every trial starts; it is not changed.
-        planned: The trials.
-        split: Training and validation data.
-        epochs: The epochs of every trial.
-        settings: The settings that all trials share.
+    """Trains trials whose candidates are `kin`, each from the weights that the model has.
 
     Attributes:
         stopped: Whether the user pressed Ctrl-C.
@@ -85,15 +78,10 @@ class TrialGroup:
     def run(
         self, path: Path | None = None, tell: Tell = lambda *_: None, only: int | None = None
     ) -> list[Trial]:
-        """Trains to the end, or from where a checkpoint says that training stopped.
+        """Trains to the end, or to the epoch `only`, which then is the only one to be validated.
 
-        Args:
-            path: The checkpoint; None writes none.
-            tell: Called after every epoch.
-            only: The only epoch to validate and the last to train; None validates every epoch.
-
-        Returns:
-            The trials. If Ctrl-C is pressed, they are as good as they were by then.
+        If there is a checkpoint at `path`, training continues from it. If Ctrl-C is pressed, the
+        trials are as good as they were by then.
         """
         with torch.random.fork_rng(devices=[]), modes_kept(self._module):
             self._begin()
@@ -115,11 +103,7 @@ class TrialGroup:
         return [self._trial(number) for number in range(len(self.planned))]
 
     def train_only(self, epochs: int) -> tuple[dict[str, Tensor], Tensor]:
-        """Trains the first epochs of one model without validation.
-
-        Returns:
-            The model's state, and its scores of the validation data, `[K, V, ...]`.
-        """
+        """The state of one model after its first epochs, and its scores `[K, V, ...]`."""
         with torch.random.fork_rng(devices=[]), modes_kept(self._module):
             while self._epoch < epochs:
                 self._train()

@@ -75,13 +75,7 @@ class Trial:
 
 
 class BestEpochs:
-    """The curves of several trials, and the best epoch of each.
-
-    Args:
-        epochs: How many epochs the trials have.
-        trials: How many trials there are.
-        warm_up: How many epochs are spent on the ordinary loss first.
-        higher_is_better: Whether a higher value of the metric is better.
+    """The curves of several trials, and the best epoch of each, the `warm_up` left out.
 
     Attributes:
         curve: `[epochs, trials, 2]`, loss and metric.

@@ -93,13 +93,9 @@ class Validation:
         generator: torch.Generator,
         quantile: float = ONE_SIGMA,
     ) -> float:
-        """The gain over the first that the luckiest of the others reaches by chance.
+        """The gain over the first model that the luckiest of the others reaches by chance.
 
-        Args:
-            scores: `[K, V, ...]` of the ordinary loss, then of every candidate.
-            thresholds: One for each of the scores.
-            generator: The source of the draws.
-            quantile: The quantile of the highest centred gain.
+        Every model has its scores, `[K, V, ...]`, and its threshold.
         """
         models = list(zip(scores, thresholds, strict=True))
         whole = torch.stack([self._values(*each) for each in models])

@@ -1,0 +1,49 @@
+"""What `--help` and `--version` print, and that neither waits for torch."""
+
+import re
+import subprocess
+import sys
+
+import pytest
+
+import metricgrad as mg
+from tests.commands import run
+
+COMMANDS = ("train", "compare", "predict", "learn", "report", "metrics")
+
+HEAVY = """
+import sys
+from metricgrad.__main__ import main
+sys.argv = ["metricgrad", *sys.argv[1:]]
+try:
+    main()
+except SystemExit as end:
+    assert not end.code, end.code
+found = [name for name in ("torch", "sklearn", "pandas", "numpy") if name in sys.modules]
+print("imported:", *found)
+"""
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [("--help",), ("--version",), *((name, "--help") for name in COMMANDS)],
+    ids=" ".join,
+)
+def test_help_does_not_wait_for_torch(arguments: tuple[str, ...]) -> None:
+    command = [sys.executable, "-c", HEAVY, *arguments]
+    found = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert found.returncode == 0, found.stderr
+    assert found.stdout.splitlines()[-1] == "imported:"
+
+
+def test_every_command_and_option_is_explained() -> None:
+    page = run("--help").output
+    for name in COMMANDS:
+        assert f"  {name}  " in page
+        shown = run(name, "--help").output
+        assert f"Examples:\n    metricgrad {name}" in shown
+        options = re.findall(r"^  (--\S+)(.*)$", shown, re.MULTILINE)
+        assert len(options) > 1
+        assert all(len(text.split()) > 3 for _, text in options), options
+    assert "..." not in page.partition("Commands:")[2]  # nothing is cut off
+    assert run("--version").output == f"metricgrad {mg.__version__}\n"

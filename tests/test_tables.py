@@ -1,0 +1,89 @@
+"""Tables in files, and how their columns are read."""
+
+import gzip
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from sklearn.datasets import dump_svmlight_file
+
+from metricgrad.cli.options import seconds, widths
+from metricgrad.studies.tables import (
+    bundled_table,
+    parsed,
+    read_table,
+    split_target,
+    with_columns,
+    without_columns,
+)
+from tests.commands import table
+
+
+def test_tables_of_every_kind_are_the_same(tmp_path: Path) -> None:
+    expected = table()
+    expected.to_csv(tmp_path / "a.csv", index=False)
+    expected.to_csv(tmp_path / "b.csv.gz", index=False)
+    expected.to_csv(tmp_path / "c.tsv", index=False, sep="\t")
+    expected.to_csv(tmp_path / "d.csv", index=False, sep=";")
+    expected.to_parquet(tmp_path / "e.parquet", index=False)
+    (tmp_path / "g.parquet.gz").write_bytes(gzip.compress((tmp_path / "e.parquet").read_bytes()))
+    for path in sorted(tmp_path.iterdir()):
+        pd.testing.assert_frame_equal(read_table(path), expected, check_dtype=False)
+    x = expected[["one", "two", "three"]].to_numpy()
+    dump_svmlight_file(
+        x, (expected["label"] == "yes").astype(int), str(tmp_path / "f.svm"), zero_based=False
+    )
+    found = read_table(tmp_path / "f.svm")
+    np.testing.assert_allclose(found[["x1", "x2", "x3"]], x, rtol=1e-10)
+    assert (found["target"] == (expected["label"] == "yes")).all()
+
+
+def test_widths_and_times() -> None:
+    assert widths("100, 30") == (100, 30)
+    assert widths("none") == ()
+    assert [seconds(text) for text in ("90s", "2m", "1h", "7", None)] == [90, 120, 3600, 7, None]
+
+
+def test_bundled_data_is_imbalanced() -> None:
+    assert 0.05 < bundled_table()["target"].mean() < 0.15
+
+
+def test_text_becomes_numbers_or_dates() -> None:
+    frame = pd.DataFrame({"n": ["1", "2.5", None], "d": ["2024-01-31", None, "2024-02-01"]})
+    found = parsed(frame.assign(t=["x", "1", "y"], flag=pd.Series([True, None, False])))
+    assert found["n"].tolist()[:2] == [1.0, 2.5]
+    assert found["d"][2] - found["d"][0] == pd.Timedelta(days=1)
+    assert found["t"].tolist() == ["x", "1", "y"]  # more than half is no number
+    assert found["flag"].tolist() == [True, None, False]
+    with pytest.raises(ValueError, match="'n' is numbers but for 1 rows, such as 'x' in row 2"):
+        parsed(pd.DataFrame({"n": ["1", "x", "3"]}))
+    assert parsed(pd.DataFrame({"d": ["2024-01-31", "soon"]}))["d"].tolist() == [
+        "2024-01-31",
+        "soon",
+    ]
+
+
+def test_targets_are_split_off() -> None:
+    frame = pd.DataFrame({"x": [1.0, 2.0, 3.0], "y": [1.0, None, 0.0]})
+    x, y, left_out = split_target(frame, "y")
+    assert (x["x"].tolist(), y.tolist(), y.dtype, left_out) == ([1.0, 3.0], [1, 0], np.int64, 1)
+    with pytest.raises(ValueError, match=r"column 'y' is 1.0 in all 1 rows; pass a target"):
+        split_target(frame[:1], "y")
+    assert split_target(frame[:1], "y", several=False)[1].tolist() == [1]
+    classes = pd.DataFrame({"x": 1, "y": np.arange(20) / 2 + 0.25})
+    assert split_target(classes, "y")[1].nunique() == 20
+    with pytest.raises(ValueError, match=r"column 'y' has 21 values such as 0.25, too many for"):
+        split_target(pd.DataFrame({"x": 1, "y": np.arange(21) / 2 + 0.25}), "y")
+
+
+def test_columns_are_chosen_and_left_out() -> None:
+    frame = pd.DataFrame({"a": [1], "b": [2], "c": [3]})
+    assert list(with_columns(frame, ["c", "a"], Path("new.csv"))) == ["c", "a"]
+    with pytest.raises(ValueError, match=r"new.csv has no column 'd', which the training data has"):
+        with_columns(frame, ["a", "d"], Path("new.csv"))
+    assert with_columns(frame, ["a", "d"], Path("new.svm.gz"))["d"].tolist() == [0.0]
+    assert list(without_columns(frame, " a, c,")) == ["b"]
+    assert without_columns(frame, None) is frame
+    with pytest.raises(ValueError, match="--drop names 'd', which the table does not have"):
+        without_columns(frame, "a,d")
