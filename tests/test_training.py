@@ -167,9 +167,9 @@ def test_other_checkpoints_are_refused(tmp_path: Path) -> None:
     for run, name, message in [
         (joint(), "text", "is not a whole safetensors file"),
         (joint(), "tensors", "holds tensors but no training checkpoint"),
-        (joint(batch=50), path, "is of a training with batch=40; this one has batch=50"),
-        (joint(decay=9), path, "with decay=None; this one has decay=9"),
-        (joint(loss=fresh("mcc")), path, "is of a training with loss="),
+        (joint(batch=50), path, "was written by a training run with batch=40; this run has batch=50"),
+        (joint(decay=9), path, "with decay=None; this run has decay=9"),
+        (joint(loss=fresh("mcc")), path, "was written by a training run with loss="),
         (joint(deeper), path, r"of another model: model.3.bias has shape \[1\] here, none there"),
         (joint(), "deeper", r"of another model: model.3.bias has shape none here, \[1\] there"),
         (
@@ -182,7 +182,7 @@ def test_other_checkpoints_are_refused(tmp_path: Path) -> None:
         with pytest.raises(ValueError, match=message):
             run.resume(tmp_path / name)
         assert same(run.state(), before)
-    with pytest.raises(FileNotFoundError, match=r"there is no checkpoint of a training .*nowhere"):
+    with pytest.raises(FileNotFoundError, match=r"there is no training checkpoint .*nowhere"):
         joint().resume(tmp_path / "nowhere")
 
 
