@@ -4,8 +4,8 @@ Seeded mutants of a package (`sites.py`) are run one by one against the tests th
 changed line (`project.py`, `children.py`). A mutant that no test notices survives. The table
 `tests/mutants.md` lists the survivors and says why each of them may (`__main__.py`).
 
-mutmut and cosmic-ray were considered. Both write mutants to disk, and neither draws a seeded sample
-or limits the tests of a mutant by time, so that a package takes hours. Here every test file runs
+mutmut and cosmic-ray draw no seeded sample and do not limit the tests of a mutant by time, which
+a package whose tests take minutes needs. Here every test file runs
 once under coverage, which records the lines and the time of each test. A parent process then
 imports torch and scikit-learn once and forks a child for every mutant; the child imports the
 package with one module changed in memory and runs at most a minute of tests, fastest first.
