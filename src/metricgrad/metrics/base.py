@@ -63,6 +63,12 @@ class Metric(ABC):
     as properties, those that depend on the options: `layout`, `ordinary`, `has_threshold`,
     `scale_free`, `has_rivals` and `portable`.
 
+    Example:
+        >>> import metricgrad as mg
+        >>> metric = mg.metric("f1")
+        >>> metric.layout, metric.decided_by, metric.ordinary, metric.has_threshold
+        ('binary', 'thresholds', 'cross_entropy', True)
+
     Attributes:
         name: What `mg.metric` calls it.
         families: The rows of the shape table in `docs/metrics.md` that it takes.

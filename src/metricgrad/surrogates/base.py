@@ -31,6 +31,12 @@ _WATCHED = 50  # batches at the start of training that are counted before a warn
 class Surrogate(nn.Module, ABC):
     """A loss in place of a metric.
 
+    Example:
+        >>> import metricgrad as mg
+        >>> loss = mg.UniLoss("auc")
+        >>> isinstance(loss, mg.Surrogate), loss.readable, loss.metric.name
+        (True, True, 'auc')
+
     Attributes:
         readable: Whether the value of the loss is that of the metric, as a loss.
         metric: The `Metric` that it stands for; None where it stands for none.

@@ -42,7 +42,9 @@ _DISTANCES: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 class BilevelLoss(LearnedSurrogate):
-    """A learned set network in a metric's place; its value estimates the metric's, as a loss.
+    r"""A learned set network in a metric's place; its value estimates the metric's, as a loss.
+
+    .. math:: \hat\ell(y, s) = h\Big(\frac{1}{N} \sum_i g(y_i, s_i)\Big)
 
     Fresh weights know nothing: teach them with `learn_universal` (SL-U), along with a model (SL-S),
     or both (SL-R); `mg.JointTraining` does the last two.

@@ -133,6 +133,15 @@ def sample_anchors(
 
     Returns:
         `[1 + len(kinds) * number, ..., D]`, bool.
+
+    Example:
+        >>> import metricgrad as mg
+        >>> target = torch.tensor([1, 0, 0])
+        >>> plan = mg.metric("auc").reexpress((3,), target == 1, None, torch.float32)
+        >>> bits = torch.tensor([True, False])
+        >>> generator = torch.Generator().manual_seed(0)
+        >>> sample_anchors(plan, bits, torch.ones_like(bits), generator, number=2).shape
+        torch.Size([7, 2])
     """
     best = plan.best_bits(bits)
     drawn = [best.unsqueeze(0)]

@@ -47,7 +47,9 @@ _CHOICES = {"rank": Rank, "objective": Objective, "smooth": Smooth}
 
 
 class ReLoss(LearnedSurrogate):
-    """A loss learned by rank correlation with a metric.
+    r"""A loss learned by rank correlation with a metric.
+
+    .. math:: \max_\theta \; \rho(-\ell_\theta(s, y), \; metric(s, y)) - w \, penalty
 
     Args:
         metric: A name, a `Metric` or any callable `(scores, target) -> number`.
@@ -103,9 +105,8 @@ class ReLoss(LearnedSurrogate):
         for name, known in _CHOICES.items():
             value = getattr(self, name)
             if value not in get_args(known):
-                raise ValueError(
-                    f"{name} must be one of {', '.join(map(repr, get_args(known)))}; got {value!r}"
-                )
+                allowed = ", ".join(map(repr, get_args(known)))
+                raise ValueError(f"{name} must be one of {allowed}; got {value!r}")
         if not penalty >= 0 or not slope > 0:
             raise ValueError(
                 f"penalty must be 0 or more, and slope above 0; got penalty={penalty} and "

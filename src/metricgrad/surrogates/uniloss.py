@@ -40,7 +40,12 @@ Gradient = Literal["exact", "released"]
 
 
 class UniLoss(Surrogate):
-    """Re-expression and interpolation of a metric: no parameters, no training.
+    r"""Re-expression and interpolation of a metric: no parameters, no training.
+
+    .. math:: e(s) = g(h(f(s))), \quad \tilde e(s) = \tilde g(\tilde h(f(s)))
+
+    f takes score differences, h turns each into a bit, and g turns bits into the metric's value.
+    The loss has the value of e and the gradient of e~.
 
     Args:
         metric: A name, a `ComparisonMetric`, or any callable `(scores, target) -> number`: it is

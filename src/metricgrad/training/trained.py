@@ -84,6 +84,14 @@ class Trained:
 class Fit(Trained):
     """What `mg.fit` returns: the trained model, and how it was found.
 
+    Example:
+        >>> import metricgrad as mg
+        >>> x = torch.linspace(-1, 1, 200).unsqueeze(-1)
+        >>> y = (x[:, 0] > 0.5).long()
+        >>> found = mg.fit(torch.nn.Linear(1, 1), (x, y), metric="f1", method="uniloss", epochs=2)
+        >>> found.predict(x).shape, found.metric.name, found.folds
+        (torch.Size([200]), 'f1', 5)
+
     Attributes:
         value: The metric on validation data.
         decision: Which trial won, against which, and by how much.

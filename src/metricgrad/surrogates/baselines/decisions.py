@@ -63,7 +63,9 @@ class SoftDecisions(Baseline):
 
 
 class SoftFBeta(SoftDecisions):
-    r"""Soft F-beta: (1 + beta^2) tp / ((1 + beta^2) tp + beta^2 fn + fp).
+    r"""Soft F-beta, of counts that add up chances instead of decisions.
+
+    .. math:: 1 - \frac{(1 + \beta^2) tp}{(1 + \beta^2) tp + \beta^2 fn + fp}
 
     Args:
         beta: How much more recall counts than precision.
@@ -92,7 +94,9 @@ class SoftFBeta(SoftDecisions):
 
 
 class SoftJaccard(SoftDecisions):
-    """Soft Jaccard: tp / (tp + fp + fn).
+    r"""Soft Jaccard, of counts that add up chances instead of decisions.
+
+    .. math:: 1 - \frac{tp}{tp + fp + fn}
 
     Args:
         slope: Slope of the sigmoid.
@@ -115,7 +119,9 @@ class SoftJaccard(SoftDecisions):
 
 
 class SoftMcc(SoftDecisions):
-    """Soft Matthews correlation: (tp tn - fp fn) / sqrt of the product of the four margins.
+    r"""Soft Matthews correlation, of counts that add up chances instead of decisions.
+
+    .. math:: 1 - \frac{tp \, tn - fp \, fn}{\sqrt{(tp + fp)(tp + fn)(tn + fp)(tn + fn)}}
 
     Args:
         slope: Slope of the sigmoid.

@@ -23,7 +23,11 @@ GlobalGoal = Literal["average_precision", "auc", "recall_at_precision"]
 
 
 class GlobalObjective(Binary):
-    """Losses with thresholds and multipliers that are trained along with the model.
+    r"""Losses with thresholds and multipliers that are trained along with the model.
+
+    .. math:: \min_{s, b} \max_{\lambda \ge 0} \; L^+(b) + \lambda (L^-(b) - bound)
+
+    L+ and L- are hinge-like bounds of missed positives and of negatives above a threshold b.
 
     Pass `loss.parameters()` to the optimizer, beside those of the model.
 

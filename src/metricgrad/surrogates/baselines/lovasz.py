@@ -29,8 +29,10 @@ def lovasz_extension(errors: Tensor, truth: Tensor, where: Tensor | None) -> Ten
 class Lovasz(Baseline):
     r"""The Lovasz hinge for binary scores, the Lovasz softmax for classes, for 1 - Jaccard.
 
-    Errors are max(0, 1 - s y) with y of +-1, or |1[y = c] - softmax(s)_c|, averaged over the
-    classes that are present.
+    .. math:: \sum_i e_{(i)} \, (J_i - J_{i - 1}), \quad e_{(1)} \ge e_{(2)} \ge \dots
+
+    J_i is 1 - Jaccard if just the i largest errors are mistakes. Errors are max(0, 1 - s y) with y
+    of +-1, or |1[y = c] - softmax(s)_c|, averaged over the classes that are present.
 
     Example:
         >>> import metricgrad as mg

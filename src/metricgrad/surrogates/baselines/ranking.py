@@ -149,7 +149,9 @@ class Graded(Baseline):
 
 
 class ApproxNDCG(Graded):
-    r"""1 - NDCG of soft ranks: gains 2^grade - 1, discounts 1 / log2(1 + soft rank).
+    r"""1 - NDCG of soft ranks.
+
+    .. math:: 1 - \frac{1}{DCG_{ideal}} \sum_i \frac{2^{y_i} - 1}{\log_2(1 + \tilde r_i)}
 
     Args:
         slope: Slope of the sigmoid of soft ranks.
