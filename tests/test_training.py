@@ -167,11 +167,23 @@ def test_other_checkpoints_are_refused(tmp_path: Path) -> None:
     for run, name, message in [
         (joint(), "text", "is not a whole safetensors file"),
         (joint(), "tensors", "holds tensors but no training checkpoint"),
-        (joint(batch=50), path, "was written by a training run with batch=40; this run has batch=50"),
+        (
+            joint(batch=50),
+            path,
+            "was written by a training run with batch=40; this run has batch=50",
+        ),
         (joint(decay=9), path, "with decay=None; this run has decay=9"),
         (joint(loss=fresh("mcc")), path, "was written by a training run with loss="),
-        (joint(deeper), path, r"belongs to another model: model.3.bias has shape \[1\] here, none there"),
-        (joint(), "deeper", r"belongs to another model: model.3.bias has shape none here, \[1\] there"),
+        (
+            joint(deeper),
+            path,
+            r"belongs to another model: model.3.bias has shape \[1\] here, none there",
+        ),
+        (
+            joint(),
+            "deeper",
+            r"belongs to another model: model.3.bias has shape none here, \[1\] there",
+        ),
         (
             joint(frozen),
             path,
