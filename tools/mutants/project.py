@@ -69,7 +69,9 @@ class Project:
         for path in self.modules(package):
             names |= {getattr(node, "name", "") for node in ast.parse(path.read_text()).body}
         # Only what can be reached at the top, as `mg.fit` can, tells that a test is about it.
-        names &= set(re.findall(r"\w+", (self.source / "__init__.py").read_text()))
+        listed = [self.source / name for name in ("__init__.py", "api.py")]
+        text = " ".join(path.read_text() for path in listed if path.exists())
+        names &= set(re.findall(r"\w+", text))
         names -= {path.stem for path in self.source.iterdir()}
         names.add(package)
         top = self.source.name
