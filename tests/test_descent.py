@@ -100,3 +100,11 @@ def test_parted_parameters_have_storage_of_their_own() -> None:
     assert [each.nbytes() for each in storages] == [4 * each.numel() for each in before]
     assert len({each.data_ptr() for each in storages}) == len(before)
     torch.testing.assert_close(list(model.parameters()), before, rtol=0, atol=0)
+
+
+def test_frozen_stacks_compute_no_gradient() -> None:
+    stack = Stack([network(0), network(1)], 0.1, None)
+    stack.freeze(True)
+    assert not stack.vector.requires_grad
+    stack.freeze(False)
+    assert stack.vector.requires_grad

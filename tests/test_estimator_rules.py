@@ -9,6 +9,7 @@ import pandas as pd
 import pytest
 import torch
 from safetensors import safe_open
+from sklearn.exceptions import NotFittedError
 from torch import nn
 
 import metricgrad as mg
@@ -304,3 +305,8 @@ def test_a_ranker_takes_lists_and_missing_values(passed: dict[str, Any]) -> None
 def test_a_ranker_takes_metrics_of_ranked_documents_only(metric: Any) -> None:
     with pytest.raises(ValueError, match="is not a metric of ranked documents; pass 'ndcg', 'map'"):
         mg.MetricRanker(metric).fit(X, np.arange(6), groups=np.arange(6) // 2)
+
+
+def test_a_ranker_predicts_only_after_training() -> None:
+    with pytest.raises(NotFittedError, match="This MetricRanker instance is not fitted yet"):
+        mg.MetricRanker().predict(np.zeros((2, 3)))

@@ -443,3 +443,20 @@ def test_sets_of_one_class_are_left_out_for_every_loss() -> None:
     target[:, 0], target[:, 1], target[:4] = True, False, False
     for loss in (mg.baselines.CrossEntropy(), mg.UniLoss("auc"), mg.ReLoss.pretrained("auc")):
         assert len(mg.rank_correlation(loss, "auc", [(scores, target)]).values) == 26
+
+
+def test_short_learning_looks_after_every_step() -> None:
+    learned = fresh().learn(**{**QUICK, "steps": 3}, generator=seeded())
+    assert [step for step, _, _ in learned.curve] == [1, 2, 3]
+
+
+def test_one_stored_set_can_be_drawn() -> None:
+    stored = to_sets((torch.randn(5, 8, generator=seeded()), torch.arange(40).reshape(5, 8) % 2))
+    (drawn,) = Pool([], [stored]).draw(1, seeded())
+    assert drawn.target.shape == (1, 8)
+    assert Pool([], [stored]).draw(0, seeded()) == []
+
+
+def test_universal_learning_needs_a_step() -> None:
+    with pytest.raises(ValueError, match="steps must be 1 or more; got 0"):
+        mg.BilevelLoss("f1").learn_universal(steps=0)

@@ -15,7 +15,7 @@ from metricgrad.cli import app
 from metricgrad.surrogates.ordinary import ordinary_for
 from metricgrad.surrogates.score_sets import to_sets
 from metricgrad.surrogates.sources import broad, mixed
-from metricgrad.training.recipes import SHIPPED, digit_scores, read_scores, teach
+from metricgrad.training.recipes import SHIPPED, as_shipped, digit_scores, read_scores, teach
 from tests.trainings import seeded
 
 FOLDER = Path(mg.__file__).parent / "pretrained"
@@ -286,3 +286,8 @@ def test_where_one_of_the_two_is_undefined_the_other_counts() -> None:
     assert value.item() == pytest.approx(np.log(2))
     assert scores.grad is not None
     assert scores.grad.abs().sum() > 0
+
+
+def test_only_accuracy_ships_with_a_penalty() -> None:
+    assert as_shipped("f1") == {"penalty": 0.0}
+    assert as_shipped("accuracy")["penalty"] == 10.0

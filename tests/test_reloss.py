@@ -20,6 +20,7 @@ from metricgrad.surrogates.alignment import (
     sorting_network_rank,
 )
 from metricgrad.surrogates.nets.items import Sees, seen
+from metricgrad.surrogates.nets.text import positions
 from metricgrad.surrogates.sources import broad
 from tests.trainings import seeded
 
@@ -481,3 +482,36 @@ def test_what_a_network_sees() -> None:
 def test_bad_input_is_refused(wrong: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         wrong()
+
+
+def test_a_set_network_has_a_width() -> None:
+    with pytest.raises(ValueError, match="width must be 1 or more; got 0"):
+        mg.nets.SetNetwork(width=0)
+
+
+@pytest.mark.parametrize(("maps", "joints"), [((2, 3, 4, 5), (2, 3)), ((2, 3, 6, 5), (2, 4))])
+def test_maps_of_another_size_or_number_are_refused(
+    maps: tuple[int, ...], joints: tuple[int, ...]
+) -> None:
+    """Either fault alone is enough."""
+    net = mg.nets.Heatmaps((6, 5), width=4, embedding=2)
+    inputs = Inputs(torch.randn(maps), torch.zeros(*joints, 2), None)
+    with pytest.raises(ValueError, match=r"nets\.Heatmaps\(size=\(6, 5\)\) takes maps"):
+        net(mg.metric("pck", radius=1.0), inputs)
+
+
+def test_the_first_token_of_a_vocabulary_counts() -> None:
+    net = mg.nets.Sequence(width=8, heads=2)
+    target = torch.tensor([[0, 1, -1]])
+    _, ids, counted = net.check(mg.metric("bleu"), torch.randn(1, 3, 4), target, None)
+    assert ids.squeeze(-1).tolist() == [[0, 1, -1]]
+    assert counted is not None
+    assert counted.tolist() == [[True, True, False]]
+
+
+def test_places_have_waves_of_all_lengths() -> None:
+    """As the transformer's: sin and cos of place / 10000^(2 k / width)."""
+    found = positions(5, 6, torch.zeros(1, dtype=torch.float64))
+    angle = np.arange(5)[:, None] / 10000 ** (np.arange(0, 6, 2) / 6)
+    expected = np.stack([np.sin(angle), np.cos(angle)], -1).reshape(5, 6)
+    np.testing.assert_allclose(found.numpy(), expected, rtol=1e-12)

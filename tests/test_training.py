@@ -1,6 +1,7 @@
 """Training a model and its learned loss together: Algorithm 1, with checkpoints and a guard."""
 
 import itertools
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -400,3 +401,10 @@ def test_parameters_of_two_dtypes_are_refused() -> None:
         match=r"must have one dtype; got torch.float32 and torch.float64. Pass model.float\(\)",
     ):
         joint(nn.Sequential(nn.Linear(6, 2), nn.Linear(2, 1).double()))
+
+
+def test_one_bad_parameter_is_enough_to_stop() -> None:
+    guard = Guard("f1", 10)
+    guard.check_parameters(torch.tensor([1.0, 2.0]))
+    with pytest.raises(TrainingError, match="a parameter of the model or of the surrogate"):
+        guard.check_parameters(torch.ones(3), torch.tensor([1.0, math.nan]))
