@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from metricgrad.storage import complete_file
 from metricgrad.studies.results import Interval
 from metricgrad.surrogates import Surrogate, UniLoss, rank_correlation
 from metricgrad.training import Fit
@@ -65,7 +66,9 @@ class Evidence:
             found[f"aligned_{number}_values"] = each.values
             found[f"aligned_{number}_spearman"] = np.asarray(each.spearman)
         arrays: Any = found  # NumPy's annotation takes keywords for flags
-        np.savez_compressed(path, **arrays)
+        # An open file, as NumPy would append .npz to a temporary name.
+        with complete_file(path) as partial, partial.open("wb") as file:
+            np.savez_compressed(file, **arrays)
 
     @classmethod
     def load(cls, path: Path) -> Self:
