@@ -35,7 +35,7 @@ class MetricClassifier(ClassifierMixin, BaseEstimator):
         epochs: The most epochs that one trial trains for.
         batch: Items in a batch.
         rate: The learning rate; None tries several.
-        decay: Weight decay.
+        decay: Weight decay, as AdamW has it.
         folds: Folds of cross-validation; None chooses by the size of the rarest class.
         balanced: Whether every class has an equal share of each batch.
         budget: Seconds for the whole search; None sets no limit.
@@ -232,7 +232,7 @@ class MetricClassifier(ClassifierMixin, BaseEstimator):
         """Reads a classifier that `save` wrote.
 
         Args:
-            path: The file.
+            path: A file that `save` wrote.
             metric: Replaces the stored one; needed where that is a function of your own.
 
         Returns:

@@ -30,9 +30,9 @@ def perceptron(inputs: int, hidden: tuple[int, ...], outputs: int, seed: int) ->
     keeps torch's start.
 
     Args:
-        inputs: Number of features.
+        inputs: Features of an item, after preparation.
         hidden: Widths of the hidden layers; none gives a linear model.
-        outputs: Number of scores.
+        outputs: Scores of an item: 1 for two classes.
         seed: Decides the initial weights.
 
     Returns:

@@ -28,7 +28,7 @@ class MetricRanker(BaseEstimator):
         epochs: The most epochs that one trial trains for.
         batch: Queries in a batch.
         rate: The learning rate; None tries several.
-        decay: Weight decay.
+        decay: Weight decay, as AdamW has it.
         folds: Folds of cross-validation, by queries; None takes five, or a single split from
             1,000 queries on.
         budget: Seconds for the whole search; None sets no limit.

@@ -33,7 +33,7 @@ class Kappa(JointMetric):
     Args:
         weights: How much a confusion of classes i and j counts: 1 (None), |i - j| (linear) or
             (i - j)^2 (quadratic).
-        average: For labels only.
+        average: How the labels' values become one; only with `multilabel=True`.
 
     Example:
         >>> Kappa()(torch.tensor([2.0, -1.0, 0.5]), torch.tensor([1, 0, 0]))

@@ -195,7 +195,7 @@ class Bleu(TextMetric):
     reference lengths closest to them (the shorter of equally close ones).
 
     Args:
-        max_order: The longest n-gram.
+        max_order: Length of the longest n-grams that are compared; 4 is BLEU-4.
         smoothing: What replaces a precision of 0, as in sacrebleu's `smooth_method`: `"exp"`
             halves from one such order to the next, `"floor"` puts 0.1 matches, `"add-k"` adds 1 to
             matches and totals above unigrams.

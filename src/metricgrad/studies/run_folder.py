@@ -30,7 +30,7 @@ class RunFolder:
     that another process is working on.
 
     Args:
-        path: The folder.
+        path: Where the run is kept; the folder is made if it is not there.
         settings: What the run is asked for.
         sha256: Digests of its data files.
     """

@@ -100,7 +100,7 @@ def load_split(
         data: A CSV, Parquet or svmlight file; None takes the digits that come with scikit-learn.
         target: Name of the column to predict.
         test: A file with test data; None keeps a share of the rows of `data`.
-        test_share: That share.
+        test_share: Share of the rows of every class that is kept for testing.
         seed: Decides which rows are kept.
         drop: Columns to leave out, separated by commas.
 

@@ -94,7 +94,7 @@ class Surrogate(nn.Module, ABC):
 
         Args:
             scores: Raw model output, in the metric's shapes.
-            target: Ground truth.
+            target: Ground truth, in the metric's shapes.
             where: True for what counts; None counts all.
 
         Returns:
@@ -107,7 +107,7 @@ class Surrogate(nn.Module, ABC):
 
         Args:
             scores: Raw model output, in the metric's shapes.
-            target: Ground truth.
+            target: Ground truth, in the metric's shapes.
             where: True for what counts; None counts all.
 
         Returns:

@@ -125,7 +125,7 @@ class BilevelLoss(LearnedSurrogate):
 
         Args:
             scores: Raw model output, in the metric's shapes; no gradient goes there.
-            target: Ground truth.
+            target: Ground truth, in the metric's shapes.
             where: True for what counts; None counts all.
 
         Returns:

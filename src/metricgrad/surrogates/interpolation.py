@@ -123,7 +123,7 @@ def sample_anchors(
     """The paper's anchors.
 
     Args:
-        plan: The target's metric.
+        plan: The metric of one target, as comparisons, bits and a value of bits.
         bits: `[..., D]`, the current configuration.
         live: `[..., D]`, bits that mean something; the others stay as they are.
         generator: Source of randomness for the flips and the bad anchors.

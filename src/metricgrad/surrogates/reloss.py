@@ -206,7 +206,7 @@ class ReLoss(LearnedSurrogate):
 
         Args:
             scores: `[..., N, *]`, several sets; no gradient goes there.
-            target: Ground truth.
+            target: Ground truth, in the metric's shapes.
             where: True for what counts; None counts all.
 
         Returns:

@@ -180,7 +180,7 @@ class UniLoss(Surrogate):
 
         Args:
             scores: Raw model output, in the metric's shapes.
-            target: Ground truth.
+            target: Ground truth, in the metric's shapes.
             where: True for what counts; None counts all.
 
         Returns:

@@ -72,7 +72,7 @@ class Algorithm1:
 
     Args:
         models: One model, or many.
-        losses: Their losses.
+        losses: The surrogates that the models descend, one for each.
         x: `[items, ...]`, features of the training data.
         y: `[items, ...]`, targets of the training data.
         settings: The numbers of steps, the learning rates and the batches.

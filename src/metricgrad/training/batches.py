@@ -17,7 +17,7 @@ class Batches:
 
     Args:
         target: `[items, ...]`, targets of the training data.
-        size: Items per batch.
+        size: Items per batch; at least one of every class if stratified.
         stratified: Whether batches keep the shares of the classes; needs one class per item.
         balanced: Whether stratified batches give all classes the same share instead.
 

@@ -60,7 +60,7 @@ class JointTraining:
         decay: The iteration at which both rates reach 0, along half a cosine wave; None keeps them
             constant.
         clip: The largest norm of either gradient; None does not clip.
-        batch: Items per batch.
+        batch: Items per batch, for the model's steps and the loss's alike.
         stratified: Whether batches keep the shares of the classes; None does so where the target
             has one class per item.
         universal: Options of `learn_universal` for the universal start.
@@ -185,7 +185,7 @@ class JointTraining:
         """Goes on from a checkpoint of a training with the same settings, model, metric and data.
 
         Args:
-            path: What `save` wrote.
+            path: A file that `save` wrote.
         """
         self.restore(read_checkpoint(path, self.state(), self._known()))
 

@@ -138,7 +138,7 @@ class Stack(Descent):
     """The parameters and buffers of R modules of one architecture, stacked.
 
     Args:
-        modules: The R modules.
+        modules: R modules whose parameters have the same names and shapes.
         rate: The learning rate, or `[R, 1]` for one each.
         clip: The largest norm of each gradient; None does not clip.
         together: Whether all modules run in one batched pass (`torch.vmap`); some cannot, and run

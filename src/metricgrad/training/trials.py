@@ -48,7 +48,7 @@ class Trial:
     """A trial after its training.
 
     Attributes:
-        rate: The learning rate.
+        rate: The learning rate that the trial started with.
         epochs: How many epochs it was to be trained for.
         epoch: The best of them.
         value: The metric at that epoch, on validation data; None if the training diverged.

@@ -71,7 +71,7 @@ def reexpress(
         watch: False takes fn as a black box, which may be any function that order and thresholds
             decide.
         thresholds: The thresholds with which a black box compares scores.
-        generator: Draws the flips.
+        generator: Draws the flips that are tried, if there are more than `flips`.
         name: The metric's name; the function's own by default.
 
     Returns:

@@ -76,7 +76,7 @@ class Habits:
         trusted: For each choice, how many runs showed that only the cut matters.
         checked: The sequences of operations that gave the function's own value.
         vmaps: Whether `torch.vmap` can run the function; None before the first try.
-        reason: Why it cannot.
+        reason: Why `torch.vmap` cannot run it.
         runs: How often the function has run.
     """
 
