@@ -9,7 +9,7 @@ from metricgrad.training.candidates import RATES, Candidate, ordinary_candidate
 from metricgrad.training.search import Search, schedule
 from metricgrad.training.trials import PlannedTrial
 
-_SHORTEST = 4  # epochs of a training that a budget shortens
+_SHORTEST = 4  # epochs, however short the budget is
 _SLOWER = 1.3  # most losses take a little longer than the ordinary one
 _AFTER = 4  # trainings of one model after the search: two compared again, two on everything
 _ALONE = 0.5  # one model takes about half as long as the trials that were timed
