@@ -27,7 +27,7 @@ def imports() -> Iterator[Row]:
         "import metricgrad and use its losses, against import torch",
         _python("-c", "import metricgrad as mg; mg.UniLoss; mg.fit"),
         torch,
-        1.4,
+        1.25,
         ROUNDS,
     )
     yield within(
