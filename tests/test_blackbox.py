@@ -14,9 +14,13 @@ from sklearn import metrics as sk
 from torch import Tensor
 
 import metricgrad as mg
-from metricgrad.metrics.watching import NotDecidedError, black_boxes
-from metricgrad.metrics.watching import metric as own_metric
-from metricgrad.metrics.watching.metric import BlackBoxMetric, WatchedMetric
+from metricgrad.metrics.watching import (
+    BlackBoxMetric,
+    NotDecidedError,
+    WatchedMetric,
+    black_boxes,
+    replay,
+)
 
 Function = Callable[..., Any]
 
@@ -545,7 +549,7 @@ def test_which_way_was_taken_is_logged_once(
     fn: Function, kind: type, level: int, message: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     scores, target = normal(20), labels(20)
-    own_metric._warn.cache_clear()  # of other tests
+    replay._warn.cache_clear()  # of other tests
     mine = mg.from_function(fn, best=1.0)
     loss = mg.UniLoss(mine)
     found = scores.clone().requires_grad_()

@@ -18,7 +18,7 @@ from torch import Tensor
 
 import metricgrad as mg
 from metricgrad.metrics.reexpression import tried_flip_gains
-from metricgrad.metrics.watching.metric import WatchedMetric
+from metricgrad.metrics.watching import WatchedMetric
 
 CLASSES, LABELS = 3, 4
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import metricgrad as mg
-from metricgrad.metrics.watching.metric import WatchedMetric
+from metricgrad.metrics.watching import WatchedMetric
 
 Program = Callable[[Tensor, Tensor], Tensor]
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 import metricgrad as mg
-from metricgrad.metrics.watching.metric import WatchedMetric
+from metricgrad.metrics.watching import WatchedMetric
 from tests.watched import (
     CLASS_SCORES,
     CLASS_TARGET,

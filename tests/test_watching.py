@@ -268,6 +268,19 @@ def test_every_step_function_is_replayed_with_other_bits(fn: Function) -> None:
     torch.testing.assert_close(plan.from_bits(bits), expected)
 
 
+def test_beside_an_order_of_equal_labels_other_comparisons_keep_their_gains() -> None:
+    def positives(scores: Tensor, target: Tensor) -> Tensor:
+        return (scores > 0).double().mean()
+
+    def with_order(scores: Tensor, target: Tensor) -> Tensor:
+        ordered = target[scores.argsort(descending=True)]
+        return positives(scores, target) + (ordered * torch.arange(len(scores))).sum()
+
+    expected = gradient(mg.reexpress(positives), SCORES, torch.zeros(6).long())
+    found = gradient(mg.reexpress(with_order), SCORES, torch.zeros(6).long())
+    torch.testing.assert_close(found, expected)
+
+
 def test_a_value_with_many_steps_is_compared_with_the_nearest_two() -> None:
     metric = mg.reexpress(lambda scores, target: (20 * scores).round().sum())
     plan = metric.reexpress(SCORES.shape, TARGET, None, SCORES.dtype)

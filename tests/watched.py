@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 import metricgrad as mg
-from metricgrad.metrics.watching.metric import WatchedMetric
+from metricgrad.metrics.watching import WatchedMetric
 
 Function = Callable[..., Any]
 

@@ -23,7 +23,7 @@ from metricgrad.metrics.ndcg import Ndcg
 from metricgrad.metrics.ranking import Map, Mrr, PrecisionAtK, RecallAtK
 from metricgrad.metrics.reexpression import ComparisonMetric
 from metricgrad.metrics.text import Bleu, EditDistance, ExactMatch, RougeL, SpanF1, WordErrorRate
-from metricgrad.metrics.watching.metric import on_sight
+from metricgrad.metrics.watching import on_sight
 
 _CLASSIFICATION = (Accuracy, ErrorRate, BalancedAccuracy, Precision, Recall, FBeta, F1, Jaccard)
 _AGREEMENT = (Mcc, Kappa, GMean, Hamming)

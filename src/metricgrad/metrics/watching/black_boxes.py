@@ -17,7 +17,7 @@ the function cannot tell apart share one call.
 
 import math
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import torch
@@ -26,7 +26,7 @@ from torch import Tensor
 from metricgrad import ops
 from metricgrad.metrics.checks import shape
 from metricgrad.metrics.watching.comparisons import Choice, Comparisons, Origin, compared
-from metricgrad.metrics.watching.sets import ComparedSet
+from metricgrad.metrics.watching.sets import ComparedSet, OwnMetric
 
 _MAX_VALUES = 1 << 14  # that are remembered
 _TRIED_SETS = 8  # sets on which a function is tried out and checked
@@ -41,63 +41,44 @@ class NotDecidedError(ValueError):
 
 @dataclass
 class Knowledge:
-    """What calls of a function have shown.
+    """What calls of a function have shown."""
 
-    Attributes:
-        order: Whether the order of scores matters.
-        sides: Whether the thresholds matter.
-        alike: Whether items with equal labels may be exchanged.
-        checked: The number of sets that showed that comparisons decide the value.
-        tried: The number of sets on which it was tried out what matters.
-        values: Values of configurations, by what tells these apart.
-        calls: How often the function was called.
-    """
-
-    order: bool = False
-    sides: bool = False
-    alike: bool = True
-    checked: int = 0
-    tried: int = 0
-    values: "OrderedDict[bytes, float]" = field(default_factory=OrderedDict)
-    calls: int = 0
+    order: bool = False  # whether the order of scores matters
+    sides: bool = False  # whether the thresholds matter
+    alike: bool = True  # whether items with equal labels may be exchanged
+    checked: int = 0  # sets that showed that comparisons decide the value
+    tried: int = 0  # sets on which it was tried out what matters
+    values: "OrderedDict[bytes, float]" = field(default_factory=OrderedDict)  # of configurations
+    calls: int = 0  # how often the function was called
 
     def value(self, key: bytes, call: Callable[[], float]) -> float:
         """The value of a configuration, remembered or by a call."""
         if key not in self.values:
             self.values[key] = call()
-            if len(self.values) > _MAX_VALUES:
-                self.values.popitem(last=False)
-        else:
-            self.values.move_to_end(key)
+        self.values.move_to_end(key)
+        if len(self.values) > _MAX_VALUES:
+            self.values.popitem(last=False)
         return self.values[key]
 
 
 class ColumnSet(ComparedSet):
-    """A set whose scores are ranked or compared with thresholds: K columns of N scores.
-
-    Scores and target are `[N]`, or `[N, K]` with one column per label.
-    """
+    """A set whose scores are ranked or compared with thresholds: `[N]`, or K labels, `[N, K]`."""
 
     def __init__(
-        self,
-        scores: Tensor,
-        target: Tensor,
-        thresholds: Sequence[float],
-        call: ScoreCall,
-        known: Knowledge,
+        self, scores: Tensor, target: Tensor, thresholds: Tensor, call: ScoreCall, known: Knowledge
     ) -> None:
         self._shape = scores.shape
+        self._thresholds = thresholds
         self._call = call
         self._known = known
         self._device = scores.device
         self._columns = scores.reshape(len(scores), -1).T if scores.dim() > 1 else scores[None]
         labels = target.reshape(len(target), -1).T if target.dim() > 1 else target[None]
         self._level = ops.dense_rank(labels.double())
-        self._thresholds = torch.tensor(thresholds, dtype=scores.dtype, device=scores.device)
         order = self._columns.detach().argsort(dim=-1, descending=True, stable=True)
-        pairs = Origin("", 0, "", "pairs of scores")
+        pairs = Origin("pairs of scores")
         self._choice = Choice(pairs, self._columns, order, ordered=True, labels=[labels])
-        self._above = self._columns.unsqueeze(-1) - self._thresholds
+        self._above = self._columns.unsqueeze(-1) - thresholds
         self._side = (self._above.detach() > 0).sum(-1)
         self._target = target.cpu().contiguous()
         self._stamp = f"{shape(scores)} {target.unique().tolist()}".encode()
@@ -118,24 +99,23 @@ class ColumnSet(ComparedSet):
             side = rest.unflatten(-1, self._above.shape).sum(-1)
         position = self._choice.position.expand(len(bits), -1, -1)
         if self._by_order:
-            position = self._positions(self._choice.indices(bits), side)
+            position = self._positions(self._choice.decide(bits)[0], side)
         values = [self._value(*each) for each in zip(position, side, strict=True)]
         return torch.tensor(values, dtype=torch.float64)
 
     def representatives(self, bits: Tensor) -> Tensor:
         """`[D]`, for each of the bits `[D]` one whose flip changes the value in the same way."""
         same = self._arange(len(bits))
-        start = 0
         if self._by_order:
-            start = len(self.comparisons[0].values)
-            same[:start] = self._choice.representatives(bits[:start])
-        if self._by_sides and not self._by_order and self._known.alike:
+            pairs = len(self.comparisons[0].values)
+            same[:pairs] = self._choice.representatives(bits[:pairs])
+        elif self._by_sides and self._known.alike:
             number = len(self._thresholds)
             column = self._arange(len(self._columns)).unsqueeze(-1)
             label = column * (int(self._level.max()) + 1) + self._level
             item = label * (number + 1) + self._side
             key = item.unsqueeze(-1) * number + self._arange(number)
-            same[start:] = start + ops.first_alike(key.flatten() * 2 + bits[start:].long())
+            same = ops.first_alike(key.flatten() * 2 + bits.long())
         return same
 
     def _compare(self) -> list[Comparisons]:
@@ -143,10 +123,10 @@ class ColumnSet(ComparedSet):
         found = []
         if self._by_order:
             self._choice.as_numbers = not self._known.alike
-            found.append(self._choice.compare("two" if self._choice.has_two_labels() else "order"))
+            found.append(self._choice.compare(self._choice.pairs_rule()))
         if self._by_sides:
             thresholds = ", ".join(f"{each:g}" for each in self._thresholds.tolist())
-            against = Origin("", 0, "", f"scores against {thresholds}")
+            against = Origin(f"scores against {thresholds}")
             found.append(compared(against, self._above, self._above.detach() > 0))
         return found
 
@@ -226,11 +206,10 @@ class ColumnSet(ComparedSet):
         within = position if self._by_order else self._level * size + position
         item = self._level if alike else self._arange(size).expand_as(self._level)
         order = ((len(self._thresholds) - side) * size * size + within).argsort(-1)
-        key = torch.stack([item.gather(-1, order), side.gather(-1, order)]).to(torch.int32)
+        told_apart = torch.stack([item.gather(-1, order), side.gather(-1, order)]).to(torch.int32)
         stamp = self._stamp if alike else self._stamp + self._target.numpy().tobytes()
-        return self._known.value(
-            stamp + key.cpu().numpy().tobytes(), lambda: self._called(position, side)
-        )
+        key = stamp + told_apart.cpu().numpy().tobytes()
+        return self._known.value(key, lambda: self._called(position, side))
 
     def _called(self, position: Tensor, side: Tensor, exchange: Tensor | None = None) -> float:
         """Calls the function with scores `[K, N]` in this order on these sides, or exchanged."""
@@ -266,7 +245,7 @@ class ClassSet(ComparedSet):
                     "mg.reexpress, or take a learned surrogate, ReLoss or BilevelLoss"
                 )
             known.checked += 1
-        highest = Origin("", 0, "", "highest class")
+        highest = Origin("highest class")
         self._choice = Choice(highest, scores, self._top, ordered=False, as_numbers=True)
         several = scores.shape[-1] > 1 and len(scores)
         comparisons = [self._choice.compare("winner")] if several else []
@@ -276,7 +255,7 @@ class ClassSet(ComparedSet):
         """Values `[A]` of configurations `[A, D]`."""
         if not self.comparisons:
             return self.value.expand(len(bits))
-        values = [self._value(each) for each in self._choice.indices(bits)]
+        values = [self._value(each) for each in self._choice.decide(bits)[0]]
         return torch.tensor(values, dtype=torch.float64)
 
     def _value(self, winner: Tensor) -> float:
@@ -285,6 +264,41 @@ class ClassSet(ComparedSet):
         swapped = swapped.scatter(-1, winner, self._scores.gather(-1, self._top))
         key = self._stamp + winner.cpu().numpy().tobytes()
         return self._known.value(key, lambda: self._call(swapped))
+
+
+@dataclass(frozen=True, kw_only=True)
+class BlackBoxMetric(OwnMetric):
+    """A function that order and thresholds decide, whatever it is made of."""
+
+    thresholds: tuple[float, ...] = (0.0,)
+    known: Knowledge = field(default_factory=Knowledge, init=False, repr=False, compare=False)
+
+    def look(self, scores: Tensor, target: Tensor) -> ComparedSet:
+        """Calls the function for one set."""
+
+        def call(values: Tensor) -> float:
+            self.known.calls += 1
+            return self._one(values, target, self.arrays, "a set made from bits")[0]
+
+        if target.shape == scores.shape:
+            thresholds = torch.tensor(self.thresholds, dtype=scores.dtype, device=scores.device)
+            return ColumnSet(scores, target, thresholds, call, self.known)
+        if target.shape == scores.shape[:-1]:
+            return ClassSet(scores, target, call, self.known)
+        raise ValueError(
+            f"{self.name} cannot be watched, and as a black box it takes scores and target of one "
+            f"shape, or classes; got scores {list(scores.shape)} and target {list(target.shape)}: "
+            "write it in plain torch"
+        )
+
+    @property
+    def runs(self) -> int:
+        """The number of calls."""
+        return self.known.calls
+
+    def manner(self) -> str:
+        """How often it was called."""
+        return f"a black box, called {self.runs} times so far"
 
 
 def _close(one: float, other: float) -> bool:

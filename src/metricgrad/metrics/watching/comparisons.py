@@ -10,44 +10,82 @@ scores that are chosen from form R rows of n items each:
               labels of two kinds            the higher label take positions r + n_(r)
     order     any other order                pairs of items, except those with equal labels
 
-`Choice.indices` turns bits back into indices, for many configurations at once. Bits that fit no
-order are resolved by counting: the item that lost more comparisons comes later.
+`Choice.decide` turns bits back into indices, for many configurations at once. Bits that fit no
+order are resolved by counting: the item that lost more comparisons comes later. Comparisons and
+refusals name the user's line that they come from (`origin`).
 """
 
+import linecache
+import os
+import sys
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Literal, NamedTuple
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
 from metricgrad import ops
 
+_NOT_THE_USERS = tuple(
+    f"{folder}{os.sep}" for folder in (Path(torch.__file__).parent, Path(__file__).parents[2])
+)
+
 ChoiceRule = Literal["winner", "members", "two", "order"]
 
 
 class Origin(NamedTuple):
-    """A line of the user's function and the operation on it; line 0 if there is no such line."""
+    """An operation, and the line of the user's function that runs it; line 0 if there is none."""
 
-    file: str
-    line: int
-    code: str
     operation: str
+    file: str = ""
+    line: int = 0
+    code: str = ""
+
+
+class WatchError(RuntimeError):
+    """A function cannot be watched; the message names the line, and what to write instead.
+
+    It is no TypeError because torch's operators would swallow that. `what` is the cause alone.
+    """
+
+    def __init__(self, message: str, what: str = "") -> None:
+        super().__init__(message)
+        self.what = what or message
+
+
+def call_function(fn: Callable[[Tensor, Tensor], Any], scores: Tensor, target: Tensor) -> Any:
+    """Calls the user's function; `origin` looks for the user's lines no further out than here."""
+    return fn(scores, target)
+
+
+def origin(operation: str) -> Origin:
+    """The user's line that runs now: the innermost one that is neither torch's nor ours."""
+    frame = sys._getframe(1)
+    while frame is not None and frame.f_code.co_filename.startswith(_NOT_THE_USERS):
+        frame = None if frame.f_code is call_function.__code__ else frame.f_back
+    if frame is None:
+        return Origin(operation)
+    file = frame.f_code.co_filename
+    return Origin(operation, file, frame.f_lineno, linecache.getline(file, frame.f_lineno).strip())
+
+
+def refusal(what: str, way_out: str) -> WatchError:
+    """The error for the line that runs now."""
+    _, file, line, code = origin("")
+    subject = f"{file}, line {line}: `{code}` " if line else "the function "
+    return WatchError(f"{subject}{what}; {way_out}", what)
 
 
 class Comparisons(NamedTuple):
-    """The comparisons that one operation or choice made.
-
-    Attributes:
-        values: `[m]`, differentiable, above 0 exactly where the comparison is won.
-        bits: `[m]`, bool, the outcomes.
-        live: `[m]`, bool, False where something infinite was compared.
-    """
+    """The comparisons that one operation or choice made."""
 
     origin: Origin
-    values: Tensor
-    bits: Tensor
-    live: Tensor
+    values: Tensor  # [m], differentiable, above 0 exactly where the comparison is won
+    bits: Tensor  # [m], bool, the outcomes
+    live: Tensor  # [m], bool, False where something infinite was compared
 
 
 def compared(origin: Origin, values: Tensor, bits: Tensor) -> Comparisons:
@@ -62,32 +100,28 @@ def compared(origin: Origin, values: Tensor, bits: Tensor) -> Comparisons:
     return Comparisons(origin, values, bits, live)
 
 
+def flipped(bits: Tensor, which: Tensor) -> Tensor:
+    """`[A, D]`: bits `[1, D]`, with the one at `which` flipped in each of A rows; -1 flips none."""
+    configurations = bits.repeat(len(which), 1)
+    at = (which >= 0).nonzero().squeeze(-1)
+    configurations[at, which[at]] ^= True
+    return configurations
+
+
 @dataclass(eq=False)
 class Choice:
-    """One argmax, topk or sort.
-
-    Attributes:
-        scores: `[R, n]`, what is chosen from, differentiable; the highest comes first.
-        given: `[R, k]`, the indices that the operation returned; k is 1 for an argmax.
-        ordered: Whether the indices are an order and not a single winner.
-        labels: What the indices gathered, each `[R, n, ...]`.
-        as_numbers: Whether the indices are used as numbers.
-        ranked: Whether their inverse is used, the rank of each item.
-        span: The first and the last position of the order that are used.
-        cut: Only which items come before this position matters.
-        rule: What decides the choice; None if nothing does.
-    """
+    """One argmax, topk or sort, and how the function uses the indices that it returned."""
 
     origin: Origin
-    scores: Tensor
-    given: Tensor
-    ordered: bool
-    labels: list[Tensor] = field(default_factory=list)
-    as_numbers: bool = False
-    ranked: bool = False
-    span: tuple[int, int] | None = None
-    cut: int | None = None
-    rule: ChoiceRule | None = None
+    scores: Tensor  # [R, n], what is chosen from, differentiable; the highest comes first
+    given: Tensor  # [R, k], the indices that the operation returned; k is 1 for an argmax
+    ordered: bool  # whether the indices are an order and not a single winner
+    labels: list[Tensor] = field(default_factory=list)  # what they gathered, each [R, n, ...]
+    as_numbers: bool = False  # whether they are used as numbers
+    ranked: bool = False  # whether their inverse is used, the rank of each item
+    span: tuple[int, int] | None = None  # the first and last position of the order that are used
+    cut: int = 1  # the winner or the members come before this position
+    rule: ChoiceRule | None = None  # what decides the choice; None if nothing does
 
     @cached_property
     def order(self) -> Tensor:
@@ -103,10 +137,17 @@ class Choice:
         """`[R, n]`, the position of each item in the order."""
         return self.order.argsort(-1)
 
+    @property
+    def _all_differ(self) -> bool:
+        """Whether the function may tell all items apart."""
+        return self.as_numbers or self.ranked or not self.labels
+
     @cached_property
-    def joint_label(self) -> Tensor:
-        """`[R, n]`, one number for all labels of an item, ascending as the labels do."""
+    def _label(self) -> Tensor:
+        """`[R, n]`, one number for all that the function sees of an item, ascending as it does."""
         rows, size = self.order.shape
+        if self._all_differ:
+            return torch.arange(size, device=self.order.device).expand(rows, size)
         columns = torch.cat([label.reshape(rows * size, -1).double() for label in self.labels], -1)
         return columns.unique(dim=0, return_inverse=True)[1].reshape(rows, size)
 
@@ -115,14 +156,10 @@ class Choice:
         """The two highest scores of each row and their indices, `[R, 2]`."""
         return self.scores.topk(2, dim=-1)
 
-    @property
-    def _all_differ(self) -> bool:
-        """Whether the function may tell all items apart."""
-        return self.as_numbers or self.ranked or not self.labels
-
-    def has_two_labels(self) -> bool:
-        """Whether the indices only gather labels of at most two kinds."""
-        return not self._all_differ and bool(ops.dense_rank(self.joint_label).max() < 2)
+    def pairs_rule(self) -> ChoiceRule:
+        """The rule of an order: "two" if the indices only gather labels of at most two kinds."""
+        two = not self._all_differ and bool(ops.dense_rank(self._label).max() < 2)
+        return "two" if two else "order"
 
     def margins(self, rows: Tensor, items: Tensor) -> Tensor:
         """Scores of items `[m]` in rows `[m]` minus the best other score of the row: `[m]`."""
@@ -140,21 +177,20 @@ class Choice:
     def compare(self, rule: ChoiceRule) -> Comparisons:
         """Sets the rule that decides the choice, and returns its comparisons."""
         self.rule = rule
+        inside = self.position < self.cut
         if rule == "winner":
             rows, items = torch.ones_like(self.scores).nonzero().unbind(-1)
-            return compared(self.origin, self.margins(rows, items), self.position == 0)
+            return compared(self.origin, self.margins(rows, items), inside)
         if rule == "members":
-            assert self.cut is not None
             last_in = self.scores.gather(-1, self.order[:, [self.cut - 1]])
             first_out = self.scores.gather(-1, self.order[:, [self.cut]])
-            inside = self.position < self.cut
             margins = self.scores - torch.where(inside, first_out, last_in)
             return compared(self.origin, margins, inside)
         if rule == "two":
-            self._higher = ops.dense_rank(self.joint_label).bool()
+            self._higher = ops.dense_rank(self._label).bool()
             pairs = self._higher.unsqueeze(-1) & ~self._higher.unsqueeze(-2)
         else:
-            pairs = self._different().triu(1)
+            pairs = (self._label.unsqueeze(-1) != self._label.unsqueeze(-2)).triu(1)
         self._row, self._first, self._second = pairs.nonzero().unbind(-1)
         values = self.scores[self._row, self._first] - self.scores[self._row, self._second]
         won = self.position[self._row, self._first] < self.position[self._row, self._second]
@@ -164,66 +200,46 @@ class Choice:
         """`[D]`, for each of the bits `[D]` one whose flip changes the choice in the same way."""
         if self.rule == "two":  # only the number of comparisons that an item lost matters
             key = self._row * self.order.shape[-1] + self._first
-        elif self.rule == "members" and not self.as_numbers:  # only the labels of a member matter
+        elif self.rule == "members":  # only the label of a member matters
             row = torch.arange(len(self.order), device=bits.device).unsqueeze(-1)
-            key = (row * self.order.numel() + self.joint_label).flatten()
+            key = (row * self.order.numel() + self._label).flatten()
         else:
-            return torch.arange(bits.shape[-1], device=bits.device)
+            return torch.arange(len(bits), device=bits.device)
         return ops.first_alike(key * 2 + bits.long())
 
-    def indices(self, bits: Tensor) -> Tensor:
-        """Indices `[A, R, k]` that the choice returns for bits `[A, D]`."""
-        match self.rule:
-            case None:
-                order = self.order.expand(len(bits), -1, -1)
-            case "winner" | "members":
-                order = self._by_row(bits.unflatten(-1, self.order.shape))
-            case "two":
-                order = self._order_of_two(self._losses(bits))
-            case "order":
-                order = self._order_by(self.ranks(bits))
-        return order[..., : self.given.shape[-1]]
+    def decide(self, bits: Tensor, which: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """Indices `[A, R, k]` and ranks `[A, R, n]` that bits `[A, D]` give.
 
-    def ranks(self, bits: Tensor) -> Tensor:
-        """`[A, R, n]`, how many items come before each one, from the bits `[A, D]` of pairs."""
-        return self._with_equal_labels(self._losses(bits))
-
-    def flipped(self, bits: Tensor, which: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Indices `[A, R, k]` with one of the bits `[D]` flipped, at `which` `[A]`; -1 flips none.
-
-        Ranks `[A, R, n]` come with them if they are used. A flip changes the losses of one or two
-        items, so the bits of all configurations are never written out.
+        Or the bits are `[1, D]` and one is flipped in each configuration: that at `which` `[A]`.
         """
-        if self.rule not in ("two", "order"):
-            changed = bits.repeat(len(which), 1)
-            at = (which >= 0).nonzero().squeeze(-1)
-            changed[at, which[at]] ^= True
-            return self.indices(changed), None
-        pair = which.clamp(min=0)
-        change = torch.where(which >= 0, torch.where(bits[pair], 1, -1), 0).unsqueeze(-1)
-        start = self._row * self.order.shape[-1]
-        losses = self._losses(bits.unsqueeze(0)).flatten(1).repeat(len(which), 1)
-        losses.scatter_add_(-1, (start + self._first)[pair].unsqueeze(-1), change)
-        taken = self.given.shape[-1]
+        ranks = self.position
         if self.rule == "two":
-            return self._order_of_two(losses.unflatten(-1, self.order.shape))[..., :taken], None
-        losses.scatter_add_(-1, (start + self._second)[pair].unsqueeze(-1), -change)
-        ranks = self._with_equal_labels(losses.unflatten(-1, self.order.shape))
-        return self._order_by(ranks)[..., :taken], ranks if self.ranked else None
+            order = self._order_of_two(self._losses(bits, which))
+        elif self.rule == "order":
+            ranks = self._with_equal_labels(self._losses(bits, which))
+            # An item that moved passes the one whose rank it now shares.
+            order = (ranks * ranks.shape[-1] - self.position).argsort(-1)
+        else:
+            order = self._by_row(bits if which is None else flipped(bits, which))
+        return order[..., : self.given.shape[-1]], ranks.expand_as(order)
 
-    def _different(self) -> Tensor:
-        """`[R, n, n]`, the pairs of items that the function may tell apart."""
-        label = torch.arange(self.order.shape[-1], device=self.order.device).expand_as(self.order)
-        label = label if self._all_differ else self.joint_label
-        return label.unsqueeze(-1) != label.unsqueeze(-2)
+    def _losses(self, bits: Tensor, which: Tensor | None) -> Tensor:
+        """`[A, R, n]`, comparisons each item lost; for "two", only items with the higher label.
 
-    def _losses(self, bits: Tensor) -> Tensor:
-        """`[A, R, n]`, comparisons each item lost; for "two", only items with the higher label."""
+        A flip changes the losses of a pair, so the bits of all configurations are not written out.
+        """
         rows, size = self.order.shape
-        none = torch.zeros(len(bits), rows * size, dtype=torch.int64, device=bits.device)
-        losses = none.index_add(-1, self._row * size + self._first, (~bits).long())
+        sides = [(self._row * size + self._first, ~bits)]
         if self.rule == "order":
-            losses = losses.index_add(-1, self._row * size + self._second, bits.long())
+            sides.append((self._row * size + self._second, bits))
+        losses = torch.zeros(len(bits), rows * size, dtype=torch.int64, device=bits.device)
+        for slot, lost in sides:
+            losses.index_add_(-1, slot, lost.long())
+        if which is not None:
+            losses = losses.repeat(len(which), 1)
+            at = (which >= 0).nonzero().squeeze(-1)
+            for slot, lost in sides:
+                losses[at, slot[which[at]]] += torch.where(lost[0, which[at]], -1, 1)
         return losses.reshape(-1, rows, size)
 
     def _with_equal_labels(self, losses: Tensor) -> Tensor:
@@ -233,43 +249,34 @@ class Choice:
         """
         if self._all_differ:
             return losses
-        label = self.joint_label
+        label = self._label
         size = self.order.shape[-1]
         positions = ((label * size + losses) * size + self.position).argsort(-1).argsort(-1)
         return losses + positions - (label.unsqueeze(-1) > label.unsqueeze(-2)).sum(-1)
 
-    def _order_by(self, ranks: Tensor) -> Tensor:
-        """`[A, R, n]`, ascending; an item that moved passes the one whose rank it now shares."""
-        return (ranks * self.order.shape[-1] - self.position).argsort(-1)
-
     def _by_row(self, bits: Tensor) -> Tensor:
-        """Orders `[A, R, n]` from bits of the same shape; rows with unchanged bits are copied."""
-        inside = self.position < (self.cut or 1)
-        at, row = (bits != inside).any(-1).nonzero().unbind(-1)
+        """Orders `[A, R, n]` from bits `[A, D]`; rows with unchanged bits are copied."""
+        if self.rule is None:
+            return self.order.expand(len(bits), -1, -1)
+        bits = bits.unflatten(-1, self.order.shape)
         order = self.order.repeat(len(bits), 1, 1)
-        change = self._with_winner if self.rule == "winner" else self._with_members
-        order[at, row] = change(bits[at, row], row)
-        return order
-
-    def _with_winner(self, bits: Tensor, row: Tensor) -> Tensor:
-        """Orders `[M, n]` of some rows with the winner in front.
-
-        If several bits say "winner", it is the item that was last: its bit was flipped. If none
-        does, it is the second item.
-        """
-        last, at = torch.where(bits, self.position[row], -1).max(-1)
-        winner = torch.where(last >= 0, at, self.order[row, 1])
-        return winner.unsqueeze(-1).expand_as(bits)
-
-    def _with_members(self, bits: Tensor, row: Tensor) -> Tensor:
-        """Orders `[M, n]` of some rows, new members before old ones, up to the cut."""
-        assert self.cut is not None
+        at, row = (bits != (self.position < self.cut)).any(-1).nonzero().unbind(-1)
+        bits = bits[at, row]
         position = self.position[row]
-        size = bits.shape[-1]
-        rank = torch.where(bits, torch.where(position < self.cut, 1, 0), 2) * size + position
-        members = rank.topk(self.cut, largest=False).indices
-        outside = torch.ones_like(position).scatter(-1, members, 0)
-        return (outside * size + position).argsort(-1)
+        if self.rule == "winner":
+            # If several bits say "winner", it is the item that was last, as its bit was flipped;
+            # if none does, it is the second item.
+            last, item = torch.where(bits, position, -1).max(-1)
+            winner = torch.where(last >= 0, item, self.order[row, 1])
+            order[at, row] = winner.unsqueeze(-1).expand_as(bits)
+        else:
+            # New members come before old ones, up to the cut.
+            size = bits.shape[-1]
+            rank = torch.where(bits, torch.where(position < self.cut, 1, 0), 2) * size + position
+            members = rank.topk(self.cut, largest=False).indices
+            outside = torch.ones_like(position).scatter(-1, members, 0)
+            order[at, row] = (outside * size + position).argsort(-1)
+        return order
 
     def _order_of_two(self, losses: Tensor) -> Tensor:
         """`[A, R, n]`, at each position some item with the label that belongs there."""

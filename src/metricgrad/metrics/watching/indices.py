@@ -15,16 +15,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from metricgrad.metrics.watching.comparisons import Choice
-from metricgrad.metrics.watching.tape import (
-    Dependence,
-    Operation,
-    Outcomes,
-    Read,
-    Tape,
-    origin,
-    tensors_in,
-)
+from metricgrad.metrics.watching.comparisons import Choice, origin
+from metricgrad.metrics.watching.tape import Dependence, Operation, Outcomes, Read, Tape, tensors_in
 
 CHOOSING = {  # with the order of their arguments
     "argmax": ("input", "dim", "keepdim"), "argmin": ("input", "dim", "keepdim"),
@@ -51,28 +43,21 @@ class Chosen(NamedTuple):
 
 
 class Indices:
-    """The choices of one run, and the tensors that hold their indices.
+    """The choices of one run, and the tensors that hold their indices."""
 
-    `numbers` are choices that are known to be used as numbers.
-
-    Attributes:
-        choices: In the order in which they were made.
-        asked: The numbers of choices of which an == was taken apart.
-    """
-
-    def __init__(self, tape: Tape, numbers: frozenset[int]) -> None:
+    def __init__(self, tape: Tape, numbers: set[int]) -> None:
         self.choices: list[Choice] = []
-        self.asked: set[int] = set()
+        self.asked: set[int] = set()  # choices of which an == was taken apart
         self._tape = tape
-        self._numbers = numbers
-        self._chosen: dict[int, Chosen] = {}
-        self._sources: dict[int, set[int]] = {}
+        self._numbers = numbers  # choices that are known to be used as numbers
+        self._chosen: dict[int, Chosen] = {}  # by the id of the tensor that holds the indices
+        self._sources: dict[int, set[int]] = {}  # choices by the id of the tensor chosen from
 
     def chooses(self, operation: Operation) -> bool:
         """Whether an operation is a choice; max and min over all elements have no indices."""
-        if operation.name not in CHOOSING:
-            return False
-        return operation.name not in ("max", "min") or isinstance(_bind(operation)["dim"], int)
+        if operation.name in ("max", "min"):
+            return isinstance(_bind(operation)["dim"], int)
+        return operation.name in CHOOSING
 
     def choose(self, operation: Operation) -> Any:
         """Records a choice: its indices are decided, the values that come with them are smooth."""
@@ -80,18 +65,17 @@ class Indices:
         out = operation.run()
         indices = out if isinstance(out, Tensor) else out[1]
         rows, taken, dim = _rows(operation, indices)
-        ordered = dim is not None
-        choice = Choice(origin(name), rows, taken.reshape(len(rows), -1).detach(), ordered)
+        given = taken.reshape(len(rows), -1).detach()
+        choice = Choice(origin(name), rows, given, ordered=dim is not None)
         number = len(self.choices)
         self.choices.append(choice)
-        self._tape.outcomes.indices.append(choice.given)
+        self._tape.outcomes.indices.append(given)
         self._tape.outcomes.ranks.append(torch.empty(0))
         self._sources.setdefault(id(args[0]), set()).add(number)
 
         def shaped(flat: Tensor) -> Tensor:
-            if dim is None:
-                return flat.reshape(indices.shape)
-            return flat.reshape(taken.shape).movedim(-1, dim)
+            found = flat.reshape(taken.shape)
+            return found if dim is None else found.movedim(-1, dim)
 
         def step(given: Outcomes, new_args: tuple[Any, ...], new_kwargs: dict[str, Any]) -> Any:
             index = shaped(given.indices[number])
@@ -106,7 +90,7 @@ class Indices:
         self._tape.mark(result, Dependence.SMOOTH)  # the values, if there are any
         self._tape.mark(index, Dependence.DECIDED)
         start = torch.arange(len(rows), device=rows.device).unsqueeze(-1) * rows.shape[-1]
-        slots = start + torch.arange(choice.given.shape[-1], device=rows.device)
+        slots = start + torch.arange(given.shape[-1], device=rows.device)
         self._chosen[id(index)] = Chosen(number, shaped(slots))
         return result
 
@@ -119,22 +103,22 @@ class Indices:
         only = len(tracked) == 1
         if operation.name in ("eq", "ne") and only and tracked[0] is not operation.args[0]:
             operation = operation._replace(args=operation.args[::-1])
-        name, _, args, _ = operation
-        if only and args and tracked[0] is args[0]:
+        first = operation.args[0] if operation.args else None
+        if only and tracked[0] is first:
             found = self._follow_alone(chosen[0], operation)
             if found is not None:
                 return found
         number, slots = chosen[0]
         choice = self.choices[number]
-        if name in _GATHERING:
-            if len(tracked) == 2 and args and number in self._sources.get(id(args[0]), ()):
+        if operation.name in _GATHERING:
+            if len(tracked) == 2 and number in self._sources.get(id(first), ()):
                 return self._tape.smooth(operation.run(), operation)  # scores in their own order
-            if only and choice.ordered:
-                labels = self._labels(choice, slots, tracked[0], operation)
-                if labels is not None:
-                    choice.labels.append(labels)
-                    choice.extend_span(slots)
-                    return self._tape.run(operation)
+            follows = only and choice.ordered
+            labels = self._labels(chosen[0], tracked[0], operation) if follows else None
+            if labels is not None:
+                choice.labels.append(labels)
+                choice.extend_span(slots)
+                return self._tape.run(operation)
         for each, where in chosen:
             self.choices[each].as_numbers = True
             self.choices[each].extend_span(where)
@@ -145,18 +129,19 @@ class Indices:
         name, _, args, _ = operation
         number, slots = chosen
         choice = self.choices[number]
-        if name in _VIEWING or (name in _CASTING and operation.run().dtype != torch.bool):
-            return self._view(chosen, operation)
+        if name in _VIEWING:
+            return self._view(number, operation, operation._replace(args=(slots, *args[1:])).run())
+        if name in _CASTING and operation.run().dtype != torch.bool:
+            return self._view(number, operation, slots)
         if not choice.ordered and number not in self._numbers:
             if name in ("eq", "ne"):
                 read = self._equals(chosen, *args)
                 return self._tape.emit(read if name == "eq" else lambda given: ~read(given))
             if name == "one_hot":
-                out = operation.run()
-                classes = torch.arange(out.shape[-1], device=out.device)
+                classes = torch.arange(operation.run().shape[-1], device=slots.device)
                 column = Chosen(number, slots.unsqueeze(-1))
                 read = self._equals(column, args[0].unsqueeze(-1), classes)
-                return self._tape.emit(lambda given: read(given).to(out.dtype))
+                return self._tape.emit(lambda given: read(given).long())
         whole = slots.numel() == choice.scores.numel()
         if name == "argsort" and choice.ordered and whole and not _bind(operation)["descending"]:
             choice.ranked = True
@@ -165,12 +150,9 @@ class Indices:
             return self._tape.emit(lambda given: given.ranks[number].reshape(shape))
         return None
 
-    def _view(self, chosen: Chosen, operation: Operation) -> Any:
-        """Records the same indices in another shape or type, or some of them."""
-        number, slots = chosen
+    def _view(self, number: int, operation: Operation, slots: Any) -> Any:
+        """Records the same indices in another shape or type, or some of them, with their slots."""
         out = self._tape.run(operation)
-        if operation.name not in _CASTING:
-            slots = operation.func(slots, *operation.args[1:], **operation.kwargs)
         for tensor, where in zip(tensors_in(out), tensors_in(slots), strict=True):
             self._chosen[id(tensor)] = Chosen(number, where)
         return out
@@ -193,17 +175,16 @@ class Indices:
         read = self._tape.compare(margins, outcome, name, share_opposite=size == 2)
         return lambda given: read(given) & known
 
-    def _labels(
-        self, choice: Choice, slots: Tensor, index: Tensor, operation: Operation
-    ) -> Tensor | None:
+    def _labels(self, chosen: Chosen, index: Tensor, operation: Operation) -> Tensor | None:
         """What each item would be gathered as, `[R, n, ...]`; None where that cannot be told.
 
         The gather is repeated with other indices until every item of every row was gathered.
         """
-        rows, size = choice.scores.shape
-        position = slots % size
-        if not position.numel():
+        number, slots = chosen
+        if not slots.numel():
             return None
+        rows, size = self.choices[number].scores.shape
+        position = slots % size
         first = int(position.min())
         width = int(position.max()) - first + 1
         if math.ceil(size / width) > _MAX_GATHERS:
@@ -225,7 +206,7 @@ class Indices:
 
 def _bind(operation: Operation) -> dict[str, Any]:
     """Arguments of a choice by name; `dim` is always there, None unless given."""
-    bound = {"dim": operation.kwargs.get("axis"), "descending": False}
+    bound = {"dim": operation.kwargs.get("axis"), "descending": False, "largest": True}
     positional = zip(CHOOSING[operation.name], operation.args, strict=False)
     return {**bound, **dict(positional), **operation.kwargs}
 
@@ -241,10 +222,8 @@ def _rows(operation: Operation, indices: Tensor) -> tuple[Tensor, Tensor, int | 
         dim = (-1 if dim is None else dim) % max(values.dim(), 1)
     moved = values.reshape(-1) if dim is None else values.movedim(dim, -1)
     rows = moved.reshape(-1, moved.shape[-1])
-    if name in ("sort", "argsort"):
-        highest_first = bool(bound["descending"])
-    else:
-        highest_first = bound.get("largest") is not False if name == "topk" else "max" in name
+    option = "largest" if name == "topk" else "descending"
+    highest_first = "max" in name or bool(bound[option])
     rows = rows if highest_first else -rows
     if dim is None or not ordered:
         return rows, indices, None

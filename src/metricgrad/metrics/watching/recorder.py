@@ -12,25 +12,17 @@ smoothly meets a discrete operation, comparisons c are found whose bits [c > 0] 
 Discrete operations on values that only bits decide need no comparisons: a replay runs them again.
 """
 
+import operator
 from collections.abc import Callable
-from contextlib import AbstractContextManager, ExitStack
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
+from metricgrad.metrics.watching.comparisons import WatchError, refusal
 from metricgrad.metrics.watching.indices import CHOOSING, Indices
-from metricgrad.metrics.watching.tape import (
-    Dependence,
-    Operation,
-    Outcomes,
-    Read,
-    Tape,
-    WatchError,
-    refusal,
-    tensors_in,
-)
+from metricgrad.metrics.watching.tape import Dependence, Operation, Outcomes, Read, Tape, tensors_in
 
 # An operation that rounds to more than this many steps compares a value only with the nearest two.
 _MAX_STEPS = 16
@@ -39,10 +31,12 @@ _COMPARING = {
     "gt": ">", "greater": ">", "lt": "<", "less": "<", "ge": ">=", "greater_equal": ">=",
     "le": "<=", "less_equal": "<=", "eq": "==", "ne": "!=", "not_equal": "!=",
 }  # fmt: skip
+_WON = {">": operator.gt, ">=": operator.ge, "<": operator.lt, "<=": operator.le}
 _ROUNDING = {  # a step k is reached at k plus this
     "floor": 0.0, "round": -0.5, "ceil": -1.0, "trunc": 0.0, "fix": 0.0, "long": 0.0, "int": 0.0,
     "short": 0.0,
 }  # fmt: skip
+_CASTING = {"to", "type"}
 _DIVIDING = {"floor_divide", "floordiv", "div", "divide", "true_divide"}
 _CLAMPING = {"relu", "clamp", "clip", "clamp_min", "clamp_max", "hardtanh", "relu6"}
 _DISCRETE = {
@@ -62,26 +56,20 @@ _NEW_TENSORS = "make a new one: torch.where, scatter, stack or cat"
 
 
 class Recorder(TorchFunctionMode):
-    """Records a run on `scores`, a tensor with a gradient, on a tape.
+    """Records a run on a tape; `numbers` are choices that are known to be used as numbers."""
 
-    The range of `target` tells how many steps a rounded value may reach. `numbers` are choices that
-    are known to be used as numbers.
-    """
-
-    def __init__(
-        self, scores: Tensor, target: Tensor, numbers: frozenset[int] = frozenset()
-    ) -> None:
+    def __init__(self, scores: Tensor, target: Tensor, numbers: set[int]) -> None:
         super().__init__()
         self.tape = Tape(scores)
         self.indices = Indices(self.tape, numbers)
-        self._target = target
+        self._target = target  # its range tells how many steps a rounded value may reach
         self._changed: dict[int, tuple[Tensor, WatchError]] = {}
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Runs an operation, and records it if it depends on the scores."""
         kwargs = kwargs or {}
         tensors = tensors_in((args, kwargs))
-        for tensor in tensors if self._changed else ():
+        for tensor in tensors:
             if id(tensor) in self._changed:
                 raise self._changed[id(tensor)][1]
         sources = {self.tape.dependence(tensor) for tensor in tensors} - {None}
@@ -99,7 +87,7 @@ class Recorder(TorchFunctionMode):
                 "uses indices of an operation that is not taken apart",
                 "use the values, or the indices of argmax, sort or topk",
             )
-        with _gradients():
+        with torch.inference_mode(False), torch.enable_grad():  # whatever the function says
             return self._record(operation, sources)
 
     def _record(self, operation: Operation, sources: set[Dependence | None]) -> Any:
@@ -124,7 +112,7 @@ class Recorder(TorchFunctionMode):
 
     def _discrete(self, operation: Operation) -> Tensor | tuple[Any, ...] | None:
         """The result of a discrete operation, taken apart; None for any other operation."""
-        name, func, args, kwargs = operation
+        name, _, args, kwargs = operation
         if self.indices.chooses(operation):
             return self.indices.choose(operation)
         read: Read | None = None
@@ -132,7 +120,7 @@ class Recorder(TorchFunctionMode):
             left, right = (*args, kwargs["other"]) if "other" in kwargs else args
             read = self._compare(_COMPARING[name], left, right)
         elif name in ("sign", "sgn"):
-            read = self._sign(operation)
+            read = self._sign(name, args[0])
         elif name == "heaviside":
             read = self._heaviside(*args)
         elif name in ("bucketize", "searchsorted"):
@@ -140,12 +128,9 @@ class Recorder(TorchFunctionMode):
         elif name == "bool":
             read = self._compare("!=", args[0], 0)
         elif name in _DIVIDING and (kwargs.get("rounding_mode") is not None or "floor" in name):
-            detached = (each.detach() if isinstance(each, Tensor) else each for each in args)
-            result = func(*detached, **kwargs)
-            read = self._round(kwargs.get("rounding_mode") or "floor", result, args[0] / args[1])
-        elif name in _ROUNDING or (
-            name in ("to", "type") and not operation.run().is_floating_point()
-        ):
+            mode = kwargs.get("rounding_mode") or "floor"
+            read = self._round(mode, operation.run(), args[0] / args[1])
+        elif name in _ROUNDING or (name in _CASTING and not operation.run().is_floating_point()):
             read = self._round_to(operation)
         elif name in _JUMPING:
             raise refusal(
@@ -156,37 +141,26 @@ class Recorder(TorchFunctionMode):
 
     def _compare(self, sign: str, left: Any, right: Any) -> Read:
         """One of > >= < <= == !=, element by element."""
-        if sign in (">", ">="):
-            won = left > right if sign == ">" else left >= right
-            return self.tape.compare(left - right, won, sign)
-        if sign in ("<", "<="):
-            won = left < right if sign == "<" else left <= right
-            return self.tape.compare(right - left, won, sign)
+        if sign in _WON:
+            difference = left - right if ">" in sign else right - left
+            return self.tape.compare(difference, _WON[sign](left, right), sign)
         above = self.tape.compare(left - right, left > right, sign)
         below = self.tape.compare(right - left, left < right, sign)
         if sign == "!=":
             return lambda outcomes: above(outcomes) | below(outcomes)
         return lambda outcomes: ~(above(outcomes) | below(outcomes))
 
-    def _sign(self, operation: Operation) -> Read:
+    def _sign(self, name: str, values: Tensor) -> Read:
         """The sign: 1 if the comparison with 0 is won, else -1, or 0 for a tie."""
-        values = operation.args[0]
-        above = self.tape.compare(values, values > 0, operation.name)
-        untied = (values != 0).detach()
-
-        def sign(outcomes: Outcomes) -> Tensor:
-            won = above(outcomes).to(values.dtype)
-            return torch.where(untied, 2 * won - 1, won)
-
-        return sign
+        above = self.tape.compare(values, values > 0, name)
+        untied = (values != 0).to(values.dtype)
+        return lambda outcomes: above(outcomes) * (1 + untied) - untied
 
     def _heaviside(self, values: Tensor, at_zero: Tensor) -> Read:
         """The step function, whose value at 0 is given."""
         above = self._compare(">", values, 0)
         same = self._compare("==", values, 0)
-        return lambda outcomes: torch.where(
-            same(outcomes), at_zero, above(outcomes).to(at_zero.dtype)
-        )
+        return lambda given: torch.where(same(given), at_zero, above(given).to(at_zero.dtype))
 
     def _bucket(self, operation: Operation) -> Read:
         """The number of boundaries below a value, for `bucketize` and `searchsorted`."""
@@ -221,7 +195,13 @@ class Recorder(TorchFunctionMode):
         missed.
         """
         result = result.detach()
-        low, high = self._range_of(result)
+        if not result.numel():
+            return lambda _: result
+        whole = self._target.double().flatten()
+        whole = whole if (whole == whole.round()).all() else whole[:0]
+        expected = torch.cat([result.double().flatten(), whole])
+        low = float(expected.min())
+        high = float(expected.max())
         if high - low > _MAX_STEPS:
             reached = result.unsqueeze(-1) + torch.tensor([0, 1], device=values.device)
         else:
@@ -244,15 +224,6 @@ class Recorder(TorchFunctionMode):
             return torch.where(up > -far, up, lowered).to(result.dtype)
 
         return rounded
-
-    def _range_of(self, result: Tensor) -> tuple[float, float]:
-        """The range of a rounded value, and of the target if that holds whole numbers."""
-        target = self._target.double()
-        every = [result.double().flatten()]
-        if target.numel() and bool((target == target.round()).all()):
-            every.append(target.flatten())
-        values = torch.cat(every)
-        return (float(values.min()), float(values.max())) if result.numel() else (0.0, 0.0)
 
 
 def input_first(
@@ -287,12 +258,3 @@ def _out_of_place(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> O
             raise refusal(f"changes a tensor in place by {raw}", _NEW_TENSORS)
         return Operation(raw[:-1], plain, args, kwargs)
     return Operation(raw.strip("_"), func, args, kwargs)
-
-
-def _gradients() -> AbstractContextManager[Any]:
-    """A context in which gradients are recorded, whatever the function says."""
-    stack = ExitStack()
-    if torch.is_inference_mode_enabled():
-        stack.enter_context(torch.inference_mode(False))
-    stack.enter_context(torch.enable_grad())
-    return stack

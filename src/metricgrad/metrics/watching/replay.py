@@ -7,43 +7,47 @@ decisions and indices follow the bits. Many configurations are replayed at once 
 where the function allows that (no shape may depend on the bits), one after another where not.
 """
 
+import functools
+import logging
 import warnings
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import islice
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.functional import one_hot
 from torch.overrides import TorchFunctionMode
 
-from metricgrad.metrics.watching.comparisons import Choice, ChoiceRule
-from metricgrad.metrics.watching.recorder import Recorder, input_first
-from metricgrad.metrics.watching.sets import ComparedSet
-from metricgrad.metrics.watching.tape import (
-    Constant,
-    Dependence,
-    Outcomes,
-    Step,
+from metricgrad.metrics.base import Inputs
+from metricgrad.metrics.function import FunctionMetric
+from metricgrad.metrics.reexpression import ComparisonMetric
+from metricgrad.metrics.watching.black_boxes import BlackBoxMetric
+from metricgrad.metrics.watching.comparisons import (
+    Choice,
+    ChoiceRule,
     WatchError,
     call_function,
+    flipped,
     refusal,
-    tensors_in,
 )
+from metricgrad.metrics.watching.recorder import Recorder, input_first
+from metricgrad.metrics.watching.sets import ComparedSet, OwnMetric
+from metricgrad.metrics.watching.tape import Dependence, Outcomes, Tape, tensors_in
 
+_LOG = logging.getLogger("metricgrad")
+_warn = functools.cache(_LOG.warning)  # once, however many losses of a function a search makes
 _CHECKED_RUNS = 8  # that must agree before it is believed that only the cut of an order matters
 _MAX_ELEMENTS = 1 << 23  # of the tensors that are replayed at once
-
-Function = Callable[[Tensor, Tensor], Any]
 
 
 class Replayer(TorchFunctionMode):
     """Runs a recorded function on the recorded scores, with given outcomes."""
 
-    def __init__(self, steps: list[tuple[str, Step]], scores: Tensor, outcomes: Outcomes) -> None:
+    def __init__(self, tape: Tape, scores: Tensor, outcomes: Outcomes) -> None:
         super().__init__()
-        self._steps = iter(steps)
+        self._steps = iter(tape.steps)
         self._outcomes = outcomes
         self._kept = {id(scores): scores}  # what depends on the scores; held, so ids stay theirs
 
@@ -52,7 +56,7 @@ class Replayer(TorchFunctionMode):
         kwargs = kwargs or {}
         if not any(id(tensor) in self._kept for tensor in tensors_in((args, kwargs))):
             return func(*args, **kwargs)
-        name, step = next(self._steps, ("", None))
+        name, step, depends = next(self._steps, ("", None, False))
         if step is None or name != func.__name__:
             raise refusal(
                 "takes another path for other bits: its path depends on how many items the scores "
@@ -61,114 +65,96 @@ class Replayer(TorchFunctionMode):
                 "a zero denominator",
             )
         out = step(self._outcomes, *input_first(args, kwargs))
-        if not isinstance(step, Constant):
+        if depends:
             self._kept.update((id(tensor), tensor) for tensor in tensors_in(out))
         return out
 
 
 @dataclass
 class Habits:
-    """What earlier runs of a function have shown, which later runs rely on.
+    """What earlier runs of a function have shown, which later runs rely on."""
 
-    Attributes:
-        numbers: The choices whose indices are used as numbers.
-        inner: The choices whose order matters before the cut too.
-        trusted: For each choice, how many runs showed that only the cut matters.
-        checked: The sequences of operations that gave the function's own value.
-        vmaps: Whether `torch.vmap` can run the function; None before the first try.
-        reason: Why `torch.vmap` cannot run it.
-        runs: How often the function has run.
-    """
-
-    numbers: set[int] = field(default_factory=set)
-    inner: set[int] = field(default_factory=set)
-    trusted: "Counter[int]" = field(default_factory=Counter)
-    checked: set[int] = field(default_factory=set)
-    vmaps: bool | None = None
-    reason: str = ""
-    runs: int = 0
+    numbers: set[int] = field(default_factory=set)  # choices whose indices are used as numbers
+    inner: set[int] = field(default_factory=set)  # choices whose order before the cut matters too
+    trusted: "Counter[int]" = field(default_factory=Counter)  # runs in which only the cut mattered
+    checked: set[int] = field(default_factory=set)  # operations that gave the function's own value
+    vmaps: bool | None = None  # whether torch.vmap can run the function; None before the first try
+    reason: str = ""  # why it cannot
+    runs: int = 0  # how often the function has run
 
 
 class WatchedSet(ComparedSet):
     """One set on which a function was watched; comparisons pass a gradient to its scores."""
 
-    def __init__(self, fn: Function, scores: Tensor, target: Tensor, habits: Habits) -> None:
+    def __init__(
+        self, fn: Callable[..., Any], scores: Tensor, target: Tensor, habits: Habits
+    ) -> None:
         with torch.inference_mode(False), torch.enable_grad():
             scores = scores.clone() if scores.is_inference() else scores
-            target = target.clone() if target.is_inference() else target
+            self._target = target.clone() if target.is_inference() else target
             watched = scores if scores.requires_grad else scores.detach().requires_grad_()
             self._scores = watched.view_as(watched)
         self._fn = fn
-        self._target = target
         self._habits = habits
         run, out = self._record()
         self._tape = run.tape
         self._choices = run.indices.choices
         self._dependence = self._tape.dependence(out)
         self.value = self._single(out).detach()
-        self._actual = Outcomes(
-            self._tape.outcomes.bits,
-            [choice.given for choice in self._choices],
-            [choice.position if choice.ranked else torch.empty(0) for choice in self._choices],
-        )
         self._check()
         comparisons = list(self._tape.comparisons)
-        self._deciding: list[Choice] = []
+        self._sizes = [len(each.values) for each in comparisons]  # of these, then of all choices
         for number, choice in enumerate(self._choices):
-            if (rule := self._rule(number, choice)) is not None:
-                comparisons.append(choice.compare(rule))
-                self._deciding.append(choice)
+            rule = self._rule(number, choice)
+            comparisons += [choice.compare(rule)] if rule else []
+            self._sizes.append(len(comparisons[-1].values) if rule else 0)
         if not comparisons and self._dependence is Dependence.SMOOTH:
             raise WatchError(
                 "the function never compares scores, so it has a gradient already: use it, or "
                 "minus it, as the loss"
             )
-        self._sizes = [len(each.values) for each in comparisons]
         super().__init__(self.value, comparisons, scores, self._tape.largest)
 
     def of_bits(self, bits: Tensor) -> Tensor:
         """The function's values `[A]` of configurations `[A, D]`."""
         own = len(bits) == 1 and torch.equal(bits[0], self.bits)
-        if not len(bits) or not self._sizes or own:
+        if not len(bits) or not self.comparisons or own:
             return self.value.expand(len(bits))
         rows = max(1, _MAX_ELEMENTS // max(self.largest, len(self.bits)))
         return torch.cat([self._replay(self._outcomes(some)) for some in bits.split(rows)])
 
     def of_flips(self, bits: Tensor, which: Tensor) -> Tensor:
         """Values `[A]` with one of the bits `[D]` flipped in each, without writing all bits out."""
+        own = bits.unsqueeze(0)
         rows = max(1, _MAX_ELEMENTS // self.largest)
-        return torch.cat([self._replay(self._flipped(bits, some)) for some in which.split(rows)])
+        return torch.cat([self._replay(self._outcomes(own, some)) for some in which.split(rows)])
 
     def representatives(self, bits: Tensor) -> Tensor:
         """`[D]`, for each bit one whose flip does the same to a choice."""
         same = torch.arange(len(bits), device=bits.device)
-        direct = len(self._tape.comparisons)
-        start = sum(self._sizes[:direct])
-        for choice, size in zip(self._deciding, self._sizes[direct:], strict=True):
-            same[start : start + size] = start + choice.representatives(bits[start : start + size])
-            start += size
+        parts = zip(same.split(self._sizes), bits.split(self._sizes), strict=True)
+        of_choices = islice(parts, len(self._tape.comparisons), None)
+        for choice, (own, part) in zip(self._choices, of_choices, strict=True):
+            own.copy_(own[choice.representatives(part)])
         return same
 
     def direct(self) -> Tensor | None:
         """The value at these bits, smooth in the scores; None where only bits decide it."""
         if self._dependence not in (Dependence.SMOOTH, Dependence.MIXED):
             return None
-        actual = self._actual
-        return self._run(Outcomes(actual.bits, actual.indices, actual.ranks, attached=True))
+        return self._run(replace(self._tape.outcomes, attached=True))
 
     def _record(self) -> tuple[Recorder, Any]:
         """Watches the function; again if a choice turns out to be used in two ways."""
         while True:
-            run = Recorder(self._scores, self._target, frozenset(self._habits.numbers))
-            with run:
-                out = call_function(self._fn, self._scores, self._target.clone())
+            run = Recorder(self._scores, self._target, self._habits.numbers)
+            out = self._call(run)
             self._habits.runs += 1
             choices = run.indices.choices
             both = {number for number in run.indices.asked if choices[number].as_numbers}
             if both <= self._habits.numbers:
                 return run, out
-            # Comparisons of the == and of the number could contradict each other: one choice
-            # decides both.
+            # Comparisons of the == and of the number could contradict each other.
             self._habits.numbers |= both
 
     def _single(self, out: Any) -> Tensor:
@@ -184,13 +170,13 @@ class WatchedSet(ComparedSet):
 
     def _check(self) -> None:
         """Checks, once for a sequence of operations, that it gives what the function computes."""
-        signature = hash(tuple(name for name, _ in self._tape.steps))
+        signature = hash(tuple(name for name, *_ in self._tape.steps))
         if signature in self._habits.checked:
             return
         with torch.no_grad():
             own = self._single(self._fn(self._scores.detach().clone(), self._target.clone()))
             self._habits.runs += 1
-            replayed = self._run(self._actual)
+            replayed = self._run(self._tape.outcomes)
         expected = own.detach().double()
         for found in (self.value, replayed):
             if not torch.allclose(found.double(), expected, rtol=1e-5, atol=1e-7, equal_nan=True):
@@ -216,7 +202,7 @@ class WatchedSet(ComparedSet):
                 choice.cut = cut
                 return "members"
             self._habits.inner.add(number)
-        return "two" if choice.has_two_labels() else "order"
+        return choice.pairs_rule()
 
     def _only_the_cut_matters(self, number: int, choice: Choice, cut: int) -> bool:
         """Whether the value stays the same when the order on each side of the cut is reversed.
@@ -227,11 +213,8 @@ class WatchedSet(ComparedSet):
         if trusted[number] == _CHECKED_RUNS:
             return True
         source = torch.Generator().manual_seed(trusted[number])
-        orders = [choice.order]
-        for _ in range(2):
-            drawn = torch.rand(choice.order.shape, generator=source).argsort(-1)
-            orders.append(drawn.to(choice.order.device))
-        for order in orders:
+        drawn = [torch.rand(choice.order.shape, generator=source).argsort(-1) for _ in range(2)]
+        for order in (choice.order, *(each.to(choice.order.device) for each in drawn)):
             reverse = torch.cat([order[:, :cut].flip(-1), order[:, cut:].flip(-1)], -1)
             one = self._with_order(number, order)
             other = self._with_order(number, reverse)
@@ -242,50 +225,32 @@ class WatchedSet(ComparedSet):
 
     def _with_order(self, number: int, order: Tensor) -> Tensor:
         """The value with another order `[R, n]` for one choice."""
-        indices = list(self._actual.indices)
+        indices = list(self._tape.outcomes.indices)
         indices[number] = order[:, : indices[number].shape[-1]]
         with torch.no_grad():
-            return self._run(Outcomes(self._actual.bits, indices, self._actual.ranks)).double()
+            return self._run(replace(self._tape.outcomes, indices=indices)).double()
 
-    def _outcomes(self, bits: Tensor) -> Outcomes:
-        """What A replays decide, from bits `[A, D]`."""
-        parts = list(bits.split(self._sizes, -1))
-        direct = len(self._tape.comparisons)
-        of_choice = dict(zip(map(id, self._deciding), parts[direct:], strict=True))
-        found = Outcomes(parts[:direct])
-        for choice in self._choices:
-            part = of_choice.get(id(choice), bits[:, :0])
-            as_recorded = choice.position.expand(len(bits), -1, -1)
-            found.indices.append(choice.indices(part))
-            ranks = choice.ranks(part) if choice.ranked and choice.rule else as_recorded
-            found.ranks.append(ranks)
-        return found
-
-    def _flipped(self, bits: Tensor, which: Tensor) -> Outcomes:
-        """What A replays decide, from bits `[D]` of which the one at `which` `[A]` is flipped."""
+    def _outcomes(self, bits: Tensor, which: Tensor | None = None) -> Outcomes:
+        """What A replays decide, from bits `[A, D]`, or `[1, D]` flipped at `which` `[A]`."""
         found = Outcomes()
-        of_choice: dict[int, tuple[Tensor, Tensor | None]] = {}
+        direct = len(self._tape.comparisons)
         start = 0
-        for at, part in enumerate(bits.split(self._sizes)):
-            size = len(part)
-            inside = torch.where((which >= start) & (which < start + size), which - start, -1)
-            start += size
-            if at < len(self._tape.comparisons):
-                flips = one_hot(inside + 1, size + 1)[:, 1:].bool()
-                found.bits.append(part ^ flips)
+        for at, part in enumerate(bits.split(self._sizes, -1)):
+            end = start + part.shape[-1]
+            here = which
+            if which is not None:
+                here = torch.where((which >= start) & (which < end), which - start, -1)
+            start = end
+            if at < direct:
+                found.bits.append(part if here is None else flipped(part, here))
             else:
-                choice = self._deciding[at - len(self._tape.comparisons)]
-                of_choice[id(choice)] = choice.flipped(part, inside)
-        for choice in self._choices:
-            as_recorded = choice.given.expand(len(which), -1, -1)
-            indices, ranks = of_choice.get(id(choice), (as_recorded, None))
-            ranks = choice.position if ranks is None else ranks
-            found.indices.append(indices)
-            found.ranks.append(ranks.expand(len(which), *choice.position.shape))
+                indices, ranks = self._choices[at - direct].decide(part, here)
+                found.indices.append(indices)
+                found.ranks.append(ranks)
         return found
 
     def _replay(self, outcomes: Outcomes) -> Tensor:
-        """Values `[A]` of the outcomes of A configurations."""
+        """Values `[A]` of the outcomes of A configurations; NaN where the function fails."""
         batch = (outcomes.bits, outcomes.indices, outcomes.ranks)
         habits = self._habits
         with torch.no_grad():
@@ -303,25 +268,69 @@ class WatchedSet(ComparedSet):
                 else:
                     habits.vmaps = True
                     return values
-            number = len(next(part for parts in batch for part in parts))
-            rows = (tuple([part[at] for part in parts] for parts in batch) for at in range(number))
-            found = [
-                self._run_or_nan(Outcomes(bits, indices, ranks)) for bits, indices, ranks in rows
-            ]
+            found = []
+            for at in range(len(next(part for parts in batch for part in parts))):
+                bits, indices, ranks = ([part[at] for part in parts] for parts in batch)
+                try:
+                    found.append(self._run(Outcomes(bits, indices, ranks)))
+                except WatchError:
+                    raise
+                except Exception:  # the function may raise anything, as on an empty selection
+                    found.append(torch.full_like(self.value, torch.nan))
             return torch.stack(found)
-
-    def _run_or_nan(self, outcomes: Outcomes) -> Tensor:
-        """The value; NaN where the function fails for these bits, as on an empty selection."""
-        try:
-            return self._run(outcomes)
-        except WatchError:
-            raise
-        except Exception:  # it comes from the user's function, so it may be anything
-            return torch.full_like(self.value, torch.nan)
 
     def _run(self, outcomes: Outcomes) -> Tensor:
         """Runs the function once more, with given outcomes."""
         self._habits.runs += 1
-        with Replayer(self._tape.steps, self._scores, outcomes):
-            out = call_function(self._fn, self._scores, self._target.clone())
-        return self._single(out)
+        return self._single(self._call(Replayer(self._tape, self._scores, outcomes)))
+
+    def _call(self, mode: TorchFunctionMode) -> Any:
+        with mode:
+            return call_function(self._fn, self._scores, self._target.clone())
+
+
+@dataclass(frozen=True, kw_only=True)
+class WatchedMetric(OwnMetric):
+    """A function in plain torch; `unseen` holds the function of `on_sight` until it has run."""
+
+    habits: Habits = field(default_factory=Habits, init=False, repr=False, compare=False)
+    unseen: list[FunctionMetric] = field(
+        default_factory=list, init=False, repr=False, compare=False
+    )
+
+    def settled(self, inputs: Inputs) -> ComparisonMetric:
+        """Itself if the function can be watched on these inputs, else a black box."""
+        if not self.unseen:
+            return self
+        (function,) = self.unseen
+        scores = inputs.scores.detach()
+        try:
+            self.comparisons(scores, inputs.target, where=inputs.where)
+        except Exception as error:
+            # A function that fails unwatched as well is no metric, and this call says so.
+            function(scores, inputs.target, where=inputs.where)
+            refused = isinstance(error, WatchError)
+            reason = error.what if refused else f"fails when it is watched ({error})"
+            _warn(f"{function.name} is taken as a black box, as it {reason}")
+            return BlackBoxMetric.of(function, flips=256, generator=self.generator)
+        _LOG.info("%s is re-expressed by watching it", function.name)
+        self.unseen.clear()
+        return self
+
+    def look(self, scores: Tensor, target: Tensor) -> ComparedSet:
+        """Watches the function on one set."""
+        return WatchedSet(self.call, scores, target, self.habits)
+
+    @property
+    def runs(self) -> int:
+        """How often it was watched or replayed; many configurations at once count as one run."""
+        return self.habits.runs
+
+    def manner(self) -> str:
+        """Whether configurations are replayed all at once."""
+        if self.habits.vmaps is None:
+            return "not replayed yet"
+        if self.habits.vmaps:
+            return "replayed for many configurations at once (torch.vmap)"
+        why = f"as torch.vmap cannot run it ({self.habits.reason})"
+        return f"replayed for one configuration after another, {why}"

@@ -1,50 +1,48 @@
 """A user's own function on sets of scores, whether it is watched or a black box.
 
-Which comparisons a function makes is found by running it on a set, so every set of a batch is
-looked at separately: a `ComparedSet` holds the comparisons of one set and gives the function's
+Which comparisons a function makes is found by running it on a set, so an `OwnMetric` looks at every
+set of a batch separately: a `ComparedSet` holds the comparisons of one set and gives the function's
 value for other bits. `OwnSets` is the re-expression of a batch, with its sets side by side.
 """
 
 import math
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any, Self
 
 import torch
 from torch import Tensor
 from torch.nn.functional import one_hot, pad
 
 from metricgrad import ops
-from metricgrad.metrics.reexpression import Reexpression
-from metricgrad.metrics.watching.comparisons import Comparisons, Origin
+from metricgrad.metrics.base import Inputs
+from metricgrad.metrics.checks import to_tensor
+from metricgrad.metrics.function import FunctionMetric
+from metricgrad.metrics.reexpression import ComparisonMetric, Reexpression
+from metricgrad.metrics.watching.comparisons import Comparisons, Origin, flipped
 
-if TYPE_CHECKING:
-    from metricgrad.metrics.watching.metric import OwnMetric
-
+_SHOWN_BITS = 64
 _MAX_ELEMENTS = 1 << 22  # of a function's tensors in all flips that one step tries
+
+# What `explain` tells of a set: where how many comparisons are made, their bits, and the value.
+_Summary = tuple[list[tuple[Origin, int]], Tensor, float]
 
 
 class ComparedSet(ABC):
-    """One set of a user's function, with the comparisons that decide it.
-
-    Attributes:
-        value: 0-dim, what the function returned.
-        values: `[D]`, comparisons, differentiable if the scores are.
-        bits: `[D]`, their outcomes.
-        live: `[D]`, False for comparisons with something infinite.
-        largest: The number of elements of the largest tensor that a configuration takes.
-    """
+    """One set of a user's function, with the comparisons that decide it."""
 
     def __init__(
         self, value: Tensor, comparisons: list[Comparisons], scores: Tensor, largest: int = 1
     ) -> None:
-        self.value = value
+        self.value = value  # 0-dim, what the function returned
         self.comparisons = comparisons
         none = scores.reshape(-1)[:0]  # attached to the scores even if nothing is compared
         values = torch.cat([none, *(each.values for each in comparisons)])
-        self.values = values if scores.requires_grad else values.detach()
-        self.bits = torch.cat([none.bool(), *(each.bits for each in comparisons)])
-        self.live = torch.cat([none.bool(), *(each.live for each in comparisons)])
-        self.largest = largest
+        self.values = values if scores.requires_grad else values.detach()  # [D]
+        self.bits = torch.cat([none.bool(), *(each.bits for each in comparisons)])  # [D]
+        self.live = torch.cat([none.bool(), *(each.live for each in comparisons)])  # [D]
+        self.largest = largest  # elements of the largest tensor that a configuration takes
 
     @abstractmethod
     def of_bits(self, bits: Tensor) -> Tensor:
@@ -52,9 +50,7 @@ class ComparedSet(ABC):
 
     def of_flips(self, bits: Tensor, which: Tensor) -> Tensor:
         """Values `[A]` with one of the bits `[D]` flipped in each: the bit at `which`, `[A]`."""
-        flipped = bits.repeat(len(which), 1)
-        flipped[torch.arange(len(which), device=bits.device), which] ^= True
-        return self.of_bits(flipped)
+        return self.of_bits(flipped(bits, which))
 
     def representatives(self, bits: Tensor) -> Tensor:
         """`[D]`, for each of the bits `[D]` one whose flip changes the value in the same way."""
@@ -73,9 +69,8 @@ class ComparedSet(ABC):
         same = self.representatives(bits)
         most = min(most, max(1, _MAX_ELEMENTS // max(1, self.largest)))
         tried = same[self.live].unique()
-        share = 1.0
-        if len(tried) > most:
-            share = most / len(tried)
+        share = min(1.0, most / max(1, len(tried)))
+        if share < 1:
             order = torch.randperm(len(tried), generator=generator, device=tried.device)
             tried = tried[order[:most]]
         base = self.of_bits(bits.unsqueeze(0))
@@ -86,78 +81,65 @@ class ComparedSet(ABC):
         return torch.where(self.live, gains[same].nan_to_num(0.0, 0.0, 0.0), 0.0)
 
 
-class SetSummary(NamedTuple):
-    """What `explain` tells of a set: where how many comparisons are made, their bits, the value."""
-
-    origins: list[tuple[Origin, int]]
-    bits: Tensor
-    value: float
-
-
+@dataclass(eq=False)
 class OwnSets(Reexpression):
     """The sets of a batch, side by side, padded to the one with the most comparisons."""
 
-    def __init__(
-        self,
-        metric: "OwnMetric",
-        shape: tuple[int, ...],
-        target: Tensor,
-        where: Tensor | None,
-        dtype: torch.dtype,
-    ) -> None:
-        self._metric = metric
-        self._shape = shape
-        self._target = target
-        self._where = where
-        self._dtype = dtype
-        self._lead = shape[: metric.set_dimensions(torch.empty(shape, device="meta"), target)]
-        self._sets: list[ComparedSet] = []
+    metric: "OwnMetric"
+    shape: tuple[int, ...]
+    target: Tensor
+    where: Tensor | None
+    dtype: torch.dtype
+
+    def __post_init__(self) -> None:
+        """Finds the leading dimensions, which are sets."""
+        scores = torch.empty(self.shape, device="meta")
+        self._lead = self.shape[: self.metric.set_dimensions(scores, self.target)]
+        self._seen: list[ComparedSet] = []
         self._tried: list[Tensor] | None = None
+
+    @property
+    def _sets(self) -> list[ComparedSet]:
+        """The sets with their last scores; with random scores if there were none so far."""
+        if not self._seen:
+            self.comparisons(self._random())
+        return self._seen
 
     def comparisons(self, scores: Tensor) -> tuple[Tensor, Tensor]:
         """Those that the function makes; it runs once on every set."""
-        self._sets = [self._metric.look(*each) for each in self._each(scores)]
+        self._seen = [self.metric.look(*each) for each in self._each(scores)]
         self._tried = None
-        self._metric.last[:] = [
-            SetSummary(
-                [(found.origin, len(found.values)) for found in each.comparisons],
-                each.bits,
-                float(each.value),
-            )
-            for each in self._sets
-        ]
-        if not self._sets:
+        self.metric.last.clear()
+        for each in self._seen[:1]:
+            origins = [(found.origin, len(found.bits)) for found in each.comparisons]
+            self.metric.last.append((origins, each.bits, float(each.value)))
+        if not self._seen:
             nothing = scores.reshape(-1)[:0].reshape(*self._lead, 0)
             return nothing, nothing.bool()
-        values = self._padded([each.values for each in self._sets])
-        return values, self._padded([each.live for each in self._sets])
+        values = self._padded([each.values for each in self._seen])
+        return values, self._padded([each.live for each in self._seen])
 
     def bits(self) -> Tensor:
         """The outcomes of the comparisons, `[..., D]`."""
-        self._look()
         return self._padded([each.bits for each in self._sets])
 
     def from_bits(self, bits: Tensor) -> Tensor:
         """The function's values of every configuration; 0 where it has none."""
-        self._look()
         if not self._sets:
-            return torch.zeros(bits.shape[:-1], dtype=self._dtype, device=bits.device)
+            return torch.zeros(bits.shape[:-1], dtype=self.dtype, device=bits.device)
         rows = self._rows(bits)
         values = [each.of_bits(rows[:, at, : len(each.bits)]) for at, each in enumerate(self._sets)]
         stacked = torch.stack(values, -1).reshape(bits.shape[:-1])
-        return stacked.nan_to_num(0.0, 0.0, 0.0).to(self._dtype)
+        return stacked.nan_to_num(0.0, 0.0, 0.0).to(self.dtype)
 
     def flip_gains(self, bits: Tensor) -> Tensor:
         """By trying flips; if there are more than the metric's `flips`, some drawn at random."""
-        self._look()
         rows = self._rows(bits)
-        gains = torch.zeros(rows.shape, dtype=self._dtype, device=bits.device)
+        gains = torch.zeros(rows.shape, dtype=self.dtype, device=bits.device)
         for at, each in enumerate(self._sets):
-            size = len(each.bits)
-            for row in range(len(rows)):
-                gains[row, at, :size] = each.flip_gains(
-                    rows[row, at, :size], self._metric.flips, self._metric.generator
-                )
+            for own, out in zip(rows[:, at], gains[:, at], strict=True):
+                size = len(each.bits)
+                out[:size] = each.flip_gains(own[:size], self.metric.flips, self.metric.generator)
         return gains.reshape(bits.shape)
 
     def draw(
@@ -167,7 +149,7 @@ class OwnSets(Reexpression):
         drawn = [self.bits().unsqueeze(0)[:0]]
         current = [each.bits for each in self._sets]
         for noisy in ops.add_gumbel_noise(scores.detach(), slope, number, generator):
-            found = [self._metric.look(*each).bits for each in self._each(noisy)]
+            found = [self.metric.look(*each).bits for each in self._each(noisy)]
             pairs = zip(current, found, strict=True)
             kept = [some if some.shape == own.shape else own for own, some in pairs]
             drawn.append(self._padded(kept).unsqueeze(0))
@@ -175,7 +157,6 @@ class OwnSets(Reexpression):
 
     def defined(self) -> Tensor:
         """Sets for which the function returns a finite number."""
-        self._look()
         return self._stack([each.value.isfinite() for each in self._sets]).bool()
 
     def direct(self) -> Tensor | None:
@@ -189,11 +170,10 @@ class OwnSets(Reexpression):
 
     def best_bits(self, bits: Tensor) -> Tensor:
         """The best of the configurations that `_configurations` tries, in the shape of the bits."""
-        self._look()
         best = bits.clone().reshape(len(self._sets), bits.shape[-1])
         for at, (each, tried) in enumerate(zip(self._sets, self._configurations(), strict=True)):
             values = each.of_bits(tried)
-            values = values if self._metric.higher_is_better else -values
+            values = values if self.metric.higher_is_better else -values
             chosen = values.nan_to_num(-torch.inf, torch.inf, -torch.inf).argmax()
             best[at, : len(each.bits)] = tried[chosen]
         return best.reshape(bits.shape)
@@ -202,57 +182,50 @@ class OwnSets(Reexpression):
         """The range of an unbounded metric on each set, `[...]`; None for a bounded metric.
 
         A profit in dollars and in cents should train alike, so the gradient of an unbounded metric
-        is divided by this: the highest minus the lowest finite value among the configurations that
-        `_configurations` tries, or 1 where these are all equal. It is a constant with respect to
-        the scores, and the same however often it is asked for.
+        is divided by this: the highest minus the lowest finite value among `_configurations`, or 1
+        where these are all equal. It is a constant with respect to the scores.
         """
-        if math.isfinite(self._metric.best):
+        if math.isfinite(self.metric.best):
             return None
         ranges = []
         for each, tried in zip(self._sets, self._configurations(), strict=True):
             values = each.of_bits(tried)
             values = values[values.isfinite()]
             ranges.append(values.max() - values.min() if len(values) else torch.zeros(()))
-        stacked = self._stack(ranges).to(self._dtype)
+        stacked = self._stack(ranges).to(self.dtype)
         return torch.where(stacked > 0, stacked, 1.0)
 
     def _configurations(self) -> list[Tensor]:
         """Configurations `[A, D]` of each set that may be good or bad.
 
         They are the current bits and their opposite, and the bits of scores made from the target
-        and of minus these. Looking at a set may change what is known of the function, so they are
-        found only once.
+        and of minus these; found only once, as looking may change what is known of the function.
         """
         if self._tried is not None:
             return self._tried
-        self._tried = []
+        found = []
         for each, (scores, target) in zip(self._sets, self._each(self._random()), strict=True):
             ideal = _ideal_scores(scores, target)
             made = [] if ideal is None else [ideal, -ideal]
-            found = [self._metric.look(some, target).bits for some in made]
-            found = [bits for bits in found if bits.shape == each.bits.shape]
-            self._tried.append(torch.stack([each.bits, ~each.bits, *found]))
-        return self._tried
-
-    def _look(self) -> None:
-        """Runs the function on random scores if there were none so far."""
-        if not self._sets:
-            self.comparisons(self._random())
+            others = [self.metric.look(some, target).bits for some in made]
+            others = [bits for bits in others if bits.shape == each.bits.shape]
+            found.append(torch.stack([each.bits, ~each.bits, *others]))
+        self._tried = found
+        return found
 
     def _random(self) -> Tensor:
         source = torch.Generator().manual_seed(0)
-        scores = torch.randn(self._shape, generator=source, dtype=self._dtype)
-        return scores.to(self._target.device)
+        return torch.randn(self.shape, generator=source, dtype=self.dtype).to(self.target.device)
 
     def _each(self, scores: Tensor) -> list[tuple[Tensor, Tensor]]:
         """Scores and target of every set, without the items that do not count."""
         lead = len(self._lead)
         sets = math.prod(self._lead)
         flat = scores.reshape(sets, *scores.shape[lead:])
-        target = self._target.reshape(sets, *self._target.shape[lead:])
-        if self._where is None:
+        target = self.target.reshape(sets, *self.target.shape[lead:])
+        if self.where is None:
             return list(zip(flat.unbind(0), target.unbind(0), strict=True))
-        flags = self._where.reshape(sets, -1)
+        flags = self.where.reshape(sets, -1)
         return [(flat[at][counts], target[at][counts]) for at, counts in enumerate(flags)]
 
     def _rows(self, bits: Tensor) -> Tensor:
@@ -268,7 +241,7 @@ class OwnSets(Reexpression):
     def _stack(self, values: list[Tensor]) -> Tensor:
         """One tensor of all sets, with the leading dimensions of the batch."""
         if not values:
-            return torch.zeros(self._lead, dtype=self._dtype, device=self._target.device)
+            return torch.zeros(self._lead, dtype=self.dtype, device=self.target.device)
         stacked = torch.stack(values)
         return stacked.reshape((*self._lead, *stacked.shape[1:]))
 
@@ -278,10 +251,95 @@ def _ideal_scores(scores: Tensor, target: Tensor) -> Tensor | None:
     if not target.numel():
         return None
     if target.shape == scores.shape:
-        middle = (target.double().amin() + target.double().amax()) / 2
-        return (2 * (target.double() - middle)).to(scores.dtype)
+        wanted = target.double()
+        return (2 * (wanted - (wanted.amin() + wanted.amax()) / 2)).to(scores.dtype)
     if target.shape == scores.shape[:-1] and not target.is_floating_point():
         inside = (target >= 0) & (target < scores.shape[-1])
         ideal = 2.0 * one_hot(torch.where(inside, target, 0), scores.shape[-1]) - 1
         return ideal.to(scores.dtype)
     return None
+
+
+@dataclass(frozen=True, kw_only=True)
+class OwnMetric(FunctionMetric, ComparisonMetric):
+    """A user's function, decided by comparisons; `reexpress` makes it and describes the fields."""
+
+    flips: int
+    generator: torch.Generator | None
+    last: list[_Summary] = field(default_factory=list, init=False, repr=False, compare=False)
+
+    @classmethod
+    def of(cls, metric: FunctionMetric, **options: Any) -> Self:
+        """The same function, with the fields that it has of its own."""
+        given = {each.name: getattr(metric, each.name) for each in fields(FunctionMetric)}
+        return cls(**{**given, **options})
+
+    def has_value(self, inputs: Inputs, otherwise: Tensor) -> Tensor:
+        """Does not ask the function, because that would cost a run."""
+        return otherwise
+
+    def check(self, scores: Tensor, target: Tensor, where: Tensor | None) -> Inputs:
+        """Finite scores, as floats; one flag per item."""
+        return super().check(scores.to(ops.float_dtype(scores)), target, where)
+
+    @abstractmethod
+    def look(self, scores: Tensor, target: Tensor) -> ComparedSet:
+        """Runs the function on one set, and finds its comparisons."""
+
+    @abstractmethod
+    def manner(self) -> str:
+        """How values of other bits are found, in words."""
+
+    @property
+    @abstractmethod
+    def runs(self) -> int:
+        """How often the function has run; many configurations at once count as one run."""
+
+    def reexpress(
+        self, shape: Sequence[int], target: Tensor, where: Tensor | None, dtype: torch.dtype
+    ) -> OwnSets:
+        """The re-expression for a target; the function does not run before scores are there."""
+        return OwnSets(self, tuple(shape), target, where, dtype)
+
+    def ideal_bits(
+        self, target: Any, *, where: Any = None, shape: Sequence[int] | None = None
+    ) -> Tensor:
+        """The best configuration that is known: that of scores made from the target."""
+        plan = self._plan(target, where, shape)
+        assert isinstance(plan, OwnSets)
+        return plan.best_bits(plan.bits())
+
+    def explain(self, scores: Any = None, target: Any = None) -> str:
+        """What the function compares, line by line.
+
+        Args:
+            scores: Sets, of which the first is explained. Without scores and target, it is the set
+                that the function ran on last.
+            target: The target of these sets.
+
+        Returns:
+            A table of lines, operations and numbers of comparisons; then how values of other bits
+            are found, and the bits if there are at most 64.
+        """
+        if scores is not None:
+            inputs = self.check(to_tensor("scores", scores), to_tensor("target", target), None)
+            plan = self.reexpress(inputs.scores.shape, inputs.target, None, inputs.scores.dtype)
+            plan.comparisons(inputs.scores)
+            plan.from_bits(~plan.bits().unsqueeze(0))  # a replay shows how replays are done
+        if not self.last:
+            advice = "pass one: explain(scores, target)"
+            raise ValueError(f"{self.name} has not been run on a set yet; {advice}")
+        origins, bits, value = self.last[0]
+        rows = [("where", "operation", "comparisons", "code")]
+        for at, number in origins:
+            line = f"line {at.line}" if at.line else "outside"
+            rows.append((line, at.operation, str(number), at.code))
+        wide = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        lines = []
+        for line, operation, number, code in rows:
+            row = f"{line:<{wide[0]}}  {operation:<{wide[1]}}  {number:>{wide[2]}}  {code}"
+            lines.append(row[:118].rstrip())
+        lines.append(f"{self.name} = {value:.6g} from {len(bits)} comparisons; {self.manner()}")
+        if len(bits) <= _SHOWN_BITS:
+            lines.append("bits " + "".join(map(str, bits.int().tolist())))
+        return "\n".join(lines)

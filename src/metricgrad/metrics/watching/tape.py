@@ -12,78 +12,31 @@ How a value depends on the scores decides what its steps do:
 Comparisons are written down once: if an operation makes the same ones again, it shares their bits.
 """
 
-import linecache
-import os
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from metricgrad.metrics.watching.comparisons import Comparisons, Origin, compared
+from metricgrad.metrics.watching.comparisons import Comparisons, compared, origin, refusal
 
-_NOT_THE_USERS = tuple(
-    f"{folder}{os.sep}" for folder in (Path(torch.__file__).parent, Path(__file__).parents[2])
-)
 _VALUE_FREE = {
     "zeros_like", "ones_like", "full_like", "empty_like", "rand_like", "randn_like", "new_zeros",
     "new_ones", "new_full", "new_empty", "new_tensor", "isnan", "isfinite", "isinf",
 }  # fmt: skip
 
 
-class WatchError(RuntimeError):
-    """A function cannot be watched; the message names the line, and what to write instead.
-
-    It is no TypeError because torch's operators would swallow that. `what` is the cause alone.
-    """
-
-    def __init__(self, message: str, what: str = "") -> None:
-        super().__init__(message)
-        self.what = what or message
-
-
-def call_function(fn: Callable[[Tensor, Tensor], Any], scores: Tensor, target: Tensor) -> Any:
-    """Calls the user's function; `origin` looks for the user's lines no further out than here."""
-    return fn(scores, target)
-
-
-def origin(operation: str) -> Origin:
-    """The user's line that runs now: the innermost one that is neither torch's nor ours."""
-    frame = sys._getframe(1)
-    while frame is not None and frame.f_code.co_filename.startswith(_NOT_THE_USERS):
-        frame = None if frame.f_code is call_function.__code__ else frame.f_back
-    if frame is None:
-        return Origin("", 0, "", operation)
-    file = frame.f_code.co_filename
-    return Origin(file, frame.f_lineno, linecache.getline(file, frame.f_lineno).strip(), operation)
-
-
-def refusal(what: str, way_out: str) -> WatchError:
-    """The error for the line that runs now."""
-    file, line, code, _ = origin("")
-    subject = f"{file}, line {line}: `{code}` " if line else "the function "
-    return WatchError(f"{subject}{what}; {way_out}", what)
-
-
 def tensors_in(value: Any) -> list[Tensor]:
     """All tensors in nested arguments."""
     if isinstance(value, Tensor):
         return [value]
-    found: list[Tensor] = []
     if isinstance(value, dict):
-        value = value.values()
-    elif not isinstance(value, (tuple, list)):
-        return found
-    for each in value:
-        if isinstance(each, Tensor):
-            found.append(each)
-        elif isinstance(each, (tuple, list, dict)):
-            found += tensors_in(each)
-    return found
+        return tensors_in(list(value.values()))
+    if not isinstance(value, (tuple, list)):
+        return []
+    return [tensor for each in value for tensor in tensors_in(each)]
 
 
 def is_mask(index: Any) -> bool:
@@ -111,31 +64,16 @@ class Operation(NamedTuple):
 
 @dataclass
 class Outcomes:
-    """What a run decides: bits of all comparisons, and what all choices return.
+    """What a run decides: bits of all comparisons, and what all choices return."""
 
-    `bits` are `[m]` for each recorded operation, `indices` `[R, k]` and `ranks` `[R, n]` for each
-    choice. With `attached`, smooth operations are computed again, to get their gradient.
-    """
-
-    bits: list[Tensor] = field(default_factory=list)
-    indices: list[Tensor] = field(default_factory=list)
-    ranks: list[Tensor] = field(default_factory=list)
-    attached: bool = False
+    bits: list[Tensor] = field(default_factory=list)  # [m] for each recorded operation
+    indices: list[Tensor] = field(default_factory=list)  # [R, k] for each choice
+    ranks: list[Tensor] = field(default_factory=list)  # [R, n] for each choice
+    attached: bool = False  # computes smooth operations again, to get their gradient
 
 
 Step = Callable[[Outcomes, tuple[Any, ...], dict[str, Any]], Any]  # from outcomes and arguments
 Read = Callable[[Outcomes], Tensor]
-
-
-@dataclass(frozen=True)
-class Constant:
-    """A step whose result does not depend on the scores' values, such as that of `zeros_like`."""
-
-    value: Any
-
-    def __call__(self, *_: Any) -> Any:
-        """The result."""
-        return self.value
 
 
 class Dependence(Enum):
@@ -148,21 +86,15 @@ class Dependence(Enum):
 
 
 class Tape:
-    """Steps and comparisons of one run on `scores`, a tensor with a gradient.
-
-    Attributes:
-        steps: Each with the name of the torch function whose result it gives.
-        outcomes: What was decided in this run.
-        largest: The number of elements of the largest tensor.
-        function: The name of the torch function that runs now.
-    """
+    """Steps and comparisons of one run on `scores`, a tensor with a gradient."""
 
     def __init__(self, scores: Tensor) -> None:
-        self.steps: list[tuple[str, Step]] = []
+        # Each step with the torch function's name, and whether the result depends on the scores.
+        self.steps: list[tuple[str, Step, bool]] = []
         self.comparisons: list[Comparisons] = []
         self.outcomes = Outcomes()
-        self.largest = 0
-        self.function = ""
+        self.largest = 0  # number of elements of the largest tensor
+        self.function = ""  # the name of the torch function that runs now
         self._scores = scores
         self._known: dict[int, tuple[Tensor, Dependence]] = {}  # holds tensors, so ids stay theirs
         self._ragged: set[int] = set()
@@ -188,9 +120,9 @@ class Tape:
             self._known[id(tensor)] = (tensor, dependence)
             self.largest = max(self.largest, tensor.numel())
 
-    def note(self, step: Step) -> None:
+    def note(self, step: Step, depends: bool = True) -> None:
         """Adds the step of the torch function that runs now."""
-        self.steps.append((self.function, step))
+        self.steps.append((self.function, step, depends))
 
     def emit(self, read: Read) -> Tensor:
         """Adds a result that outcomes decide, and returns it as it is in this run."""
@@ -208,16 +140,15 @@ class Tape:
 
     def run(self, operation: Operation) -> Any:
         """Runs an operation that compares nothing, and adds its result."""
-        if operation.name in ("detach", "data", "detach_", "requires_grad_"):
+        if operation.name in ("detach", "data"):
             self.note(lambda _, new_args, __: new_args[0])
             return operation.args[0]
-        smooth = all(
-            self.dependence(each) in (None, Dependence.SMOOTH) for each in operation.tensors
-        )
+        sources = {self.dependence(tensor) for tensor in operation.tensors}
+        smooth = sources <= {None, Dependence.SMOOTH}
         operation = self._without_constant_masks(operation)
         out = operation.run()
         if smooth and operation.name in _VALUE_FREE:
-            self.note(Constant(out))
+            self.note(lambda *_: out, depends=False)
             return out
         made = tensors_in(out)
         attached = [tensor for tensor in made if tensor.requires_grad]
