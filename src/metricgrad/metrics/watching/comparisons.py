@@ -101,11 +101,8 @@ def compared(origin: Origin, values: Tensor, bits: Tensor) -> Comparisons:
 
 
 def flipped(bits: Tensor, which: Tensor) -> Tensor:
-    """`[A, D]`: bits `[1, D]`, with the one at `which` flipped in each of A rows; -1 flips none."""
-    configurations = bits.repeat(len(which), 1)
-    at = (which >= 0).nonzero().squeeze(-1)
-    configurations[at, which[at]] ^= True
-    return configurations
+    """`[A, D]`: in each row bits `[1, D]` with the one at `which` `[A]` flipped, if it exists."""
+    return bits ^ (torch.arange(bits.shape[-1], device=bits.device) == which.unsqueeze(-1))
 
 
 @dataclass(eq=False)
@@ -237,7 +234,7 @@ class Choice:
             losses.index_add_(-1, slot, lost.long())
         if which is not None:
             losses = losses.repeat(len(which), 1)
-            at = (which >= 0).nonzero().squeeze(-1)
+            at = ((which >= 0) & (which < bits.shape[-1])).nonzero().squeeze(-1)
             for slot, lost in sides:
                 losses[at, slot[which[at]]] += torch.where(lost[0, which[at]], -1, 1)
         return losses.reshape(-1, rows, size)

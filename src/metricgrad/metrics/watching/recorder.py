@@ -226,9 +226,7 @@ class Recorder(TorchFunctionMode):
         return rounded
 
 
-def input_first(
-    args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> tuple[tuple[Any, ...], dict[str, Any]]:
+def input_first(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any]:
     """Arguments with the first one in front, where it was passed as `input=`."""
     if args or "input" not in kwargs:
         return args, kwargs

@@ -1,8 +1,8 @@
 """Replaying a recorded function: what it would have returned had its comparisons gone otherwise.
 
-A `WatchedSet` records the function on one set of scores. The bits of all recorded operations, then
-those of all choices, form one row of length D. For other bits the function is run again: a
-`Replayer` takes each step from the tape, so smooth results are those of the recording, and
+A `WatchedMetric` watches its function on every set, as a `WatchedSet`. The bits of all recorded
+operations, then those of all choices, form one row of length D. For other bits the function is run
+again: a `Replayer` takes each step from the tape, so smooth results are those of the recording, and
 decisions and indices follow the bits. Many configurations are replayed at once by `torch.vmap`
 where the function allows that (no shape may depend on the bits), one after another where not.
 """
@@ -11,7 +11,6 @@ import functools
 import logging
 import warnings
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any
@@ -21,7 +20,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from metricgrad.metrics.base import Inputs
-from metricgrad.metrics.function import FunctionMetric
+from metricgrad.metrics.function import Call, FunctionMetric
 from metricgrad.metrics.reexpression import ComparisonMetric
 from metricgrad.metrics.watching.black_boxes import BlackBoxMetric
 from metricgrad.metrics.watching.comparisons import (
@@ -86,9 +85,7 @@ class Habits:
 class WatchedSet(ComparedSet):
     """One set on which a function was watched; comparisons pass a gradient to its scores."""
 
-    def __init__(
-        self, fn: Callable[..., Any], scores: Tensor, target: Tensor, habits: Habits
-    ) -> None:
+    def __init__(self, fn: Call, scores: Tensor, target: Tensor, habits: Habits) -> None:
         with torch.inference_mode(False), torch.enable_grad():
             scores = scores.clone() if scores.is_inference() else scores
             self._target = target.clone() if target.is_inference() else target
@@ -106,7 +103,8 @@ class WatchedSet(ComparedSet):
         self._sizes = [len(each.values) for each in comparisons]  # of these, then of all choices
         for number, choice in enumerate(self._choices):
             rule = self._rule(number, choice)
-            comparisons += [choice.compare(rule)] if rule else []
+            if rule is not None:
+                comparisons.append(choice.compare(rule))
             self._sizes.append(len(comparisons[-1].values) if rule else 0)
         if not comparisons and self._dependence is Dependence.SMOOTH:
             raise WatchError(
@@ -236,11 +234,8 @@ class WatchedSet(ComparedSet):
         direct = len(self._tape.comparisons)
         start = 0
         for at, part in enumerate(bits.split(self._sizes, -1)):
-            end = start + part.shape[-1]
-            here = which
-            if which is not None:
-                here = torch.where((which >= start) & (which < end), which - start, -1)
-            start = end
+            here = None if which is None else which - start
+            start += part.shape[-1]
             if at < direct:
                 found.bits.append(part if here is None else flipped(part, here))
             else:
