@@ -125,12 +125,12 @@ class OwnSets(Reexpression):
 
     def from_bits(self, bits: Tensor) -> Tensor:
         """The function's values of every configuration; 0 where it has none."""
-        if not self._sets:
-            return torch.zeros(bits.shape[:-1], dtype=self.dtype, device=bits.device)
         rows = self._rows(bits)
-        values = [each.of_bits(rows[:, at, : len(each.bits)]) for at, each in enumerate(self._sets)]
-        stacked = torch.stack(values, -1).reshape(bits.shape[:-1])
-        return stacked.nan_to_num(0.0, 0.0, 0.0).to(self.dtype)
+        values = torch.zeros(rows.shape[:-1], dtype=self.dtype, device=bits.device)
+        for at, each in enumerate(self._sets):
+            found = each.of_bits(rows[:, at, : len(each.bits)])
+            values[:, at] = found.nan_to_num(0.0, 0.0, 0.0)
+        return values.reshape(bits.shape[:-1])
 
     def flip_gains(self, bits: Tensor) -> Tensor:
         """By trying flips; if there are more than the metric's `flips`, some drawn at random."""
