@@ -10,6 +10,7 @@ import inspect
 import math
 import warnings
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, Literal, Self
@@ -75,8 +76,7 @@ class Surrogate(nn.Module, ABC):
     def save(self, path: str | Path) -> None:
         """Writes the surrogate to one safetensors file: tensors, and settings in a JSON header.
 
-        Args:
-            path: An existing file is replaced only once the new one is complete.
+        An existing file is replaced only once the new one is complete.
         """
         write_tensors(path, self.state_dict(), "metricgrad", self.description())
 
@@ -90,16 +90,7 @@ class Surrogate(nn.Module, ABC):
         return metric.check(item_scores(metric, scores, target), target.detach(), where)
 
     def per_set(self, scores: Tensor, target: Tensor, where: Tensor | None = None) -> Tensor:
-        """The loss of every set.
-
-        Args:
-            scores: Raw model output, in the metric's shapes.
-            target: Ground truth, in the metric's shapes.
-            where: True for what counts; None counts all.
-
-        Returns:
-            `[...]`.
-        """
+        """The loss of every set, `[...]`; the arguments are those of a call."""
         return self.losses(scores, target, where)[0]
 
     def forward(self, scores: Tensor, target: Tensor, where: Tensor | None = None) -> Tensor:
@@ -222,6 +213,13 @@ def as_loss(metric: Metric, values: Tensor) -> Tensor:
     if not metric.higher_is_better:
         return values
     return metric.best - values if math.isfinite(metric.best) else -values
+
+
+def one_of(option: str, value: Any, allowed: Sequence[Any]) -> None:
+    """Raises ValueError unless an option has one of the values that it may have."""
+    if value not in allowed:
+        *others, last = map(repr, allowed)
+        raise ValueError(f"{option} must be {', '.join(others)} or {last}; got {value!r}")
 
 
 def full_precision(device: str) -> AbstractContextManager[Any]:

@@ -12,23 +12,23 @@ sign is set by the first sets, and again should it turn over later.
 
 import math
 import warnings
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor
 
 from metricgrad import ops
-from metricgrad.metrics.checks import whole
+from metricgrad.metrics import Metric
 from metricgrad.progress import progress as to_progress
-from metricgrad.surrogates.ordinary import ordinary_for
 from metricgrad.surrogates.score_sets import Pool, ScoreSets, relabelled, together
-from metricgrad.surrogates.sources import Source, broad
+from metricgrad.surrogates.sources import Source, made_up
+from metricgrad.surrogates.wrappers import ordinary_for
 
 if TYPE_CHECKING:
     from metricgrad.surrogates.reloss import ReLoss
 
 LearningCurve = list[tuple[int, float, float]]
-_SHARE_HELD = 0.2
+SHARE_HELD = 0.2  # of stored sets, held back to look at
 _LOOKS = 20
 _CLIP = 1.0
 _DECAY = 1e-4
@@ -63,38 +63,14 @@ class Ranked(NamedTuple):
 
 def learn(
     loss: "ReLoss",
-    sources: Any,
-    *,
+    lesson: "Lesson",
+    exam: "Exam",
     steps: int,
-    share: float,
-    sets: int,
-    size: int | None,
-    classes: int | None,
     rate: float,
-    relabel: bool,
-    valid: Any,
     progress: bool,
     generator: torch.Generator | None,
 ) -> Ranked:
-    """Teaches a loss; `ReLoss.learn` describes the arguments."""
-    whole("steps", steps, 1)
-    whole("sets", sets, 4)
-    whole("size", 2 if size is None else size, 2)
-    if not 0 <= share <= 1 or not rate > 0:
-        raise ValueError(
-            f"share must be from 0 to 1, and rate above 0; got share={share} and rate={rate}"
-        )
-    pool = None if sources is None else Pool.of(sources)
-    made = _made_up(loss, pool, sets, size, classes) if share or pool is None else None
-    if pool is None and made is None:
-        raise ValueError(
-            f"{loss.metric.name} has no made-up sets; pass sources, such as mg.collect_scores gives"
-        )
-    held = Pool([made] if made else [], []) if valid is None else Pool.of(valid)
-    if pool is not None and valid is None:
-        pool, held = pool.split(_SHARE_HELD, generator)
-    lesson = Lesson(pool, made, share, sets, relabel)
-    exam = Exam(loss, held, generator)
+    """Teaches a loss and freezes it; it is as it was before if anything goes wrong."""
     before = {name: value.clone() for name, value in loss.state_dict().items()}
     fresh = not loss.learned
     loss.requires_grad_(True)
@@ -207,23 +183,17 @@ def _orient(loss: "ReLoss", groups: list[ScoreSets]) -> None:
         loss.orientation.neg_()
 
 
-def _made_up(
-    loss: "ReLoss", pool: Pool | None, sets: int, size: int | None, classes: int | None
+def shaped_source(
+    metric: Metric, pool: Pool | None, sets: int, size: int | None, classes: int | None
 ) -> Source | None:
     """The source of made-up sets, shaped as the stored ones; None where a layout has none."""
-    metric = loss.metric
     if metric.layout in ("maps", "heatmaps", "tokens", "spans"):
         return None
     if pool is not None and pool.stored:
         shown = pool.stored[0].scores
         size = shown.shape[1] if size is None else size
         classes = shown.shape[2] if classes is None and shown.dim() > 2 else classes
-    labels = metric.layout == "labels"
-    if labels and classes is None:
-        raise ValueError(
-            f"{metric.name} is about items with labels; pass their number: learn(classes=...)"
-        )
-    return broad(max(4, sets), size or _SIZE, classes=classes, multilabel=labels)
+    return made_up(metric, max(4, sets), size or _SIZE, classes)
 
 
 class Exam:

@@ -22,7 +22,8 @@ from metricgrad import ops
 from metricgrad.metrics import Metric
 from metricgrad.metrics import metric as to_metric
 from metricgrad.metrics.base import Inputs
-from metricgrad.metrics.registry import metric_config, metric_from_config
+from metricgrad.metrics.checks import whole
+from metricgrad.metrics.registry import metric_config
 from metricgrad.surrogates import nets
 from metricgrad.surrogates.alignment import (
     Rank,
@@ -38,12 +39,11 @@ from metricgrad.surrogates.base import (
     full_precision,
     item_scores,
 )
-from metricgrad.surrogates.learning import Ranked, learn
-from metricgrad.surrogates.nets.choice import default_net, stored_net
+from metricgrad.surrogates.learning import SHARE_HELD, Exam, Lesson, Ranked, learn, shaped_source
+from metricgrad.surrogates.score_sets import Pool
 
 Objective = Literal["correlation", "approximation"]
 _SETTINGS = ("penalty", "smooth", "rank", "objective", "slope")
-_CHOICES = {"rank": Rank, "objective": Objective, "smooth": Smooth}
 
 
 class ReLoss(LearnedSurrogate):
@@ -102,17 +102,17 @@ class ReLoss(LearnedSurrogate):
         self.rank: Rank = rank
         self.objective: Objective = objective
         self.smooth: Smooth = smooth
-        for name, known in _CHOICES.items():
-            value = getattr(self, name)
-            if value not in get_args(known):
-                allowed = ", ".join(map(repr, get_args(known)))
-                raise ValueError(f"{name} must be one of {allowed}; got {value!r}")
+        for name, known in (("rank", Rank), ("objective", Objective), ("smooth", Smooth)):
+            allowed = get_args(known)
+            if getattr(self, name) not in allowed:
+                listed = ", ".join(map(repr, allowed))
+                raise ValueError(f"{name} must be one of {listed}; got {getattr(self, name)!r}")
         if not penalty >= 0 or not slope > 0:
             raise ValueError(
                 f"penalty must be 0 or more, and slope above 0; got penalty={penalty} and "
                 f"slope={slope}"
             )
-        self.net = default_net(self.metric, generator) if net is None else net
+        self.net = _default_net(self.metric, generator) if net is None else net
         self.learned = False
         self.register_buffer("shift", torch.tensor(0.0))
         self.register_buffer("scale", torch.tensor(1.0))
@@ -202,15 +202,8 @@ class ReLoss(LearnedSurrogate):
 
         with the metric m as a loss: Eqn. 9 plus 1, for `smooth="equal"`. With
         `objective="approximation"` the first part is the mean of :math:`(\ell - m)^2` instead (Eqn.
-        5).
-
-        Args:
-            scores: `[..., N, *]`, several sets; no gradient goes there.
-            target: Ground truth, in the metric's shapes.
-            where: True for what counts; None counts all.
-
-        Returns:
-            A 0-dim tensor; sets on which the metric is undefined are left out.
+        5). Scores are those of several sets, `[..., N, *]`, and get no gradient; sets on which the
+        metric is undefined are left out.
         """
         raw, truth, penalty = self.compare(scores, target, where)
         return self.distance(raw, truth) + self.penalty * penalty
@@ -300,42 +293,36 @@ class ReLoss(LearnedSurrogate):
         Returns:
             Rank correlations on held-out sets, beside those of the ordinary loss.
         """
-        return learn(
-            self,
-            sources,
-            steps=steps,
-            share=share,
-            sets=sets,
-            size=size,
-            classes=classes,
-            rate=rate,
-            relabel=relabel,
-            valid=valid,
-            progress=progress,
-            generator=generator,
-        )
+        whole("steps", steps, 1)
+        whole("sets", sets, 4)
+        whole("size", 2 if size is None else size, 2)
+        if not 0 <= share <= 1 or not rate > 0:
+            raise ValueError(
+                f"share must be from 0 to 1, and rate above 0; got share={share} and rate={rate}"
+            )
+        pool = None if sources is None else Pool.of(sources)
+        alone = pool is None
+        made = shaped_source(self.metric, pool, sets, size, classes) if share or alone else None
+        if alone and made is None:
+            name = self.metric.name
+            raise ValueError(
+                f"{name} has no made-up sets; pass sources, such as mg.collect_scores gives"
+            )
+        held = Pool([made] if made else [], []) if valid is None else Pool.of(valid)
+        if pool is not None and valid is None:
+            pool, held = pool.split(SHARE_HELD, generator)
+        lesson = Lesson(pool, made, share, sets, relabel)
+        return learn(self, lesson, Exam(self, held, generator), steps, rate, progress, generator)
 
     def config(self) -> dict[str, Any]:
         """What rebuilds the loss; its weights are stored beside."""
-        own = isinstance(self.net, nets.LossNet)
-        net = {"kind": type(self.net).__name__, "options": self.net.options if own else None}
-        settings = {name: getattr(self, name) for name in _SETTINGS}
-        metric = metric_config(self.metric)
-        return {"metric": metric, "net": net, **settings, "learned": self.learned}
-
-    @classmethod
-    def from_config(
-        cls, config: dict[str, Any], metric: Any, net: nn.Module | None = None
-    ) -> "ReLoss":
-        """The loss that `config` describes; a metric or network given replaces the stored one."""
-        if net is None:
-            net = stored_net(**config["net"])
-        settings = {name: config[name] for name in _SETTINGS}
-        chosen = metric_from_config(config["metric"]) if metric is None else metric
-        loss = cls(chosen, net=net, **settings)
-        if config["learned"]:
-            loss.freeze()
-        return loss
+        options = self.net.options if isinstance(self.net, nets.LossNet) else None
+        return {
+            "metric": metric_config(self.metric),
+            "net": {"kind": type(self.net).__name__, "options": options},
+            **{name: getattr(self, name) for name in _SETTINGS},
+            "learned": self.learned,
+        }
 
     def freeze(self) -> None:
         """Ends learning: no parameter is trainable any more."""
@@ -344,7 +331,24 @@ class ReLoss(LearnedSurrogate):
 
     def extra_repr(self) -> str:
         """The metric and what it was learned by."""
-        return (
-            f"{self.metric!r}, objective={self.objective!r}, penalty={self.penalty:g}, "
-            f"learned={self.learned}"
-        )
+        learned_by = f"objective={self.objective!r}, penalty={self.penalty:g}"
+        return f"{self.metric!r}, {learned_by}, learned={self.learned}"
+
+
+def _default_net(metric: Metric, generator: torch.Generator | None) -> nets.LossNet:
+    """The network for a metric's layout."""
+    match metric.layout:
+        case "spans":
+            return nets.Spans(generator=generator)
+        case "tokens":
+            return nets.Sequence(generator=generator)
+        case "heatmaps":
+            raise ValueError(
+                f"a network for {metric.name} must know the maps' size; pass "
+                "net=mg.nets.Heatmaps((64, 48))"
+            )
+        case "binary" if metric.mean_of_items:
+            return nets.Classification(generator=generator)
+        case _:
+            # The order of scores does not change with their scale, so the network need not see it.
+            return nets.SetNetwork(standardise=metric.decided_by == "order", generator=generator)

@@ -20,6 +20,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from metricgrad.metrics import Metric
 from metricgrad.metrics.checks import whole
 
 Source = Callable[[torch.Generator | None], tuple[Tensor, Tensor]]
@@ -123,6 +124,28 @@ def mixed(sets: int = 64, size: int = 100) -> Source:
         return scores * torch.exp(uniform(sets, 1, low=-2.0, high=1.0)), target
 
     return draw
+
+
+def made_up(
+    metric: Metric,
+    sets: int,
+    size: int,
+    classes: int | None,
+    name: SourceName = "broad",
+    call: str = "learn",
+) -> Source:
+    """The source of that name, of sets in the shapes of a metric; `call` is where classes go."""
+    if name not in ("paper", "broad"):
+        raise ValueError(
+            f"source must be 'paper', 'broad' or a function of a generator; got {name!r}"
+        )
+    labels = metric.layout == "labels"
+    if labels and classes is None:
+        raise ValueError(
+            f"{metric.name} is about items with labels; pass their number: {call}(classes=...)"
+        )
+    chosen = paper if name == "paper" else broad
+    return chosen(sets, size, classes=classes, multilabel=labels)
 
 
 def _check(sets: int, size: int, classes: int | None) -> None:

@@ -5,7 +5,7 @@ they leave the model. Their values are not the metric's (`readable` is False).
 """
 
 from abc import abstractmethod
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -17,9 +17,6 @@ from metricgrad.surrogates.base import Surrogate, TargetKind
 
 class Baseline(Surrogate):
     """A loss from the literature.
-
-    Args:
-        **options: Its settings, as they are saved.
 
     Attributes:
         like: The metric whose shapes and checks it shares.
@@ -60,11 +57,6 @@ class Baseline(Surrogate):
     def config(self) -> dict[str, Any]:
         """The options."""
         return dict(self.options)
-
-    @classmethod
-    def from_config(cls, config: dict[str, Any], metric: Any) -> Self:
-        """The loss that `config` describes; a baseline has no metric."""
-        return cls(**config)
 
     def extra_repr(self) -> str:
         """The options."""

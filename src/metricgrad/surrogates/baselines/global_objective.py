@@ -10,13 +10,14 @@ with its threshold and multiplier.
 """
 
 import math
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from metricgrad import ops
+from metricgrad.surrogates.base import one_of
 from metricgrad.surrogates.baselines.ranking import Binary
 
 GlobalGoal = Literal["average_precision", "auc", "recall_at_precision"]
@@ -27,9 +28,8 @@ class GlobalObjective(Binary):
 
     .. math:: \min_{s, b} \max_{\lambda \ge 0} \; L^+(b) + \lambda (L^-(b) - bound)
 
-    L+ and L- are hinge-like bounds of missed positives and of negatives above a threshold b.
-
-    Pass `loss.parameters()` to the optimizer, beside those of the model.
+    L+ and L- are hinge-like bounds of missed positives and of negatives above a threshold b. Pass
+    `loss.parameters()` to the optimizer, beside those of the model.
 
     Args:
         objective: `"average_precision"` (points of equal precision), `"auc"` (points of equal false
@@ -57,11 +57,7 @@ class GlobalObjective(Binary):
         kind: Literal["hinge", "logistic"] = "hinge",
     ) -> None:
         super().__init__(objective=objective, at=at, points=points, kind=kind)
-        if objective not in ("average_precision", "auc", "recall_at_precision"):
-            raise ValueError(
-                "objective must be 'average_precision', 'auc' or 'recall_at_precision'; got "
-                f"{objective!r}"
-            )
+        one_of("objective", objective, get_args(GlobalGoal))
         if not 0 < at < 1:
             raise ValueError(f"at must lie between 0 and 1; got {at}")
         number = 1 if objective == "recall_at_precision" else points
@@ -78,11 +74,10 @@ class GlobalObjective(Binary):
         held = (2 * self.multiplier.detach() - self.multiplier).clamp(min=0).to(scores.dtype)
         margin = scores.unsqueeze(-1) - self.threshold.to(scores.dtype)
         signed = torch.where(target.unsqueeze(-1), margin, -margin)
-        loss = (
-            (1 - signed).clamp(min=0)
-            if self.options["kind"] == "hinge"
-            else F.softplus(-signed) / math.log(2)
-        )
+        if self.options["kind"] == "hinge":
+            loss = (1 - signed).clamp(min=0)
+        else:
+            loss = F.softplus(-signed) / math.log(2)
         positive = target if where is None else target & where
         negative = ~target if where is None else ~target & where
         missed = torch.where(positive.unsqueeze(-1), loss, 0.0).sum(-2)

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from metricgrad import ops
 from metricgrad.metrics.base import Inputs
+from metricgrad.surrogates.base import one_of
 from metricgrad.surrogates.baselines.base import Baseline
 
 
@@ -68,8 +69,7 @@ class PairwiseRanking(Binary):
 
     def __init__(self, *, kind: str = "logistic") -> None:
         super().__init__(kind=kind)
-        if kind not in ("logistic", "hinge", "squared"):
-            raise ValueError(f"kind must be 'logistic', 'hinge' or 'squared'; got {kind!r}")
+        one_of("kind", kind, ("logistic", "hinge", "squared"))
 
     def values(self, scores: Tensor, target: Tensor, where: Tensor | None) -> Tensor:
         """The mean over pairs."""
@@ -153,9 +153,6 @@ class ApproxNDCG(Graded):
 
     .. math:: 1 - \frac{1}{DCG_{ideal}} \sum_i \frac{2^{y_i} - 1}{\log_2(1 + \tilde r_i)}
 
-    Args:
-        slope: Slope of the sigmoid of soft ranks.
-
     Example:
         >>> import metricgrad as mg
         >>> loss = mg.baselines.ApproxNDCG(slope=100.0)
@@ -181,9 +178,6 @@ class LambdaLoss(Graded):
     r"""Pairs of different grades, each weighted by what exchanging the two changes in NDCG.
 
     .. math:: \sum_{g_i > g_j} |\Delta NDCG_{ij}| \, \log_2(1 + e^{-slope (s_i - s_j)})
-
-    Args:
-        slope: Slope of the logistic.
 
     Example:
         >>> import metricgrad as mg
@@ -218,9 +212,7 @@ class LambdaLoss(Graded):
 class ListNet(Graded):
     r"""Cross-entropy between the softmax of the grades and that of the scores.
 
-    .. math:: -\sum_i softmax(g)_i \log softmax(s)_i
-
-    Both are chances of standing first.
+    .. math:: -\sum_i softmax(g)_i \log softmax(s)_i \quad \text{(chances of standing first)}
 
     Example:
         >>> import metricgrad as mg
@@ -244,9 +236,6 @@ class RankLoss(Baseline):
     r"""How far the target's soft rank among the C classes is from the top.
 
     .. math:: |r_{pos} - C|, \quad r \text{ the soft ascending rank}
-
-    Args:
-        slope: Slope of the sigmoid of soft ranks.
 
     Example:
         >>> import metricgrad as mg

@@ -10,6 +10,7 @@ place shows:
 """
 
 import math
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -19,7 +20,7 @@ from metricgrad.metrics import Metric
 from metricgrad.metrics.base import Inputs
 from metricgrad.metrics.checks import expand_where, real_scores, shape, whole
 from metricgrad.surrogates.nets.base import LossNet, drawn_from, perceptron
-from metricgrad.surrogates.ordinary import padding_of
+from metricgrad.surrogates.wrappers import has_token
 
 
 class Attention(nn.Module):
@@ -36,23 +37,21 @@ class Attention(nn.Module):
     def forward(self, places: Tensor, hidden: Tensor) -> Tensor:
         """`[B, T, width]` from the same; `hidden` `[B, T]` is True where nobody looks."""
         normal = self.first(places)
-        # The fused kernels, which give no weights, have no second derivative.
-        looked, _ = self.attention(
-            normal, normal, normal, key_padding_mask=hidden, need_weights=True
-        )
-        places = places + looked
+        # Weights are asked for (the default): the kernels without them have no second derivative.
+        places = places + self.attention(normal, normal, normal, key_padding_mask=hidden)[0]
         return places + self.perceptron(self.second(places))
 
 
 class TextNet(LossNet):
     """A mean over items of a mean over their places, each of which learns of the others."""
 
+    features: ClassVar[int]  # numbers that a place shows
+
     def __init__(
         self,
-        features: int,
-        width: int,
-        heads: int,
-        blocks: int,
+        width: int = 32,
+        heads: int = 4,
+        blocks: int = 2,
         generator: torch.Generator | None = None,
     ) -> None:
         super().__init__(width=width, heads=heads, blocks=blocks)
@@ -62,7 +61,7 @@ class TextNet(LossNet):
             raise ValueError(
                 f"width must be a multiple of twice the heads; got width={width} and heads={heads}"
             )
-        self.enter = perceptron((features, width, width), generator)
+        self.enter = perceptron((self.features, width, width), generator)
         self.blocks = nn.ModuleList([Attention(width, heads, generator) for _ in range(blocks)])
         self.leave = perceptron((width, width, 1), generator)
 
@@ -87,9 +86,6 @@ class Sequence(TextNet):
 
     Args:
         width: Width of a place inside the network.
-        heads: Number of attention heads.
-        blocks: Number of attention blocks.
-        generator: Source of randomness for the initial weights.
 
     Example:
         >>> import metricgrad as mg
@@ -100,14 +96,7 @@ class Sequence(TextNet):
         probabilities.
     """
 
-    def __init__(
-        self,
-        width: int = 32,
-        heads: int = 4,
-        blocks: int = 2,
-        generator: torch.Generator | None = None,
-    ) -> None:
-        super().__init__(1, width, heads, blocks, generator)
+    features = 1
 
     def check(self, metric: Metric, scores: Tensor, target: Tensor, where: Tensor | None) -> Inputs:
         """Scores of tokens, and the ids of all references `[..., N, T, R]`, -1 for none."""
@@ -121,7 +110,7 @@ class Sequence(TextNet):
                 f"{shape(scores)} and target {shape(target)} for {metric.name}"
             )
         where = expand_where(where, places, len(places) - 1)
-        known = (ids >= 0) & (ids != padding_of(metric))
+        known = has_token(metric, ids)
         counted = known.any(-1) if where is None else known.any(-1) & where
         scores = real_scores(scores, counted.unsqueeze(-1))
         return Inputs(scores, torch.where(known, ids.long(), -1), counted)
@@ -141,9 +130,6 @@ class Spans(TextNet):
 
     Args:
         width: Width of a place inside the network.
-        heads: Number of attention heads.
-        blocks: Number of attention blocks.
-        generator: Source of randomness for the initial weights.
 
     Example:
         >>> import metricgrad as mg
@@ -154,14 +140,7 @@ class Spans(TextNet):
         ReLoss, Sec. 5.2 and Appendix A.1, machine reading comprehension.
     """
 
-    def __init__(
-        self,
-        width: int = 32,
-        heads: int = 4,
-        blocks: int = 2,
-        generator: torch.Generator | None = None,
-    ) -> None:
-        super().__init__(5, width, heads, blocks, generator)
+    features = 5
 
     def check(self, metric: Metric, scores: Tensor, target: Tensor, where: Tensor | None) -> Inputs:
         """Start and end scores, and which places belong to the answer, `[..., N, T]`."""
@@ -175,11 +154,9 @@ class Spans(TextNet):
         if target.numel() and int(target.max()) >= length:
             raise ValueError(f"target must hold positions below {length}; got {int(target.max())}")
         where = expand_where(where, scores.shape[:-1], scores.dim() - 2)
-        everything = torch.ones(scores.shape[:-1], dtype=torch.bool, device=scores.device)
-        counted = everything if where is None else where
-        places = torch.where(target >= 0, target.long(), length)
-        answer = torch.zeros(*target.shape[:-1], length + 1, dtype=torch.bool, device=scores.device)
-        answer = answer.scatter(-1, places, torch.ones_like(places, dtype=torch.bool))[..., :length]
+        counted = torch.ones_like(scores[..., 0], dtype=torch.bool) if where is None else where
+        places = torch.arange(length, device=scores.device)
+        answer = (target.unsqueeze(-2) == places.unsqueeze(-1)).any(-1)
         return Inputs(real_scores(scores, counted.unsqueeze(-1)), answer, counted)
 
     def forward(self, metric: Metric, inputs: Inputs) -> Tensor:
