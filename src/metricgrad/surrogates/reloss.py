@@ -122,13 +122,12 @@ class ReLoss(LearnedSurrogate):
     def pretrained(cls, name: str) -> "ReLoss":
         """A loss that ships with the library, learned and frozen.
 
+        `metricgrad learn NAME --out FILE` makes it again, and a JSON file beside it in the package
+        says from what it was learned and how well it ranks.
+
         Args:
             name: Name of its metric: `"accuracy"` for classes, `"f1"`, `"auc"`,
                 `"average_precision"` or `"mcc"` for binary scores.
-
-        Returns:
-            The loss; `metricgrad learn NAME --out FILE` makes it again, and a JSON file beside it
-            in the package says from what it was learned and how well it ranks.
 
         Example:
             >>> import metricgrad as mg
@@ -165,9 +164,8 @@ class ReLoss(LearnedSurrogate):
         """The network's value on the metric's scale, and whether the metric has a value there."""
         inputs = self.check(scores, target, where)
         values = torch.addcmul(self.shift, self.raw(inputs), self.scale)
-        counted = inputs.where
-        if counted is None:
-            counted = torch.ones_like(inputs.target, dtype=torch.bool)
+        everything = torch.ones_like(inputs.target, dtype=torch.bool)
+        counted = everything if inputs.where is None else inputs.where
         return values, self.metric.has_value(inputs, counted.flatten(values.dim()).any(-1))
 
     def _watch(self, defined: Tensor) -> None:
@@ -185,9 +183,8 @@ class ReLoss(LearnedSurrogate):
         """The network's value for every set, `[...]`, as it is ranked."""
         inputs = inputs._replace(scores=inputs.scores.to(self.scale.dtype))
         with full_precision(inputs.scores.device.type):
-            if isinstance(self.net, nets.LossNet):
-                return self.net(self.metric, inputs) * self.orientation
-            return self.net(*inputs) * self.orientation
+            own = isinstance(self.net, nets.LossNet)
+            return (self.net(self.metric, inputs) if own else self.net(*inputs)) * self.orientation
 
     @torch.no_grad()
     def truth(self, scores: Tensor, target: Tensor, where: Tensor | None = None) -> Tensor:
@@ -301,18 +298,14 @@ class ReLoss(LearnedSurrogate):
                 f"share must be from 0 to 1, and rate above 0; got share={share} and rate={rate}"
             )
         pool = None if sources is None else Pool.of(sources)
-        alone = pool is None
-        made = shaped_source(self.metric, pool, sets, size, classes) if share or alone else None
-        if alone and made is None:
-            name = self.metric.name
-            raise ValueError(
-                f"{name} has no made-up sets; pass sources, such as mg.collect_scores gives"
-            )
+        made = None
+        if share or pool is None:
+            made = shaped_source(self.metric, pool, sets, size, classes)
         held = Pool([made] if made else [], []) if valid is None else Pool.of(valid)
         if pool is not None and valid is None:
             pool, held = pool.split(SHARE_HELD, generator)
-        lesson = Lesson(pool, made, share, sets, relabel)
-        return learn(self, lesson, Exam(self, held, generator), steps, rate, progress, generator)
+        lesson = Lesson(pool, made, share, sets, relabel, generator)
+        return learn(self, lesson, Exam(self, held, generator), steps, rate, progress)
 
     def config(self) -> dict[str, Any]:
         """What rebuilds the loss; its weights are stored beside."""

@@ -119,17 +119,12 @@ def together(groups: list[ScoreSets]) -> list[ScoreSets]:
         shapes = [None if part is None else part.shape[1:] for part in sets]
         key = (*shapes, sets.target.is_floating_point())
         by_shape.setdefault(key, []).append(sets)
-    return [_joined(alike) for alike in by_shape.values()]
-
-
-def _joined(alike: list[ScoreSets]) -> ScoreSets:
-    """Sets of one shape, one after the other."""
-    if len(alike) == 1:
-        return alike[0]
-    scores = torch.cat([sets.scores for sets in alike])
-    target = torch.cat([sets.target for sets in alike])
-    where = [sets.where for sets in alike if sets.where is not None]
-    return ScoreSets(scores, target, torch.cat(where) if where else None)
+    joined: list[ScoreSets] = []
+    for alike in by_shape.values():
+        scores, targets, wheres = zip(*alike, strict=True)
+        where = None if wheres[0] is None else torch.cat(wheres)
+        joined.append(ScoreSets(torch.cat(scores), torch.cat(targets), where))
+    return joined
 
 
 def relabelled(sets: ScoreSets, generator: torch.Generator | None) -> ScoreSets:

@@ -35,13 +35,12 @@ Parts = tuple[Tensor, Tensor, Tensor | None]
 def with_memory(loss: Surrogate, size: int = 4096) -> "WithMemory":
     """The same loss on sets that past items have joined.
 
+    It is called like the loss itself, with one flat set per call. In `eval()` mode it is the loss
+    alone.
+
     Args:
         loss: Any surrogate.
         size: How many past items are kept, the most recent ones.
-
-    Returns:
-        A surrogate to call like the loss itself, with one flat set per call. In `eval()` mode it is
-        the loss alone.
 
     Example:
         >>> import metricgrad as mg
@@ -138,9 +137,6 @@ def with_ordinary(
         ordinary: The loss to add; None adds the ordinary loss of the loss's metric: cross-entropy
             in the metric's shapes, ListNet for graded documents, squared error for heatmaps.
 
-    Returns:
-        A surrogate to call like the loss itself.
-
     Example:
         >>> import metricgrad as mg
         >>> loss = mg.with_ordinary(mg.ReLoss.pretrained("accuracy"), weight=1.0)
@@ -204,8 +200,7 @@ def ordinary_for(metric: Metric) -> Surrogate | None:
         case "heatmap_mse":
             return HeatmapMSE()
         case _:
-            plain = metric.layout in ("binary", "any")
-            return CrossEntropy() if plain else Ordinary(metric)
+            return CrossEntropy() if metric.layout in ("binary", "any") else Ordinary(metric)
 
 
 class Ordinary(Surrogate):
@@ -228,7 +223,10 @@ def _items(metric: Metric, scores: Tensor, target: Tensor, where: Tensor | None)
     """Scores and target of a metric's layout as items and classes."""
     match metric.layout:
         case "labels":
-            return _labels(scores, target, where)
+            if where is not None:  # a flag per item or per label
+                where = where.unsqueeze(-1) if where.dim() < scores.dim() else where
+                where = where.expand(scores.shape).flatten(-2)
+            return scores.flatten(-2), target.flatten(-2), where
         case "grades":  # files written before ListNet took its place have it
             return scores, target > 0, where
         case "maps":
@@ -240,14 +238,6 @@ def _items(metric: Metric, scores: Tensor, target: Tensor, where: Tensor | None)
             return _start_and_end(scores, target, where)
         case _:
             return scores, target, where
-
-
-def _labels(scores: Tensor, target: Tensor, where: Tensor | None) -> Parts:
-    """`where` has a flag per item or per label."""
-    if where is not None:
-        where = where.unsqueeze(-1) if where.dim() < scores.dim() else where
-        where = where.expand(scores.shape).flatten(-2)
-    return scores.flatten(-2), target.flatten(-2), where
 
 
 def _tokens(metric: Metric, scores: Tensor, target: Tensor, where: Tensor | None) -> Parts:
