@@ -11,8 +11,7 @@ from torch import Tensor, nn
 
 import metricgrad as mg
 from metricgrad.surrogates import learning
-from metricgrad.surrogates.score_sets import Pool, relabelled, to_sets
-from metricgrad.surrogates.sources import broad
+from metricgrad.surrogates.score_sets import Pool, broad, relabelled, to_sets
 from metricgrad.surrogates.wrappers import ordinary_for
 from tests.trainings import same, seeded
 

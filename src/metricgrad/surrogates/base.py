@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from metricgrad.metrics import Metric, from_function
 from metricgrad.metrics import metric as to_metric
 from metricgrad.metrics.base import Inputs
+from metricgrad.metrics.checks import shape
 from metricgrad.metrics.registry import metric_config, metric_options
 from metricgrad.storage import write_tensors
 
@@ -220,6 +221,12 @@ def one_of(option: str, value: Any, allowed: Sequence[Any]) -> None:
     if value not in allowed:
         *others, last = map(repr, allowed)
         raise ValueError(f"{option} must be {', '.join(others)} or {last}; got {value!r}")
+
+
+def wrong_shapes(takes: str, metric: Metric, scores: Tensor, target: Tensor) -> ValueError:
+    """The error for scores and target in shapes that a loss or network does not take."""
+    got = f"got scores {shape(scores)} and target {shape(target)} for {metric.name}"
+    return ValueError(f"{takes}; {got}")
 
 
 def full_precision(device: str) -> AbstractContextManager[Any]:

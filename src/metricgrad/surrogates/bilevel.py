@@ -1,13 +1,10 @@
 r"""BilevelLoss: a set network that imitates any metric, learned along with the model.
 
-The surrogate is a network of the whole set, invariant to the order of its items by construction
-(Grabocka et al., 2019, Eqn. 2):
-
-.. math:: \hat\ell(y, \hat y) = h\Big(\frac{1}{N} \sum_i g(y_i, \hat y_i)\Big)
-
-g extracts error components of each item, their mean makes indicators of the set, h combines these.
-Its misfit is the distance from the metric as a loss (Eqn. 3 and 5), and a model descends the
-surrogate (Eqn. 4). `nets/base.py` says what g gets of an item.
+The surrogate is a network of the whole set, h(mean_i g(y_i, s_i)) (Grabocka et al., 2019, Eqn. 2),
+invariant to the order of its items by construction: g extracts error components of each item, their
+mean makes indicators of the set, h combines these. Its misfit is the distance from the metric as a
+loss (Eqn. 3 and 5), and a model descends the surrogate (Eqn. 4). `nets/base.py` says what g gets of
+an item.
 
 Universal learning comes before there is a model. A pool of sets is made up and the metric evaluated
 on all of it at once (Sec. 3.1); Adam descends the misfit on a few of these sets at a time, with a
@@ -32,7 +29,7 @@ from metricgrad.metrics.registry import metric_config
 from metricgrad.progress import progress as to_progress
 from metricgrad.surrogates.base import LearnedSurrogate, as_loss, full_precision
 from metricgrad.surrogates.nets.base import Elements, to_elements
-from metricgrad.surrogates.sources import Source, SourceName, made_up
+from metricgrad.surrogates.score_sets import Source, SourceName, made_up
 
 Distance = Literal["l1", "l2", "huber"]
 Layers = list[Tensor]
@@ -73,7 +70,6 @@ class BilevelLoss(LearnedSurrogate):
             scikit-learn.
         hidden: Widths of the layers of g and of h; the paper's by default.
         distance: What the misfit measures with: `"l1"` (the paper's), `"l2"` or `"huber"`.
-        generator: Source of randomness for the initial weights.
 
     Example:
         >>> import metricgrad as mg
@@ -198,8 +194,8 @@ class BilevelLoss(LearnedSurrogate):
             steps: Number of steps of Adam; 8,000 take about half a minute, a few hundred give a
                 rough idea.
             source: Where sets come from: `"paper"` (Bernoulli targets, Normal scores), `"broad"`
-                (`surrogates/sources.py`), or a function from a generator to scores and target with
-                a leading dimension of sets.
+                (`surrogates/score_sets.py`), or a function from a generator to scores and target
+                with a leading dimension of sets.
             sets: Number of sets in each step.
             size: Items of a made-up set. Choose the size of the batches to come, because metrics of
                 small sets are distributed differently.

@@ -12,6 +12,7 @@ sign is set by the first sets, and again should it turn over later.
 
 import math
 import warnings
+from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
@@ -20,14 +21,21 @@ from torch import Tensor
 from metricgrad import ops
 from metricgrad.metrics import Metric
 from metricgrad.progress import progress as to_progress
-from metricgrad.surrogates.score_sets import Pool, ScoreSets, relabelled, together
-from metricgrad.surrogates.sources import Source, made_up
+from metricgrad.surrogates.score_sets import (
+    Pool,
+    ScoreSets,
+    Source,
+    made_up,
+    relabelled,
+    together,
+)
 from metricgrad.surrogates.wrappers import ordinary_for
 
 if TYPE_CHECKING:
     from metricgrad.surrogates.reloss import ReLoss
 
 LearningCurve = list[tuple[int, float, float]]
+Lesson = Callable[[], list[ScoreSets]]  # draws the sets of one step
 SHARE_HELD = 0.2  # of stored sets, held back to look at
 _LOOKS = 20
 _CLIP = 1.0
@@ -78,33 +86,25 @@ def shaped_source(
     return made_up(metric, max(4, sets), size or _SIZE, classes)
 
 
-class Lesson:
+def lesson(
+    pool: Pool | None,
+    made: Source | None,
+    share: float,
+    sets: int,
+    relabel: bool,
+    generator: torch.Generator | None,
+) -> Lesson:
     """Draws the N sets of a step (line 4 of Algorithm 1): models' sets, and made-up ones."""
+    made_pool = None if made is None else Pool([made], [])
+    number = sets if pool is None else 0 if made is None else round(share * sets)
 
-    def __init__(
-        self,
-        pool: Pool | None,
-        made: Source | None,
-        share: float,
-        sets: int,
-        relabel: bool,
-        generator: torch.Generator | None,
-    ) -> None:
-        self._pool = pool
-        self._made = None if made is None else Pool([made], [])
-        self._made_up = sets if pool is None else 0 if made is None else round(share * sets)
-        self._of_models = sets - self._made_up
-        self._relabel = relabel
-        self._generator = generator
+    def draw() -> list[ScoreSets]:
+        groups = [] if pool is None else pool.draw(sets - number, generator)
+        if relabel:
+            groups = [relabelled(each, generator) for each in groups]
+        return together(groups + ([] if made_pool is None else made_pool.draw(number, generator)))
 
-    def draw(self) -> list[ScoreSets]:
-        """Sets for one step, those of one shape together."""
-        groups = [] if self._pool is None else self._pool.draw(self._of_models, self._generator)
-        if self._relabel:
-            groups = [relabelled(sets, self._generator) for sets in groups]
-        if self._made is not None:
-            groups += self._made.draw(self._made_up, self._generator)
-        return together(groups)
+    return draw
 
 
 class Exam:
@@ -170,7 +170,7 @@ def _ordinary_losses(loss: "ReLoss", groups: list[ScoreSets]) -> Tensor | None:
 
 
 def learn(
-    loss: "ReLoss", lesson: Lesson, exam: Exam, steps: int, rate: float, progress: bool
+    loss: "ReLoss", draw: Lesson, exam: Exam, steps: int, rate: float, progress: bool
 ) -> Ranked:
     """Teaches a loss and freezes it; it is as it was before if anything goes wrong."""
     before = {name: value.clone() for name, value in loss.state_dict().items()}
@@ -178,8 +178,8 @@ def learn(
     loss.requires_grad_(True)
     try:
         if fresh and loss.objective == "correlation":
-            _orient(loss, lesson.draw())
-        step, curve = _descend(loss, lesson, exam, steps, rate, progress)
+            _orient(loss, draw())
+        step, curve = _descend(loss, draw, exam, steps, rate, progress)
     except BaseException:
         loss.load_state_dict(before)
         loss.requires_grad_(fresh)
@@ -190,7 +190,7 @@ def learn(
 
 
 def _descend(
-    loss: "ReLoss", lesson: Lesson, exam: Exam, steps: int, rate: float, progress: bool
+    loss: "ReLoss", draw: Lesson, exam: Exam, steps: int, rate: float, progress: bool
 ) -> tuple[int, LearningCurve]:
     """Algorithm 1; leaves the loss with the weights of its best moment, and tells its step."""
     optimizer = torch.optim.Adam(loss.parameters(), rate, weight_decay=_DECAY, fused=True)
@@ -202,7 +202,7 @@ def _descend(
     curve: LearningCurve = []
     with to_progress(f"learning {loss.metric.name}", steps, progress) as tell:
         for step in range(1, steps + 1):
-            misfit = joint_misfit(loss, lesson.draw())
+            misfit = joint_misfit(loss, draw())
             optimizer.zero_grad(set_to_none=True)
             misfit.backward()
             norm = torch.nn.utils.clip_grad_norm_(loss.parameters(), _CLIP)

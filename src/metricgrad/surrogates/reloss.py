@@ -39,7 +39,7 @@ from metricgrad.surrogates.base import (
     full_precision,
     item_scores,
 )
-from metricgrad.surrogates.learning import SHARE_HELD, Exam, Lesson, Ranked, learn, shaped_source
+from metricgrad.surrogates.learning import SHARE_HELD, Exam, Ranked, learn, lesson, shaped_source
 from metricgrad.surrogates.score_sets import Pool
 
 Objective = Literal["correlation", "approximation"]
@@ -63,7 +63,6 @@ class ReLoss(LearnedSurrogate):
         objective: `"correlation"` (Eqn. 7), or `"approximation"` of the metric's value, to compare
             with (Eqn. 5).
         slope: Slope of the comparisons that make ranks, in units of the losses' spread.
-        generator: Source of randomness for the initial weights.
 
     Example:
         >>> import metricgrad as mg
@@ -273,7 +272,7 @@ class ReLoss(LearnedSurrogate):
                 score sets `(scores, target)`, such as `mg.collect_scores` gives; None learns from
                 made-up sets alone.
             steps: Number of steps of Adam.
-            share: p, the share of made-up sets in a step (`surrogates/sources.py`, the generator
+            share: p, the share of made-up sets in a step (`surrogates/score_sets.py`, the generator
                 G_R). Text, poses and label maps have none.
             sets: N, the number of sets in each step.
             size: Items of a made-up set; None makes them as large as the stored ones, else 128.
@@ -304,8 +303,8 @@ class ReLoss(LearnedSurrogate):
         held = Pool([made] if made else [], []) if valid is None else Pool.of(valid)
         if pool is not None and valid is None:
             pool, held = pool.split(SHARE_HELD, generator)
-        lesson = Lesson(pool, made, share, sets, relabel, generator)
-        return learn(self, lesson, Exam(self, held, generator), steps, rate, progress)
+        draw = lesson(pool, made, share, sets, relabel, generator)
+        return learn(self, draw, Exam(self, held, generator), steps, rate, progress)
 
     def config(self) -> dict[str, Any]:
         """What rebuilds the loss; its weights are stored beside."""

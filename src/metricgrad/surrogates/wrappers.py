@@ -24,9 +24,9 @@ from torch import Tensor
 
 from metricgrad.metrics import Metric
 from metricgrad.metrics import metric as to_metric
-from metricgrad.metrics.checks import shape, whole
+from metricgrad.metrics.checks import whole
 from metricgrad.metrics.registry import metric_config
-from metricgrad.surrogates.base import Surrogate, item_scores
+from metricgrad.surrogates.base import Surrogate, item_scores, wrong_shapes
 from metricgrad.surrogates.baselines import CrossEntropy, HeatmapMSE, ListNet
 
 Parts = tuple[Tensor, Tensor, Tensor | None]
@@ -244,10 +244,8 @@ def _tokens(metric: Metric, scores: Tensor, target: Tensor, where: Tensor | None
     """Every position is an item, the vocabulary its classes."""
     ids = target[..., 0, :] if target.dim() == scores.dim() else target
     if ids.shape != scores.shape[:-1]:
-        raise ValueError(
-            "cross-entropy takes scores [..., N, T, V] and a target id for each place [..., N, T]; "
-            f"got scores {shape(scores)} and target {shape(target)} for {metric.name}"
-        )
+        takes = "scores [..., N, T, V] and a target id for each place [..., N, T]"
+        raise wrong_shapes(f"cross-entropy takes {takes}", metric, scores, target)
     counted = has_token(metric, ids) if where is None else has_token(metric, ids) & where
     return scores.flatten(-3, -2), ids.clamp(min=0).flatten(-2), counted.flatten(-2)
 

@@ -5,11 +5,11 @@ from metricgrad.surrogates.baselines.decisions import Lovasz as Lovasz
 from metricgrad.surrogates.baselines.decisions import SoftFBeta as SoftFBeta
 from metricgrad.surrogates.baselines.decisions import SoftJaccard as SoftJaccard
 from metricgrad.surrogates.baselines.decisions import SoftMcc as SoftMcc
-from metricgrad.surrogates.baselines.global_objective import GlobalObjective as GlobalObjective
 from metricgrad.surrogates.baselines.pointwise import CrossEntropy as CrossEntropy
 from metricgrad.surrogates.baselines.pointwise import Focal as Focal
 from metricgrad.surrogates.baselines.pointwise import HeatmapMSE as HeatmapMSE
 from metricgrad.surrogates.baselines.ranking import ApproxNDCG as ApproxNDCG
+from metricgrad.surrogates.baselines.ranking import GlobalObjective as GlobalObjective
 from metricgrad.surrogates.baselines.ranking import LambdaLoss as LambdaLoss
 from metricgrad.surrogates.baselines.ranking import ListNet as ListNet
 from metricgrad.surrogates.baselines.ranking import PairwiseRanking as PairwiseRanking

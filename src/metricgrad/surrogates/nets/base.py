@@ -22,8 +22,8 @@ from torch import Tensor, nn
 from metricgrad import ops
 from metricgrad.metrics import Metric
 from metricgrad.metrics.base import Inputs
-from metricgrad.metrics.checks import shape
 from metricgrad.metrics.counts import one_hot
+from metricgrad.surrogates.base import wrong_shapes
 
 
 class LossNet(nn.Module, ABC):
@@ -67,18 +67,11 @@ def drawn_from(generator: torch.Generator | None) -> Iterator[None]:
 
 
 class Elements(NamedTuple):
-    """What the network gets of sets, and how a mean over items weighs it.
+    """What the network gets of sets, and how a mean over items weighs it."""
 
-    Attributes:
-        items: `[..., N, 2]`, target and score; `[..., C, N, 2]` for labels and classes.
-        weights: `[..., 1, N]` or `[..., C, 1, N]`, of the mean over items: 1 / N, 0 for what does
-            not count.
-        many: Whether there is a dimension of labels or classes.
-    """
-
-    items: Tensor
-    weights: Tensor
-    many: bool
+    items: Tensor  # `[..., N, 2]`, target and score; `[..., C, N, 2]` for labels and classes
+    weights: Tensor  # `[..., 1, N]` or `[..., C, 1, N]`: 1 / N, 0 for what does not count
+    many: bool  # whether there is a dimension of labels or classes
 
     def some(self, index: Any) -> "Elements":
         """Those of some of the sets."""
@@ -115,11 +108,11 @@ def to_elements(metric: Metric, inputs: Inputs, dtype: torch.dtype) -> Elements:
         scores = ops.log_odds(scores).to(scores.dtype)
         where = None if where is None else where.unsqueeze(-1)
     elif not known or scores.shape != target.shape:
-        raise ValueError(
+        takes = (
             "a set network takes scores and target [..., N], items with labels [..., N, C], or "
-            f"scores [..., N, C] with classes [..., N]; got scores {shape(scores)} and target "
-            f"{shape(target)} for {metric.name}"
+            "scores [..., N, C] with classes [..., N]"
         )
+        raise wrong_shapes(takes, metric, scores, target)
     items = torch.stack([target.to(scores.dtype), scores], -1).to(dtype)
     if where is None:
         weights = items.new_full((), 1 / max(1, scores.shape[-1 - many])).expand(scores.shape)

@@ -9,9 +9,9 @@ from torch import Tensor, nn
 from metricgrad import ops
 from metricgrad.metrics import Metric
 from metricgrad.metrics.base import Inputs
-from metricgrad.metrics.checks import shape, whole
+from metricgrad.metrics.checks import whole
 from metricgrad.metrics.counts import one_hot
-from metricgrad.surrogates.base import one_of
+from metricgrad.surrogates.base import one_of, wrong_shapes
 from metricgrad.surrogates.baselines import HeatmapMSE
 from metricgrad.surrogates.nets.base import LossNet, perceptron, to_elements
 
@@ -64,11 +64,8 @@ class Classification(LossNet):
         """The mean of f over the items that count."""
         scores, target, where = inputs
         if scores.shape != target.shape and scores.shape[:-1] != target.shape:
-            raise ValueError(
-                "nets.Classification takes scores [..., N, C] with classes [..., N], or binary "
-                f"scores and target [..., N]; got scores {shape(scores)} and target "
-                f"{shape(target)} for {metric.name}"
-            )
+            takes = "scores [..., N, C] with classes [..., N], or binary scores and target [..., N]"
+            raise wrong_shapes(f"nets.Classification takes {takes}", metric, scores, target)
         shown = seen(scores, target, self.options["sees"]).unsqueeze(-1)
         values = falling(self.layers, shown) if self.options["monotone"] else self.layers(shown)
         values = values.squeeze(-1)
@@ -130,9 +127,6 @@ class Embeddings(LossNet):
 
     .. math:: \ell = \frac{1}{N} \sum_i \| e(softmax(s_i)) - e(y_i) \|_2
 
-    Args:
-        classes: Number of classes, C.
-
     Example:
         >>> import metricgrad as mg
         >>> net = mg.nets.Embeddings(classes=10)
@@ -159,10 +153,8 @@ class Embeddings(LossNet):
         scores, target, where = inputs
         classes = self.options["classes"]
         if scores.shape[:-1] != target.shape or scores.shape[-1] != classes:
-            raise ValueError(
-                f"nets.Embeddings(classes={classes}) takes scores [..., N, {classes}] and classes "
-                f"[..., N]; got scores {shape(scores)} and target {shape(target)} for {metric.name}"
-            )
+            takes = f"(classes={classes}) takes scores [..., N, {classes}] and classes [..., N]"
+            raise wrong_shapes(f"nets.Embeddings{takes}", metric, scores, target)
         truth = one_hot(target, scores.shape[-1]).to(scores.dtype)
         return ops.masked_mean(distance(self.embed(scores.softmax(-1)), self.embed(truth)), where)
 
@@ -204,11 +196,9 @@ class Heatmaps(LossNet):
         scores, target, where = inputs
         size = self.options["size"]
         if scores.shape[-2:] != tuple(size) or target.shape[:-1] != scores.shape[:-2]:
-            raise ValueError(
-                f"nets.Heatmaps(size={size}) takes maps [..., N, K, {size[0]}, {size[1]}] and "
-                f"joints [..., N, K, 2]; got scores {shape(scores)} and target {shape(target)} for "
-                f"{metric.name}"
-            )
+            maps = f"maps [..., N, K, {size[0]}, {size[1]}]"
+            takes = f"nets.Heatmaps(size={size}) takes {maps} and joints [..., N, K, 2]"
+            raise wrong_shapes(takes, metric, scores, target)
         joints = target[..., :2].to(scores.dtype)
         wanted = HeatmapMSE.target_maps(joints, size, self.options["sigma"])
         gap = self.embed(scores.flatten(-2)) - self.embed(wanted.flatten(-2))

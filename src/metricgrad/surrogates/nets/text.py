@@ -18,7 +18,8 @@ from torch import Tensor, nn
 from metricgrad import ops
 from metricgrad.metrics import Metric
 from metricgrad.metrics.base import Inputs
-from metricgrad.metrics.checks import expand_where, real_scores, shape, whole
+from metricgrad.metrics.checks import expand_where, real_scores, whole
+from metricgrad.surrogates.base import wrong_shapes
 from metricgrad.surrogates.nets.base import LossNet, drawn_from, perceptron
 from metricgrad.surrogates.wrappers import has_token
 
@@ -104,11 +105,11 @@ class Sequence(TextNet):
         several = target.dim() == scores.dim() >= 3 and target.shape[:-2] == places[:-1]
         ids = target.movedim(-2, -1) if several else target.unsqueeze(-1)
         if scores.dim() < 3 or not scores.is_floating_point() or ids.shape[:-1] != places:
-            raise ValueError(
+            takes = (
                 "nets.Sequence takes scores [..., N, T, V] and one target id for each place [..., "
-                "N, T], or those of R references [..., N, R, T]; got scores "
-                f"{shape(scores)} and target {shape(target)} for {metric.name}"
+                "N, T], or those of R references [..., N, R, T]"
             )
+            raise wrong_shapes(takes, metric, scores, target)
         where = expand_where(where, places, len(places) - 1)
         known = has_token(metric, ids)
         counted = known.any(-1) if where is None else known.any(-1) & where
@@ -145,11 +146,8 @@ class Spans(TextNet):
     def check(self, metric: Metric, scores: Tensor, target: Tensor, where: Tensor | None) -> Inputs:
         """Start and end scores, and which places belong to the answer, `[..., N, T]`."""
         if scores.dim() < 3 or scores.shape[-1] != 2 or target.shape[:-1] != scores.shape[:-2]:
-            raise ValueError(
-                "nets.Spans takes start and end scores [..., N, T, 2] and positions [..., N, L], "
-                f"padded with -1; got scores {shape(scores)} and target {shape(target)} for "
-                f"{metric.name}"
-            )
+            takes = "start and end scores [..., N, T, 2] and positions [..., N, L], padded with -1"
+            raise wrong_shapes(f"nets.Spans takes {takes}", metric, scores, target)
         length = scores.shape[-2]
         if target.numel() and int(target.max()) >= length:
             raise ValueError(f"target must hold positions below {length}; got {int(target.max())}")
