@@ -137,9 +137,21 @@ class Surrogate(nn.Module, ABC):
 
 
 class LearnedSurrogate(Surrogate):
-    """A loss with parameters of its own, which are trained on its misfit."""
+    """A loss with parameters of its own, which are trained on its misfit.
 
+    Its network's value v becomes shift + scale * v, so that it can be read as the metric's.
+    """
+
+    readable = True
     metric: Metric
+    shift: Tensor
+    scale: Tensor
+
+    def __init__(self, metric: Any) -> None:
+        super().__init__()
+        self.metric = to_metric(metric)
+        self.register_buffer("shift", torch.tensor(0.0))
+        self.register_buffer("scale", torch.tensor(1.0))
 
     @abstractmethod
     def misfit(self, scores: Tensor, target: Tensor, where: Tensor | None = None) -> Tensor:
@@ -214,6 +226,11 @@ def as_loss(metric: Metric, values: Tensor) -> Tensor:
     if not metric.higher_is_better:
         return values
     return metric.best - values if math.isfinite(metric.best) else -values
+
+
+def counted(target: Tensor, where: Tensor | None) -> Tensor:
+    """`where`, or all True in the target's shape."""
+    return torch.ones_like(target, dtype=torch.bool) if where is None else where
 
 
 def one_of(option: str, value: Any, allowed: Sequence[Any]) -> None:

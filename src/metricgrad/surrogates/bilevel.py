@@ -21,8 +21,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from metricgrad import ops
-from metricgrad.metrics import Metric
-from metricgrad.metrics import metric as to_metric
 from metricgrad.metrics.base import Inputs
 from metricgrad.metrics.checks import shape, whole
 from metricgrad.metrics.registry import metric_config
@@ -84,10 +82,6 @@ class BilevelLoss(LearnedSurrogate):
         Learning Surrogate Losses, Sec. 3, Eqn. 2 to 5.
     """
 
-    readable = True
-    shift: Tensor
-    scale: Tensor
-
     def __init__(
         self,
         metric: Any,
@@ -96,8 +90,7 @@ class BilevelLoss(LearnedSurrogate):
         distance: Distance = "l1",
         generator: torch.Generator | None = None,
     ) -> None:
-        super().__init__()
-        self.metric: Metric = to_metric(metric)
+        super().__init__(metric)
         if distance not in _DISTANCES:
             raise ValueError(
                 f"distance must be one of {', '.join(map(repr, _DISTANCES))}; got {distance!r}"
@@ -107,8 +100,6 @@ class BilevelLoss(LearnedSurrogate):
         self.g = _network((2, *self.hidden[0]), generator)
         self.h = _network((self.hidden[0][-1], *self.hidden[1], 1), generator)
         self.universal = False
-        self.register_buffer("shift", torch.tensor(0.0))
-        self.register_buffer("scale", torch.tensor(1.0))
 
     def losses(self, scores: Tensor, target: Tensor, where: Tensor | None) -> tuple[Tensor, Tensor]:
         """The network's estimate for every set, and whether the metric has a value there."""

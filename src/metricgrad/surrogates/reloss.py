@@ -20,7 +20,6 @@ from torch import Tensor, nn
 
 from metricgrad import ops
 from metricgrad.metrics import Metric
-from metricgrad.metrics import metric as to_metric
 from metricgrad.metrics.base import Inputs
 from metricgrad.metrics.checks import whole
 from metricgrad.metrics.registry import metric_config
@@ -36,6 +35,7 @@ from metricgrad.surrogates.base import (
     LearnedSurrogate,
     TargetKind,
     as_loss,
+    counted,
     full_precision,
     item_scores,
 )
@@ -76,10 +76,7 @@ class ReLoss(LearnedSurrogate):
         Relational Surrogate Loss Learning, Sec. 4.
     """
 
-    readable = True
     _warned = False
-    shift: Tensor
-    scale: Tensor
     orientation: Tensor
 
     def __init__(
@@ -94,8 +91,7 @@ class ReLoss(LearnedSurrogate):
         slope: float = 5.0,
         generator: torch.Generator | None = None,
     ) -> None:
-        super().__init__()
-        self.metric: Metric = to_metric(metric)
+        super().__init__(metric)
         self.penalty = penalty
         self.slope = slope
         self.rank: Rank = rank
@@ -113,8 +109,6 @@ class ReLoss(LearnedSurrogate):
             )
         self.net = _default_net(self.metric, generator) if net is None else net
         self.learned = False
-        self.register_buffer("shift", torch.tensor(0.0))
-        self.register_buffer("scale", torch.tensor(1.0))
         self.register_buffer("orientation", torch.tensor(1.0))
 
     @classmethod
@@ -163,9 +157,8 @@ class ReLoss(LearnedSurrogate):
         """The network's value on the metric's scale, and whether the metric has a value there."""
         inputs = self.check(scores, target, where)
         values = torch.addcmul(self.shift, self.raw(inputs), self.scale)
-        everything = torch.ones_like(inputs.target, dtype=torch.bool)
-        counted = everything if inputs.where is None else inputs.where
-        return values, self.metric.has_value(inputs, counted.flatten(values.dim()).any(-1))
+        live = counted(inputs.target, inputs.where).flatten(values.dim())
+        return values, self.metric.has_value(inputs, live.any(-1))
 
     def _watch(self, defined: Tensor) -> None:
         """Warns, once, of a loss that has learned nothing yet."""

@@ -16,6 +16,7 @@ ones. The checkpoints of one ordinary training are all three (ReLoss, Sec. 4.3, 
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -46,12 +47,12 @@ class ScoreSets(NamedTuple):
         return [self.some(slice(start, start + most)) for start in range(0, len(self.target), most)]
 
 
+@dataclass
 class Pool:
     """Score sets to draw from: stored ones, and sources that make up new ones."""
 
-    def __init__(self, sources: list[Source], stored: list[ScoreSets]) -> None:
-        self.sources = sources
-        self.stored = stored
+    sources: list[Source]
+    stored: list[ScoreSets]
 
     @classmethod
     def of(cls, given: Any) -> "Pool":
@@ -179,11 +180,6 @@ def paper(
     """Targets and scores that know nothing of each other (Sec. 3.1, Eqn. 3).
 
     Prevalence is p, the chance of a positive; classes are all equally likely.
-
-    Example:
-        >>> scores, target = paper(sets=3, size=5)(torch.Generator().manual_seed(0))
-        >>> scores.shape, target.dtype
-        (torch.Size([3, 5]), torch.bool)
     """
     _check(sets, size, classes)
 

@@ -26,7 +26,7 @@ from metricgrad.metrics import Metric
 from metricgrad.metrics import metric as to_metric
 from metricgrad.metrics.checks import whole
 from metricgrad.metrics.registry import metric_config
-from metricgrad.surrogates.base import Surrogate, item_scores, wrong_shapes
+from metricgrad.surrogates.base import Surrogate, counted, item_scores, wrong_shapes
 from metricgrad.surrogates.baselines import CrossEntropy, HeatmapMSE, ListNet
 
 Parts = tuple[Tensor, Tensor, Tensor | None]
@@ -54,15 +54,10 @@ def with_memory(loss: Surrogate, size: int = 4096) -> "WithMemory":
 
 
 class WithMemory(Surrogate):
-    """A surrogate whose sets past items join; made by `with_memory`.
+    """A surrogate whose sets past items join; made by `with_memory`."""
 
-    Attributes:
-        scores: `[M, ...]`, the past items' scores, the latest first.
-        target: `[M, ...]`, their targets.
-    """
-
-    scores: Tensor
-    target: Tensor
+    scores: Tensor  # `[M, ...]`, of the past items, the latest first
+    target: Tensor  # `[M, ...]`
 
     def __init__(self, loss: Surrogate, size: int) -> None:
         super().__init__()
@@ -117,13 +112,11 @@ class WithMemory(Surrogate):
         self.target = self.target[:0].flatten()
 
 
-def _take_stored_shape(
-    module: WithMemory, state_dict: dict[str, Any], prefix: str, *_: Any
-) -> None:
+def _take_stored_shape(module: WithMemory, state: dict[str, Any], prefix: str, *_: Any) -> None:
     """A memory may be of any length when it is saved."""
     for name in ("scores", "target"):
-        if prefix + name in state_dict:
-            setattr(module, name, torch.empty_like(state_dict[prefix + name]))
+        if prefix + name in state:
+            setattr(module, name, torch.empty_like(state[prefix + name]))
 
 
 def with_ordinary(
@@ -246,8 +239,8 @@ def _tokens(metric: Metric, scores: Tensor, target: Tensor, where: Tensor | None
     if ids.shape != scores.shape[:-1]:
         takes = "scores [..., N, T, V] and a target id for each place [..., N, T]"
         raise wrong_shapes(f"cross-entropy takes {takes}", metric, scores, target)
-    counted = has_token(metric, ids) if where is None else has_token(metric, ids) & where
-    return scores.flatten(-3, -2), ids.clamp(min=0).flatten(-2), counted.flatten(-2)
+    live = has_token(metric, ids) & counted(ids, where)
+    return scores.flatten(-3, -2), ids.clamp(min=0).flatten(-2), live.flatten(-2)
 
 
 def has_token(metric: Metric, ids: Tensor) -> Tensor:
@@ -259,10 +252,9 @@ def _start_and_end(scores: Tensor, target: Tensor, where: Tensor | None) -> Part
     """Two items for every text: its positions are the classes, the answer's ends the targets."""
     length = scores.shape[-2]
     places = torch.arange(length, device=scores.device)
-    counted = torch.ones_like(scores[..., 0], dtype=torch.bool)
-    counted = counted if where is None else where.expand(scores.shape[:-1])
-    hidden = scores.masked_fill(~counted.unsqueeze(-1), torch.finfo(scores.dtype).min / 4)
-    inside = (target.unsqueeze(-2) == places.unsqueeze(-1)).any(-1) & counted
+    live = counted(scores[..., 0], where).expand(scores.shape[:-1])
+    hidden = scores.masked_fill(~live.unsqueeze(-1), torch.finfo(scores.dtype).min / 4)
+    inside = (target.unsqueeze(-2) == places.unsqueeze(-1)).any(-1) & live
     first = torch.where(inside, places, length).amin(-1)
     last = torch.where(inside, places, -1).amax(-1)
     ends = torch.stack([first.clamp(max=length - 1), last.clamp(min=0)], -1)

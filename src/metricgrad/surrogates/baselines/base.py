@@ -12,7 +12,7 @@ from torch import Tensor
 
 from metricgrad.metrics import Metric
 from metricgrad.metrics import metric as to_metric
-from metricgrad.surrogates.base import Surrogate, TargetKind
+from metricgrad.surrogates.base import Surrogate, TargetKind, counted
 
 
 class Baseline(Surrogate):
@@ -41,7 +41,7 @@ class Baseline(Surrogate):
 
     def defined(self, target: Tensor, where: Tensor | None) -> Tensor:
         """Sets with anything to learn from, `[...]`: those with items."""
-        return torch.ones_like(target, dtype=torch.bool).any(-1) if where is None else where.any(-1)
+        return counted(target, where).any(-1)
 
     def shapes(self) -> Metric:
         """The metric that the loss is like."""

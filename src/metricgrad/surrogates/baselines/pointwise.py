@@ -9,6 +9,7 @@ from torch import Tensor
 from metricgrad import ops
 from metricgrad.metrics import metric as to_metric
 from metricgrad.metrics.base import Inputs
+from metricgrad.surrogates.base import counted
 from metricgrad.surrogates.baselines.base import Baseline
 
 
@@ -123,8 +124,7 @@ class HeatmapMSE(Baseline):
 
     def defined(self, target: Tensor, where: Tensor | None) -> Tensor:
         """Sets with joints."""
-        everything = torch.ones(target.shape[:-1], dtype=torch.bool, device=target.device)
-        return (everything if where is None else where).flatten(-2).any(-1)
+        return counted(target[..., 0], where).flatten(-2).any(-1)
 
     def values(self, scores: Tensor, target: Tensor, where: Tensor | None) -> Tensor:
         """The mean over the joints that count."""

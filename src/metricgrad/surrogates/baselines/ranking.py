@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from metricgrad import ops
 from metricgrad.metrics.base import Inputs
-from metricgrad.surrogates.base import one_of
+from metricgrad.surrogates.base import counted, one_of
 from metricgrad.surrogates.baselines.base import Baseline
 
 GlobalGoal = Literal["average_precision", "auc", "recall_at_precision"]
@@ -23,11 +23,6 @@ GlobalGoal = Literal["average_precision", "auc", "recall_at_precision"]
 def _pairs(first: Tensor, second: Tensor) -> Tensor:
     """`[..., N, N]`: first of i and second of j."""
     return first.unsqueeze(-1) & second.unsqueeze(-2)
-
-
-def _counted(target: Tensor, where: Tensor | None) -> Tensor:
-    """`where`, or all True in the target's shape."""
-    return torch.ones_like(target, dtype=torch.bool) if where is None else where
 
 
 class Binary(Baseline):
@@ -48,8 +43,8 @@ class Binary(Baseline):
 
     def defined(self, target: Tensor, where: Tensor | None) -> Tensor:
         """Sets with both classes."""
-        counted = _counted(target, where)
-        return (target & counted).any(-1) & (~target & counted).any(-1)
+        live = counted(target, where)
+        return (target & live).any(-1) & (~target & live).any(-1)
 
 
 class PairwiseRanking(Binary):
@@ -76,7 +71,7 @@ class PairwiseRanking(Binary):
 
     def values(self, scores: Tensor, target: Tensor, where: Tensor | None) -> Tensor:
         """The mean over pairs."""
-        counted = _counted(target, where)
+        live = counted(target, where)
         difference = scores.unsqueeze(-1) - scores.unsqueeze(-2)
         match self.options["kind"]:
             case "logistic":
@@ -85,7 +80,7 @@ class PairwiseRanking(Binary):
                 loss = (1 - difference).clamp(min=0)
             case _:
                 loss = (1 - difference) ** 2
-        pairs = _pairs(target & counted, ~target & counted)
+        pairs = _pairs(target & live, ~target & live)
         number = pairs.sum((-1, -2)).to(loss.dtype)
         return ops.divide(torch.where(pairs, loss, 0.0).sum((-1, -2)), number)
 
@@ -120,17 +115,17 @@ class SmoothAP(Binary):
 
     def defined(self, target: Tensor, where: Tensor | None) -> Tensor:
         """Sets with positives."""
-        return (target & _counted(target, where)).any(-1)
+        return (target & counted(target, where)).any(-1)
 
     def values(self, scores: Tensor, target: Tensor, where: Tensor | None) -> Tensor:
         """The mean over positives."""
-        counted = _counted(target, where)
+        live = counted(target, where)
         itself = torch.eye(scores.shape[-1], dtype=torch.bool, device=scores.device)
-        others = ~itself & counted.unsqueeze(-2)
+        others = ~itself & live.unsqueeze(-2)
         above = (self.options["slope"] * (scores.unsqueeze(-2) - scores.unsqueeze(-1))).sigmoid()
         above = torch.where(others, above, 0.0)
         positives = 1 + (above * target.to(scores.dtype).unsqueeze(-2)).sum(-1)
-        return 1 - ops.masked_mean(positives / (1 + above.sum(-1)), target & counted)
+        return 1 - ops.masked_mean(positives / (1 + above.sum(-1)), target & live)
 
 
 class GlobalObjective(Binary):
@@ -191,8 +186,8 @@ class GlobalObjective(Binary):
             loss = (1 - signed).clamp(min=0)
         else:
             loss = F.softplus(-signed) / math.log(2)
-        positive = target & _counted(target, where)
-        negative = ~target & _counted(target, where)
+        positive = target & counted(target, where)
+        negative = ~target & counted(target, where)
         missed = torch.where(positive.unsqueeze(-1), loss, 0.0).sum(-2)
         taken = torch.where(negative.unsqueeze(-1), loss, 0.0).sum(-2)
         positives = positive.sum(-1, keepdim=True).to(scores.dtype)
@@ -217,7 +212,7 @@ class Graded(Baseline):
 
     def gains(self, target: Tensor, where: Tensor | None) -> tuple[Tensor, Tensor]:
         """Gains 2^grade - 1, `[..., N]`, and the DCG of the ideal order, `[..., 1]`."""
-        gains = (torch.exp2(target) - 1) * _counted(target > 0, where)
+        gains = (torch.exp2(target) - 1) * counted(target, where)
         places = torch.arange(2, gains.shape[-1] + 2, device=gains.device, dtype=gains.dtype)
         ordered = gains.sort(-1, descending=True).values
         return gains, (ordered / torch.log2(places)).sum(-1, keepdim=True)
@@ -269,16 +264,16 @@ class LambdaLoss(Graded):
 
     def values(self, scores: Tensor, target: Tensor, where: Tensor | None) -> Tensor:
         """The sum over pairs."""
-        counted = _counted(target > 0, where)
+        live = counted(target, where)
         gains, ideal = self.gains(target, where)
         with torch.no_grad():
-            known = torch.where(counted, scores, -torch.inf)
+            known = torch.where(live, scores, -torch.inf)
             rank = known.argsort(dim=-1, descending=True, stable=True).argsort(-1)
             discount = 1 / torch.log2(rank.to(scores.dtype) + 2)
             moved = discount.unsqueeze(-1) - discount.unsqueeze(-2)
             change = (gains.unsqueeze(-1) - gains.unsqueeze(-2)) * moved
             weight = ops.divide(change.abs(), ideal.unsqueeze(-1).expand_as(change))
-            higher = (target.unsqueeze(-1) > target.unsqueeze(-2)) & _pairs(counted, counted)
+            higher = (target.unsqueeze(-1) > target.unsqueeze(-2)) & _pairs(live, live)
         difference = scores.unsqueeze(-1) - scores.unsqueeze(-2)
         loss = F.softplus(-self.options["slope"] * difference) / math.log(2)
         return torch.where(higher, weight * loss, 0.0).sum((-1, -2))
@@ -301,10 +296,10 @@ class ListNet(Graded):
 
     def values(self, scores: Tensor, target: Tensor, where: Tensor | None) -> Tensor:
         """The cross-entropy of each list."""
-        counted = _counted(target > 0, where)
-        wanted = torch.where(counted, target, -torch.inf).softmax(-1)
-        found = torch.where(counted, scores, -torch.inf).log_softmax(-1)
-        return -torch.where(counted, wanted * found, 0.0).sum(-1)
+        live = counted(target, where)
+        wanted = torch.where(live, target, -torch.inf).softmax(-1)
+        found = torch.where(live, scores, -torch.inf).log_softmax(-1)
+        return -torch.where(live, wanted * found, 0.0).sum(-1)
 
 
 class RankLoss(Baseline):

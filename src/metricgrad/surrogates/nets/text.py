@@ -19,7 +19,7 @@ from metricgrad import ops
 from metricgrad.metrics import Metric
 from metricgrad.metrics.base import Inputs
 from metricgrad.metrics.checks import expand_where, real_scores, whole
-from metricgrad.surrogates.base import wrong_shapes
+from metricgrad.surrogates.base import counted, wrong_shapes
 from metricgrad.surrogates.nets.base import LossNet, drawn_from, perceptron
 from metricgrad.surrogates.wrappers import has_token
 
@@ -70,9 +70,9 @@ class TextNet(LossNet):
         """`[...]` from features `[..., N, T, F]` of the places that count `[..., N, T]`."""
         inner = nn.functional.elu(self.enter(features))
         inner = (inner + positions(*inner.shape[-2:], like=inner)).flatten(0, -3)
-        counted = where.flatten(0, -2)
+        live = where.flatten(0, -2)
         # Items without any place count nowhere, but must not be NaN.
-        hidden = ~counted & counted.any(-1, keepdim=True)
+        hidden = ~live & live.any(-1, keepdim=True)
         for block in self.blocks:
             inner = block(inner, hidden)
         places = self.leave(inner).squeeze(-1).unflatten(0, features.shape[:-2])
@@ -112,9 +112,9 @@ class Sequence(TextNet):
             raise wrong_shapes(takes, metric, scores, target)
         where = expand_where(where, places, len(places) - 1)
         known = has_token(metric, ids)
-        counted = known.any(-1) if where is None else known.any(-1) & where
-        scores = real_scores(scores, counted.unsqueeze(-1))
-        return Inputs(scores, torch.where(known, ids.long(), -1), counted)
+        live = known.any(-1) & counted(scores[..., 0], where)
+        scores = real_scores(scores, live.unsqueeze(-1))
+        return Inputs(scores, torch.where(known, ids.long(), -1), live)
 
     def forward(self, metric: Metric, inputs: Inputs) -> Tensor:
         """The value of every set."""
@@ -152,10 +152,10 @@ class Spans(TextNet):
         if target.numel() and int(target.max()) >= length:
             raise ValueError(f"target must hold positions below {length}; got {int(target.max())}")
         where = expand_where(where, scores.shape[:-1], scores.dim() - 2)
-        counted = torch.ones_like(scores[..., 0], dtype=torch.bool) if where is None else where
+        live = counted(scores[..., 0], where)
         places = torch.arange(length, device=scores.device)
         answer = (target.unsqueeze(-2) == places.unsqueeze(-1)).any(-1)
-        return Inputs(real_scores(scores, counted.unsqueeze(-1)), answer, counted)
+        return Inputs(real_scores(scores, live.unsqueeze(-1)), answer, live)
 
     def forward(self, metric: Metric, inputs: Inputs) -> Tensor:
         """The value of every set."""
