@@ -14,7 +14,7 @@ from torch import Tensor
 
 import metricgrad as mg
 from benchmarks.classification import Settings
-from metricgrad.surrogates import sources
+from metricgrad.surrogates import score_sets
 
 
 def run(
@@ -27,7 +27,7 @@ def run(
     loss.learn_universal(progress=False, generator=generator)
     values = {"seconds": time.perf_counter() - start}
     for name, draw in {
-        "paper": sources.paper(settings["sets"]),
+        "paper": score_sets.paper(settings["sets"]),
         "broad": lambda g: varied(settings["sets"], g),
     }.items():
         scores, target = draw(generator)

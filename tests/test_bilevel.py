@@ -11,7 +11,8 @@ from sklearn.metrics import fbeta_score
 from torch import Tensor, nn
 
 import metricgrad as mg
-from metricgrad.surrogates import LearnedSurrogate, sources
+from metricgrad.surrogates import LearnedSurrogate
+from metricgrad.surrogates.score_sets import Source, broad, paper
 
 KINDS: dict[str, mg.Metric] = {
     "binary": mg.metric("f1"),
@@ -275,7 +276,7 @@ def test_a_function_is_passed_again(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["average_precision", "error_rate", "mcc"])
 def test_metrics_are_learned_from_made_up_sets(name: str) -> None:
     loss = fresh(name)
-    scores, target = sources.broad(512, 100)(seeded(9))
+    scores, target = broad(512, 100)(seeded(9))
     before = loss.misfit(scores, target).item()
     learned = loss.learn_universal(**SHORT, generator=seeded(1))
     assert learned.spearman > 0.75
@@ -335,7 +336,7 @@ def test_a_diverged_loss_is_as_it_was() -> None:
 
 
 def test_the_papers_sets_know_nothing_of_each_other() -> None:
-    scores, target = sources.paper(500, 200, prevalence=0.2, mean=1.5, spread=0.5)(seeded())
+    scores, target = paper(500, 200, prevalence=0.2, mean=1.5, spread=0.5)(seeded())
     found = [
         target.float().mean(),
         scores.mean(),
@@ -345,14 +346,14 @@ def test_the_papers_sets_know_nothing_of_each_other() -> None:
     torch.testing.assert_close(
         torch.stack(found), torch.tensor([0.2, 1.5, 0.5, 0.0]), rtol=0, atol=0.01
     )
-    _, target = sources.paper(100, 90, classes=3)(seeded())
+    _, target = paper(100, 90, classes=3)(seeded())
     torch.testing.assert_close(
         target.flatten().bincount() / 9000, torch.full((3,), 1 / 3), rtol=0, atol=0.02
     )
 
 
 def test_broad_sets_differ_as_they_say() -> None:
-    scores, target = sources.broad(2000, 500)(seeded())
+    scores, target = broad(2000, 500)(seeded())
     positive, negative = ((scores * part).sum(-1) / part.sum(-1) for part in (target, ~target))
     gap, middle = (positive - negative)[:1500], (positive + negative)[:1500] / 2
     spread = torch.stack([s[~y].std() for s, y in zip(scores[:1500], target[:1500], strict=True)])
@@ -373,11 +374,9 @@ def test_broad_sets_differ_as_they_say() -> None:
     assert (positive - negative)[1500:].abs().max() < 0.5  # the paper's
 
 
-@pytest.mark.parametrize("make", [sources.paper, sources.broad])
+@pytest.mark.parametrize("make", [paper, broad])
 @pytest.mark.parametrize("number", [3, 16])
-def test_sources_have_the_shapes_of_every_kind(
-    make: Callable[..., sources.Source], number: int
-) -> None:
+def test_sources_have_the_shapes_of_every_kind(make: Callable[..., Source], number: int) -> None:
     many = (number, 7, 4)
     for options, shapes in (
         ({}, [(number, 7)] * 2),

@@ -11,9 +11,8 @@ from torch import Tensor, nn
 
 import metricgrad as mg
 from metricgrad.surrogates import learning
-from metricgrad.surrogates.ordinary import ordinary_for
-from metricgrad.surrogates.score_sets import Pool, relabelled, to_sets
-from metricgrad.surrogates.sources import broad
+from metricgrad.surrogates.score_sets import Pool, broad, relabelled, to_sets
+from metricgrad.surrogates.wrappers import ordinary_for
 from tests.trainings import same, seeded
 
 QUICK: dict[str, Any] = {"steps": 30, "sets": 32, "size": 40, "progress": False}

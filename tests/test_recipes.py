@@ -12,9 +12,8 @@ from typer.testing import CliRunner
 
 import metricgrad as mg
 from metricgrad.cli import app
-from metricgrad.surrogates.ordinary import ordinary_for
-from metricgrad.surrogates.score_sets import to_sets
-from metricgrad.surrogates.sources import broad, mixed
+from metricgrad.surrogates.score_sets import broad, mixed, to_sets
+from metricgrad.surrogates.wrappers import ordinary_for
 from metricgrad.training.recipes import SHIPPED, as_shipped, digit_scores, read_scores, teach
 from tests.trainings import seeded
 

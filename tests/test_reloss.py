@@ -21,7 +21,7 @@ from metricgrad.surrogates.alignment import (
 )
 from metricgrad.surrogates.nets.items import Sees, seen
 from metricgrad.surrogates.nets.text import positions
-from metricgrad.surrogates.sources import broad
+from metricgrad.surrogates.score_sets import broad
 from tests.trainings import seeded
 
 pytestmark = pytest.mark.filterwarnings("ignore:this ReLoss has not learned")

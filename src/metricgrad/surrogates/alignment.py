@@ -85,11 +85,8 @@ class RankCorrelation:
         """The sets as dots, loss against metric: the closer to one falling line, the better.
 
         Args:
-            path: An image file to write; None writes none.
+            path: An image file to write.
             axes: Axes of matplotlib to draw into; None makes new ones.
-
-        Returns:
-            The axes.
         """
         try:
             from matplotlib.figure import Figure

@@ -10,6 +10,7 @@ import inspect
 import math
 import warnings
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, Literal, Self
@@ -20,6 +21,7 @@ from torch import Tensor, nn
 from metricgrad.metrics import Metric, from_function
 from metricgrad.metrics import metric as to_metric
 from metricgrad.metrics.base import Inputs
+from metricgrad.metrics.checks import shape
 from metricgrad.metrics.registry import metric_config, metric_options
 from metricgrad.storage import write_tensors
 
@@ -75,8 +77,7 @@ class Surrogate(nn.Module, ABC):
     def save(self, path: str | Path) -> None:
         """Writes the surrogate to one safetensors file: tensors, and settings in a JSON header.
 
-        Args:
-            path: An existing file is replaced only once the new one is complete.
+        An existing file is replaced only once the new one is complete.
         """
         write_tensors(path, self.state_dict(), "metricgrad", self.description())
 
@@ -90,16 +91,7 @@ class Surrogate(nn.Module, ABC):
         return metric.check(item_scores(metric, scores, target), target.detach(), where)
 
     def per_set(self, scores: Tensor, target: Tensor, where: Tensor | None = None) -> Tensor:
-        """The loss of every set.
-
-        Args:
-            scores: Raw model output, in the metric's shapes.
-            target: Ground truth, in the metric's shapes.
-            where: True for what counts; None counts all.
-
-        Returns:
-            `[...]`.
-        """
+        """The loss of every set, `[...]`; the arguments are those of a call."""
         return self.losses(scores, target, where)[0]
 
     def forward(self, scores: Tensor, target: Tensor, where: Tensor | None = None) -> Tensor:
@@ -145,9 +137,21 @@ class Surrogate(nn.Module, ABC):
 
 
 class LearnedSurrogate(Surrogate):
-    """A loss with parameters of its own, which are trained on its misfit."""
+    """A loss with parameters of its own, which are trained on its misfit.
 
+    Its network's value v becomes shift + scale * v, so that it can be read as the metric's.
+    """
+
+    readable = True
     metric: Metric
+    shift: Tensor
+    scale: Tensor
+
+    def __init__(self, metric: Any) -> None:
+        super().__init__()
+        self.metric = to_metric(metric)
+        self.register_buffer("shift", torch.tensor(0.0))
+        self.register_buffer("scale", torch.tensor(1.0))
 
     @abstractmethod
     def misfit(self, scores: Tensor, target: Tensor, where: Tensor | None = None) -> Tensor:
@@ -222,6 +226,24 @@ def as_loss(metric: Metric, values: Tensor) -> Tensor:
     if not metric.higher_is_better:
         return values
     return metric.best - values if math.isfinite(metric.best) else -values
+
+
+def counted(target: Tensor, where: Tensor | None) -> Tensor:
+    """`where`, or all True in the target's shape."""
+    return torch.ones_like(target, dtype=torch.bool) if where is None else where
+
+
+def one_of(option: str, value: Any, allowed: Sequence[Any]) -> None:
+    """Raises ValueError unless an option has one of the values that it may have."""
+    if value not in allowed:
+        *others, last = map(repr, allowed)
+        raise ValueError(f"{option} must be {', '.join(others)} or {last}; got {value!r}")
+
+
+def wrong_shapes(takes: str, metric: Metric, scores: Tensor, target: Tensor) -> ValueError:
+    """The error for scores and target in shapes that a loss or network does not take."""
+    got = f"got scores {shape(scores)} and target {shape(target)} for {metric.name}"
+    return ValueError(f"{takes}; {got}")
 
 
 def full_precision(device: str) -> AbstractContextManager[Any]:

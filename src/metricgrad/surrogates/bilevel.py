@@ -1,44 +1,58 @@
 r"""BilevelLoss: a set network that imitates any metric, learned along with the model.
 
-The surrogate is a network of the whole set, invariant to the order of its items by construction
-(Grabocka et al., 2019, Eqn. 2):
+The surrogate is a network of the whole set, h(mean_i g(y_i, s_i)) (Grabocka et al., 2019, Eqn. 2),
+invariant to the order of its items by construction: g extracts error components of each item, their
+mean makes indicators of the set, h combines these. Its misfit is the distance from the metric as a
+loss (Eqn. 3 and 5), and a model descends the surrogate (Eqn. 4). `nets/base.py` says what g gets of
+an item.
 
-.. math:: \hat\ell(y, \hat y) = h\Big(\frac{1}{N} \sum_i g(y_i, \hat y_i)\Big)
-
-g extracts error components of each item, their mean makes indicators of the set, h combines these.
-Its misfit is the distance from the metric as a loss (Eqn. 3 and 5), and a model descends the
-surrogate (Eqn. 4). `elements.py` says what g gets of an item: target and score, for each label or
-class where there are several.
+Universal learning comes before there is a model. A pool of sets is made up and the metric evaluated
+on all of it at once (Sec. 3.1); Adam descends the misfit on a few of these sets at a time, with a
+learning rate that falls to zero; fresh sets of the same source tell how well it went.
 """
 
 import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from metricgrad import ops
-from metricgrad.metrics import Metric
-from metricgrad.metrics import metric as to_metric
 from metricgrad.metrics.base import Inputs
-from metricgrad.metrics.checks import whole
-from metricgrad.metrics.registry import metric_config, metric_from_config
+from metricgrad.metrics.checks import shape, whole
+from metricgrad.metrics.registry import metric_config
+from metricgrad.progress import progress as to_progress
 from metricgrad.surrogates.base import LearnedSurrogate, as_loss, full_precision
-from metricgrad.surrogates.elements import Elements, to_elements
-from metricgrad.surrogates.sources import Source, SourceName
-from metricgrad.surrogates.universal import Learned, learn_universal
+from metricgrad.surrogates.nets.base import Elements, to_elements
+from metricgrad.surrogates.score_sets import Source, SourceName, made_up
 
 Distance = Literal["l1", "l2", "huber"]
 Layers = list[Tensor]
 Hidden = tuple[tuple[int, ...], tuple[int, ...]]
+_HELD_OUT = 1024  # made-up sets, at most
+_CLIP = 1.0
 _DISTANCES: dict[str, Callable[[Tensor], Tensor]] = {
     "l1": torch.abs,
     "l2": torch.square,
     "huber": lambda gap: F.smooth_l1_loss(gap, torch.zeros_like(gap), reduction="none"),
 }
+
+
+class Learned(NamedTuple):
+    """What a surrogate knows of its metric, on sets that it did not learn from.
+
+    Attributes:
+        misfit: Mean distance between estimate and metric.
+        spearman: Rank correlation of estimate and metric.
+        constant: The misfit of the best constant estimate, to compare with.
+    """
+
+    misfit: float
+    spearman: float
+    constant: float
 
 
 class BilevelLoss(LearnedSurrogate):
@@ -54,7 +68,6 @@ class BilevelLoss(LearnedSurrogate):
             scikit-learn.
         hidden: Widths of the layers of g and of h; the paper's by default.
         distance: What the misfit measures with: `"l1"` (the paper's), `"l2"` or `"huber"`.
-        generator: Source of randomness for the initial weights.
 
     Example:
         >>> import metricgrad as mg
@@ -69,10 +82,6 @@ class BilevelLoss(LearnedSurrogate):
         Learning Surrogate Losses, Sec. 3, Eqn. 2 to 5.
     """
 
-    readable = True
-    shift: Tensor
-    scale: Tensor
-
     def __init__(
         self,
         metric: Any,
@@ -81,8 +90,7 @@ class BilevelLoss(LearnedSurrogate):
         distance: Distance = "l1",
         generator: torch.Generator | None = None,
     ) -> None:
-        super().__init__()
-        self.metric: Metric = to_metric(metric)
+        super().__init__(metric)
         if distance not in _DISTANCES:
             raise ValueError(
                 f"distance must be one of {', '.join(map(repr, _DISTANCES))}; got {distance!r}"
@@ -92,8 +100,6 @@ class BilevelLoss(LearnedSurrogate):
         self.g = _network((2, *self.hidden[0]), generator)
         self.h = _network((self.hidden[0][-1], *self.hidden[1], 1), generator)
         self.universal = False
-        self.register_buffer("shift", torch.tensor(0.0))
-        self.register_buffer("scale", torch.tensor(1.0))
 
     def losses(self, scores: Tensor, target: Tensor, where: Tensor | None) -> tuple[Tensor, Tensor]:
         """The network's estimate for every set, and whether the metric has a value there."""
@@ -108,9 +114,8 @@ class BilevelLoss(LearnedSurrogate):
     def estimate(self, elements: Elements) -> Tensor:
         """Eqn. 2 for every set, on the metric's scale: `[...]`."""
         with full_precision(elements.items.device.type):
-            return torch.addcmul(
-                self.shift, set_network(elements, list(self.g), list(self.h)), self.scale
-            )
+            values = set_network(elements, list(self.g), list(self.h))
+            return torch.addcmul(self.shift, values, self.scale)
 
     @torch.no_grad()
     def truth(self, inputs: Inputs) -> Tensor:
@@ -119,17 +124,10 @@ class BilevelLoss(LearnedSurrogate):
             return as_loss(self.metric, self.metric.evaluate(*inputs)).to(self.scale.dtype)
 
     def misfit(self, scores: Tensor, target: Tensor, where: Tensor | None = None) -> Tensor:
-        """The mean distance between estimate and metric, Eqn. 3 and 5.
+        """The mean distance between estimate and metric, Eqn. 3 and 5; the scores get no gradient.
 
-        That of an unbounded metric is in units of its spread.
-
-        Args:
-            scores: Raw model output, in the metric's shapes; no gradient goes there.
-            target: Ground truth, in the metric's shapes.
-            where: True for what counts; None counts all.
-
-        Returns:
-            A 0-dim tensor; sets on which the metric is undefined are left out.
+        That of an unbounded metric is in units of its spread. Sets on which the metric is undefined
+        are left out.
         """
         inputs = self.check(scores.detach(), target, where)
         truth = self.truth(inputs)
@@ -187,8 +185,8 @@ class BilevelLoss(LearnedSurrogate):
             steps: Number of steps of Adam; 8,000 take about half a minute, a few hundred give a
                 rough idea.
             source: Where sets come from: `"paper"` (Bernoulli targets, Normal scores), `"broad"`
-                (`surrogates/sources.py`), or a function from a generator to scores and target with
-                a leading dimension of sets.
+                (`surrogates/score_sets.py`), or a function from a generator to scores and target
+                with a leading dimension of sets.
             sets: Number of sets in each step.
             size: Items of a made-up set. Choose the size of the batches to come, because metrics of
                 small sets are distributed differently.
@@ -201,33 +199,51 @@ class BilevelLoss(LearnedSurrogate):
         Returns:
             Misfit and rank correlation on fresh sets.
         """
-        learned = learn_universal(
-            self,
-            steps=steps,
-            source=source,
-            sets=sets,
-            size=size,
-            pool=pool,
-            rate=rate,
-            classes=classes,
-            progress=progress,
-            generator=generator,
-        )
+        whole("steps", steps, 1)
+        whole("sets", sets, 1)
+        whole("size", size, 1)
+        whole("pool", pool, sets)
+        before = {name: value.clone() for name, value in self.state_dict().items()}
+        elements, truth = _made_up(self, source, pool, size, classes, generator)
+        if truth.max() == truth.min():
+            raise ValueError(
+                f"{self.metric.name}, as a loss, is {truth[0].item():.6g} on all of {len(truth)} "
+                "made-up sets, so there is nothing to learn from; pass a source on which it varies"
+            )
+        if not self.universal:
+            self.standardise(truth, anyway=True)
+        optimizer = torch.optim.Adam(self.parameters(), rate, fused=True)
+        schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
+        with to_progress(f"learning {self.metric.name}", steps, progress) as tell:
+            for step in range(steps):
+                drawn = torch.randint(len(truth), (sets,), generator=generator)
+                misfit = self.distances(elements.some(drawn), truth[drawn]).mean()
+                optimizer.zero_grad(set_to_none=True)
+                misfit.backward()
+                norm = torch.nn.utils.clip_grad_norm_(self.parameters(), _CLIP)
+                if not norm.isfinite():
+                    self.load_state_dict(before)
+                    raise RuntimeError(
+                        f"learning {self.metric.name} diverged at step {step + 1} of {steps} "
+                        f"(misfit {misfit.item():.3g}); pass a smaller rate than {rate}"
+                    )
+                optimizer.step()
+                schedule.step()
+                if not (step + 1) % 100:
+                    tell(100, f"misfit {misfit.item():.4f}")
+        held = min(_HELD_OUT, pool)
+        elements, truth = _made_up(self, source, held, size, classes, generator)
+        with torch.no_grad():
+            found = self.estimate(elements)
+            misfit = self.apart(found, truth).mean().item()
+            constant = self.apart(truth.median(), truth).mean().item()
         self.universal = True
-        return learned
+        return Learned(misfit, ops.spearman(found, truth.to(found.dtype)).item(), constant)
 
     def config(self) -> dict[str, Any]:
         """What rebuilds the loss; its weights are stored beside."""
         own = {"hidden": self.hidden, "distance": self.distance, "universal": self.universal}
         return {"metric": metric_config(self.metric), **own}
-
-    @classmethod
-    def from_config(cls, config: dict[str, Any], metric: Any) -> "BilevelLoss":
-        """The loss that `config` describes; a metric given replaces the stored one."""
-        chosen = metric_from_config(config["metric"]) if metric is None else metric
-        loss = cls(chosen, hidden=config["hidden"], distance=config["distance"])
-        loss.universal = config["universal"]
-        return loss
 
     def extra_repr(self) -> str:
         """The metric and the distance."""
@@ -284,3 +300,40 @@ def _widths(hidden: Any) -> Hidden:
     for width in itertools.chain(*hidden):
         whole("a width in hidden", width, 1)
     return tuple(hidden[0]), tuple(hidden[1])
+
+
+def _made_up(
+    loss: BilevelLoss,
+    source: SourceName | Source,
+    number: int,
+    size: int,
+    classes: int | None,
+    generator: torch.Generator | None,
+) -> tuple[Elements, Tensor]:
+    """What g gets of so many sets, and their truths, without sets that have no value."""
+    if callable(source):
+        draw = source
+    else:
+        draw = made_up(loss.metric, number, size, classes, source, "learn_universal")
+    drawn: list[tuple[Tensor, Tensor]] = []
+    count = 0
+    while count < number:
+        drawn.append(draw(generator))
+        scores, target = drawn[-1]
+        if scores.dim() < 2 or not len(scores) or scores.shape[1:] != drawn[0][0].shape[1:]:
+            raise ValueError(
+                "a source must give scores and target with a leading dimension of sets, all of one "
+                f"size; got scores {shape(scores)} and target {shape(target)}"
+            )
+        count += len(scores)
+    scores, target = (torch.cat(parts) for parts in zip(*drawn, strict=True))
+    inputs = loss.check(scores, target, None)
+    truth = loss.truth(inputs)
+    defined = truth.isfinite()
+    if 2 * defined.sum() < count:
+        raise ValueError(
+            f"{loss.metric.name} gave NaN or infinity on {count - int(defined.sum())} of {count} "
+            "made-up sets, which leaves too little to learn from; pass a source whose sets it is "
+            "defined on"
+        )
+    return loss.elements(inputs).some(defined), truth[defined]

@@ -42,7 +42,7 @@ from torch import Tensor
 from metricgrad.metrics.order import Pairs
 from metricgrad.metrics.reexpression import Reexpression
 
-_sigmoid_slope = torch.ops.aten.sigmoid_backward.default
+_sigmoid_slope = torch.ops.aten.sigmoid_backward.default  # weight * p * (1 - p), in one pass
 _BLOCK_ENTRIES = 1 << 22  # pairs held at once
 RelaxationName = Literal["sigmoid", "logistic", "squared_hinge"]
 Near = Literal["any", "wrong"]
@@ -50,16 +50,10 @@ Sampler = Callable[[Reexpression, Tensor, Tensor, torch.Generator | None], Tenso
 
 
 class Relaxation(NamedTuple):
-    """A smooth step.
-
-    Attributes:
-        kind: `"q"` or `"squared_hinge"`.
-        q: Position in the q family, from 0 (logistic) to 1 (sigmoid).
-        slope: How steep it is: the step is h(slope * comparison).
-    """
+    """A smooth step, h(slope * comparison)."""
 
     kind: Literal["q", "squared_hinge"]
-    q: float
+    q: float  # position in the q family, from 0 (logistic) to 1 (sigmoid)
     slope: float
 
     @property
@@ -84,7 +78,6 @@ class Relaxation(NamedTuple):
         if self.kind == "squared_hinge":
             return 2 * weight * F.relu(1 - c)
         if self.q == 1:
-            # weight * sigmoid * (1 - sigmoid), in one pass
             return _sigmoid_slope(weight, c.sigmoid_())
         fall = weight * torch.sigmoid(-c)
         return fall if self.q == 0 else torch.exp(self.q * F.logsigmoid(c)) * fall
@@ -148,10 +141,10 @@ def sample_anchors(
     if "good" in kinds:
         drawn.append(plan.flip(best, _choose(live, number, generator)))
     if "near" in kinds:
-        wrong = live & ~bits
-        candidates = (
-            live if near == "any" else torch.where(wrong.any(-1, keepdim=True), wrong, live)
-        )
+        candidates = live
+        if near == "wrong":
+            wrong = live & ~bits
+            candidates = torch.where(wrong.any(-1, keepdim=True), wrong, live)
         drawn.append(plan.flip(bits, _choose(candidates, number, generator)))
     if "bad" in kinds:
         drawn.append(_coins((number, *bits.shape), generator, bits.device))
@@ -183,19 +176,12 @@ def _choose(candidates: Tensor, number: int, generator: torch.Generator | None) 
 
 
 class Interpolated(NamedTuple):
-    """An interpolation e~ = g~(h~(f(s))) of a metric, in parts.
+    """An interpolation e~ = g~(h~(f(s))) of a metric, in parts."""
 
-    Attributes:
-        value: `[...]`, g at the scores' bits.
-        relaxed: Gives `[...]`, the value of e~; a function, because training does without it.
-        carrier: `[...]`, a function of the scores with the gradient of e~; its value means nothing.
-        untied: Whether all comparisons are decided, so that the value is the metric's own.
-    """
-
-    value: Tensor
-    relaxed: Callable[[], Tensor]
-    carrier: Tensor
-    untied: bool
+    value: Tensor  # `[...]`, g at the scores' bits
+    relaxed: Callable[[], Tensor]  # gives the value of e~, which training does without
+    carrier: Tensor  # `[...]`, has the gradient of e~; its value means nothing
+    untied: bool  # whether all comparisons are decided, so that the value is the metric's own
 
     @classmethod
     def of(
@@ -254,12 +240,12 @@ def pair_sum(plan: Pairs, scores: Tensor, relaxation: Relaxation) -> Interpolate
 
 
 def _slopes(
-    high: Tensor, low: Tensor, loss: Tensor, win: Tensor, relaxation: Relaxation
+    high: Tensor, low: Tensor, loss: Tensor, win: Tensor, step: Relaxation
 ) -> tuple[Tensor, Tensor]:
     """Sums of w h'(s_i - s_j) over the negatives `[..., P]`, and over the positives `[..., M]`."""
     sums = []
     for comparisons, weight in _blocks(high, low, loss, win):
-        slope = relaxation.weighted_slope(comparisons, weight)
+        slope = step.weighted_slope(comparisons, weight)
         sums.append((slope.sum(-1), slope.sum(-2)))
     if len(sums) == 1:
         return sums[0]

@@ -12,23 +12,31 @@ sign is set by the first sets, and again should it turn over later.
 
 import math
 import warnings
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor
 
 from metricgrad import ops
-from metricgrad.metrics.checks import whole
+from metricgrad.metrics import Metric
 from metricgrad.progress import progress as to_progress
-from metricgrad.surrogates.ordinary import ordinary_for
-from metricgrad.surrogates.score_sets import Pool, ScoreSets, relabelled, together
-from metricgrad.surrogates.sources import Source, broad
+from metricgrad.surrogates.score_sets import (
+    Pool,
+    ScoreSets,
+    Source,
+    made_up,
+    relabelled,
+    together,
+)
+from metricgrad.surrogates.wrappers import ordinary_for
 
 if TYPE_CHECKING:
     from metricgrad.surrogates.reloss import ReLoss
 
 LearningCurve = list[tuple[int, float, float]]
-_SHARE_HELD = 0.2
+Lesson = Callable[[], list[ScoreSets]]  # draws the sets of one step
+SHARE_HELD = 0.2  # of stored sets, held back to look at
 _LOOKS = 20
 _CLIP = 1.0
 _DECAY = 1e-4
@@ -61,65 +69,128 @@ class Ranked(NamedTuple):
     curve: LearningCurve
 
 
-def learn(
-    loss: "ReLoss",
-    sources: Any,
-    *,
-    steps: int,
+def shaped_source(
+    metric: Metric, pool: Pool | None, sets: int, size: int | None, classes: int | None
+) -> Source | None:
+    """The source of made-up sets, shaped as the stored ones; None where a layout has none."""
+    if metric.layout in ("maps", "heatmaps", "tokens", "spans"):
+        if pool is None:
+            raise ValueError(
+                f"{metric.name} has no made-up sets; pass sources, such as mg.collect_scores gives"
+            )
+        return None
+    if pool is not None and pool.stored:
+        shown = pool.stored[0].scores
+        size = shown.shape[1] if size is None else size
+        classes = shown.shape[2] if classes is None and shown.dim() > 2 else classes
+    return made_up(metric, max(4, sets), size or _SIZE, classes)
+
+
+def lesson(
+    pool: Pool | None,
+    made: Source | None,
     share: float,
     sets: int,
-    size: int | None,
-    classes: int | None,
-    rate: float,
     relabel: bool,
-    valid: Any,
-    progress: bool,
     generator: torch.Generator | None,
+) -> Lesson:
+    """Draws the N sets of a step (line 4 of Algorithm 1): models' sets, and made-up ones."""
+    made_pool = None if made is None else Pool([made], [])
+    number = sets if pool is None else 0 if made is None else round(share * sets)
+
+    def draw() -> list[ScoreSets]:
+        groups = [] if pool is None else pool.draw(sets - number, generator)
+        if relabel:
+            groups = [relabelled(each, generator) for each in groups]
+        return together(groups + ([] if made_pool is None else made_pool.draw(number, generator)))
+
+    return draw
+
+
+class Exam:
+    """Held-out sets, with the metric's values and those of the ordinary loss."""
+
+    def __init__(self, loss: "ReLoss", pool: Pool, generator: torch.Generator | None) -> None:
+        self._loss = loss
+        stored = sum(len(sets.target) for sets in pool.stored)
+        everything = not pool.sources and stored <= _HELD_OUT
+        groups = together(pool.stored) if everything else pool.draw(_HELD_OUT, generator)
+        self._chunks = [chunk for sets in groups for chunk in sets.chunks(_CHUNK)]
+        truth = torch.cat([loss.truth(*sets) for sets in groups])
+        self._known = truth.isfinite()
+        self.truth = truth[self._known]
+        if len(self.truth) < 2 or self.truth.max() == self.truth.min():
+            raise ValueError(
+                f"{loss.metric.name} is the same on all {len(self.truth)} held-out sets that it is "
+                "defined on, so there is no order to check; pass sources on which it varies, such "
+                "as scores of several checkpoints"
+            )
+        self._ordinary = (math.nan, math.nan)
+        self.beside = ""
+        ordinary = _ordinary_losses(loss, groups)
+        if ordinary is not None:
+            self._ordinary = self._both(ordinary[self._known])
+            self.beside = " (ordinary {:.4f}, {:.4f})".format(*self._ordinary)
+
+    @torch.no_grad()
+    def raw(self) -> Tensor:
+        """The loss of every set, as it is ranked."""
+        found = [self._loss.raw(self._loss.check(*chunk)) for chunk in self._chunks]
+        return torch.cat(found)[self._known]
+
+    def look(self) -> tuple[float, float]:
+        """Spearman's and Kendall's correlation of loss and metric."""
+        return self._both(self.raw())
+
+    def grade(self, step: int, curve: LearningCurve) -> Ranked:
+        """All that is said of a loss."""
+        norms = []
+        for chunk in self._chunks:
+            inputs = self._loss.check(*chunk)
+            scores = inputs.scores.to(self.truth.dtype).requires_grad_()
+            inputs = inputs._replace(scores=scores)
+            norms.append(self._loss.steepness(self._loss.raw(inputs), inputs).detach())
+        found = torch.cat(norms)
+        uneven = (ops.divide(found, found.mean()) - 1).square().mean().item()
+        return Ranked(*self.look(), *self._ordinary, uneven, step, curve)
+
+    def _both(self, losses: Tensor) -> tuple[float, float]:
+        """Spearman's and Kendall's correlation with the metric."""
+        return ops.spearman(losses, self.truth).item(), ops.kendall(losses, self.truth).item()
+
+
+@torch.no_grad()
+def _ordinary_losses(loss: "ReLoss", groups: list[ScoreSets]) -> Tensor | None:
+    """The ordinary loss of all sets; None if it takes no such scores and targets."""
+    ordinary = ordinary_for(loss.metric)
+    try:
+        return None if ordinary is None else torch.cat([ordinary.per_set(*sets) for sets in groups])
+    except (ValueError, TypeError, RuntimeError, IndexError):
+        return None  # a user's function may have targets of any kind
+
+
+def learn(
+    loss: "ReLoss", draw: Lesson, exam: Exam, steps: int, rate: float, progress: bool
 ) -> Ranked:
-    """Teaches a loss; `ReLoss.learn` describes the arguments."""
-    whole("steps", steps, 1)
-    whole("sets", sets, 4)
-    whole("size", 2 if size is None else size, 2)
-    if not 0 <= share <= 1 or not rate > 0:
-        raise ValueError(
-            f"share must be from 0 to 1, and rate above 0; got share={share} and rate={rate}"
-        )
-    pool = None if sources is None else Pool.of(sources)
-    made = _made_up(loss, pool, sets, size, classes) if share or pool is None else None
-    if pool is None and made is None:
-        raise ValueError(
-            f"{loss.metric.name} has no made-up sets; pass sources, such as mg.collect_scores gives"
-        )
-    held = Pool([made] if made else [], []) if valid is None else Pool.of(valid)
-    if pool is not None and valid is None:
-        pool, held = pool.split(_SHARE_HELD, generator)
-    lesson = Lesson(pool, made, share, sets, relabel)
-    exam = Exam(loss, held, generator)
+    """Teaches a loss and freezes it; it is as it was before if anything goes wrong."""
     before = {name: value.clone() for name, value in loss.state_dict().items()}
     fresh = not loss.learned
     loss.requires_grad_(True)
     try:
         if fresh and loss.objective == "correlation":
-            _orient(loss, lesson.draw(generator))
-        step, curve = _descend(loss, lesson, exam, steps, rate, progress, generator, fresh)
+            _orient(loss, draw())
+        step, curve = _descend(loss, draw, exam, steps, rate, progress)
     except BaseException:
         loss.load_state_dict(before)
         loss.requires_grad_(fresh)
         raise
     _fit_affine(loss, exam)
     loss.freeze()
-    return exam.grade(loss, step, curve)
+    return exam.grade(step, curve)
 
 
 def _descend(
-    loss: "ReLoss",
-    lesson: "Lesson",
-    exam: "Exam",
-    steps: int,
-    rate: float,
-    progress: bool,
-    generator: torch.Generator | None,
-    fresh: bool,
+    loss: "ReLoss", draw: Lesson, exam: Exam, steps: int, rate: float, progress: bool
 ) -> tuple[int, LearningCurve]:
     """Algorithm 1; leaves the loss with the weights of its best moment, and tells its step."""
     optimizer = torch.optim.Adam(loss.parameters(), rate, weight_decay=_DECAY, fused=True)
@@ -131,7 +202,7 @@ def _descend(
     curve: LearningCurve = []
     with to_progress(f"learning {loss.metric.name}", steps, progress) as tell:
         for step in range(1, steps + 1):
-            misfit = joint_misfit(loss, lesson.draw(generator))
+            misfit = joint_misfit(loss, draw())
             optimizer.zero_grad(set_to_none=True)
             misfit.backward()
             norm = torch.nn.utils.clip_grad_norm_(loss.parameters(), _CLIP)
@@ -145,8 +216,8 @@ def _descend(
             schedule.step()
             if step % every and step != steps:
                 continue
-            found, kendall = exam.look(loss)
-            if fresh and loss.objective == "correlation" and found < _UPSIDE_DOWN:
+            found, kendall = exam.look()
+            if not loss.learned and loss.objective == "correlation" and found < _UPSIDE_DOWN:
                 loss.orientation.neg_()
                 found = -found
                 kendall = -kendall
@@ -176,27 +247,6 @@ def joint_misfit(loss: "ReLoss", groups: list[ScoreSets]) -> Tensor:
     return loss.distance(raw, truth) + loss.penalty * weighted.sum() / counts.sum()
 
 
-class Lesson:
-    """Draws the N sets of a step (line 4 of Algorithm 1): models' sets, and made-up ones."""
-
-    def __init__(
-        self, pool: Pool | None, made: Source | None, share: float, sets: int, relabel: bool
-    ) -> None:
-        self.pool = pool
-        self.made = None if made is None else Pool([made], [])
-        made_up = sets if pool is None else 0 if made is None else round(share * sets)
-        self.numbers = (sets - made_up, made_up)
-        self.relabel = relabel
-
-    def draw(self, generator: torch.Generator | None) -> list[ScoreSets]:
-        """Sets for one step, those of one shape together."""
-        of_models, made_up = self.numbers
-        groups = [] if self.pool is None else self.pool.draw(of_models, generator)
-        if self.relabel:
-            groups = [relabelled(sets, generator) for sets in groups]
-        return together(groups + ([] if self.made is None else self.made.draw(made_up, generator)))
-
-
 def _orient(loss: "ReLoss", groups: list[ScoreSets]) -> None:
     """Turns a fresh loss the right way up."""
     with torch.no_grad():
@@ -207,94 +257,9 @@ def _orient(loss: "ReLoss", groups: list[ScoreSets]) -> None:
         loss.orientation.neg_()
 
 
-def _made_up(
-    loss: "ReLoss", pool: Pool | None, sets: int, size: int | None, classes: int | None
-) -> Source | None:
-    """The source of made-up sets, shaped as the stored ones; None where a layout has none."""
-    metric = loss.metric
-    if metric.layout in ("maps", "heatmaps", "tokens", "spans"):
-        return None
-    if pool is not None and pool.stored:
-        shown = pool.stored[0].scores
-        size = shown.shape[1] if size is None else size
-        classes = shown.shape[2] if classes is None and shown.dim() > 2 else classes
-    labels = metric.layout == "labels"
-    if labels and classes is None:
-        raise ValueError(
-            f"{metric.name} is about items with labels; pass their number: learn(classes=...)"
-        )
-    return broad(max(4, sets), size or _SIZE, classes=classes, multilabel=labels)
-
-
-class Exam:
-    """Held-out sets, with the metric's values and those of the ordinary loss."""
-
-    def __init__(self, loss: "ReLoss", pool: Pool, generator: torch.Generator | None) -> None:
-        stored = sum(len(sets.target) for sets in pool.stored)
-        everything = not pool.sources and stored <= _HELD_OUT
-        self.groups = together(pool.stored) if everything else pool.draw(_HELD_OUT, generator)
-        truth = torch.cat([loss.truth(*sets) for sets in self.groups])
-        self.known = truth.isfinite()
-        self.truth = truth[self.known]
-        if len(self.truth) < 2 or self.truth.max() == self.truth.min():
-            raise ValueError(
-                f"{loss.metric.name} is the same on all {len(self.truth)} held-out sets that it is "
-                "defined on, so there is no order to check; pass sources on which it varies, such "
-                "as scores of several checkpoints"
-            )
-        self.ordinary = _ordinary_losses(loss, self.groups, self.known)
-        spearman, kendall = self._both(self.ordinary)
-        known = self.ordinary is not None
-        self.beside = f" (ordinary {spearman:.4f}, {kendall:.4f})" if known else ""
-
-    @torch.no_grad()
-    def raw(self, loss: "ReLoss") -> Tensor:
-        """The loss of every set, as it is ranked."""
-        found = [loss.raw(loss.check(*chunk)) for chunk in self._chunks()]
-        return torch.cat(found)[self.known]
-
-    def look(self, loss: "ReLoss") -> tuple[float, float]:
-        """Spearman's and Kendall's correlation of loss and metric."""
-        return self._both(self.raw(loss))
-
-    def grade(self, loss: "ReLoss", step: int, curve: LearningCurve) -> Ranked:
-        """All that is said of a loss."""
-        raw = self.raw(loss)
-        norms = []
-        for chunk in self._chunks():
-            inputs = loss.check(*chunk)
-            inputs = inputs._replace(scores=inputs.scores.to(raw.dtype).requires_grad_())
-            norms.append(loss.steepness(loss.raw(inputs), inputs).detach())
-        found = torch.cat(norms)
-        uneven = (ops.divide(found, found.mean()) - 1).square().mean().item()
-        return Ranked(*self._both(raw), *self._both(self.ordinary), uneven, step, curve)
-
-    def _chunks(self) -> list[ScoreSets]:
-        """The held-out sets, a few at a time."""
-        return [chunk for sets in self.groups for chunk in sets.chunks(_CHUNK)]
-
-    def _both(self, losses: Tensor | None) -> tuple[float, float]:
-        """Spearman's and Kendall's correlation with the metric; NaN without losses."""
-        if losses is None:
-            return math.nan, math.nan
-        return ops.spearman(losses, self.truth).item(), ops.kendall(losses, self.truth).item()
-
-
-@torch.no_grad()
-def _ordinary_losses(loss: "ReLoss", groups: list[ScoreSets], known: Tensor) -> Tensor | None:
-    """The ordinary loss of the known sets; None if it takes no such scores and targets."""
-    ordinary = ordinary_for(loss.metric)
-    if ordinary is None:
-        return None
-    try:
-        return torch.cat([ordinary.per_set(*sets) for sets in groups])[known]
-    except (ValueError, TypeError, RuntimeError, IndexError):
-        return None  # a user's function may have targets of any kind
-
-
 def _fit_affine(loss: "ReLoss", exam: Exam) -> None:
     """Sets scale and shift to the affine map nearest to the metric, as a loss (least squares)."""
-    raw = exam.raw(loss)
+    raw = exam.raw()
     truth = exam.truth
     centred = raw - raw.mean()
     slope = ops.divide((centred * (truth - truth.mean())).sum(), centred.square().sum())

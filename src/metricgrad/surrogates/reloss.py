@@ -20,9 +20,9 @@ from torch import Tensor, nn
 
 from metricgrad import ops
 from metricgrad.metrics import Metric
-from metricgrad.metrics import metric as to_metric
 from metricgrad.metrics.base import Inputs
-from metricgrad.metrics.registry import metric_config, metric_from_config
+from metricgrad.metrics.checks import whole
+from metricgrad.metrics.registry import metric_config
 from metricgrad.surrogates import nets
 from metricgrad.surrogates.alignment import (
     Rank,
@@ -35,15 +35,15 @@ from metricgrad.surrogates.base import (
     LearnedSurrogate,
     TargetKind,
     as_loss,
+    counted,
     full_precision,
     item_scores,
 )
-from metricgrad.surrogates.learning import Ranked, learn
-from metricgrad.surrogates.nets.choice import default_net, stored_net
+from metricgrad.surrogates.learning import SHARE_HELD, Exam, Ranked, learn, lesson, shaped_source
+from metricgrad.surrogates.score_sets import Pool
 
 Objective = Literal["correlation", "approximation"]
 _SETTINGS = ("penalty", "smooth", "rank", "objective", "slope")
-_CHOICES = {"rank": Rank, "objective": Objective, "smooth": Smooth}
 
 
 class ReLoss(LearnedSurrogate):
@@ -63,7 +63,6 @@ class ReLoss(LearnedSurrogate):
         objective: `"correlation"` (Eqn. 7), or `"approximation"` of the metric's value, to compare
             with (Eqn. 5).
         slope: Slope of the comparisons that make ranks, in units of the losses' spread.
-        generator: Source of randomness for the initial weights.
 
     Example:
         >>> import metricgrad as mg
@@ -77,10 +76,7 @@ class ReLoss(LearnedSurrogate):
         Relational Surrogate Loss Learning, Sec. 4.
     """
 
-    readable = True
     _warned = False
-    shift: Tensor
-    scale: Tensor
     orientation: Tensor
 
     def __init__(
@@ -95,40 +91,36 @@ class ReLoss(LearnedSurrogate):
         slope: float = 5.0,
         generator: torch.Generator | None = None,
     ) -> None:
-        super().__init__()
-        self.metric: Metric = to_metric(metric)
+        super().__init__(metric)
         self.penalty = penalty
         self.slope = slope
         self.rank: Rank = rank
         self.objective: Objective = objective
         self.smooth: Smooth = smooth
-        for name, known in _CHOICES.items():
-            value = getattr(self, name)
-            if value not in get_args(known):
-                allowed = ", ".join(map(repr, get_args(known)))
-                raise ValueError(f"{name} must be one of {allowed}; got {value!r}")
+        for name, known in (("rank", Rank), ("objective", Objective), ("smooth", Smooth)):
+            allowed = get_args(known)
+            if getattr(self, name) not in allowed:
+                listed = ", ".join(map(repr, allowed))
+                raise ValueError(f"{name} must be one of {listed}; got {getattr(self, name)!r}")
         if not penalty >= 0 or not slope > 0:
             raise ValueError(
                 f"penalty must be 0 or more, and slope above 0; got penalty={penalty} and "
                 f"slope={slope}"
             )
-        self.net = default_net(self.metric, generator) if net is None else net
+        self.net = _default_net(self.metric, generator) if net is None else net
         self.learned = False
-        self.register_buffer("shift", torch.tensor(0.0))
-        self.register_buffer("scale", torch.tensor(1.0))
         self.register_buffer("orientation", torch.tensor(1.0))
 
     @classmethod
     def pretrained(cls, name: str) -> "ReLoss":
         """A loss that ships with the library, learned and frozen.
 
+        `metricgrad learn NAME --out FILE` makes it again, and a JSON file beside it in the package
+        says from what it was learned and how well it ranks.
+
         Args:
             name: Name of its metric: `"accuracy"` for classes, `"f1"`, `"auc"`,
                 `"average_precision"` or `"mcc"` for binary scores.
-
-        Returns:
-            The loss; `metricgrad learn NAME --out FILE` makes it again, and a JSON file beside it
-            in the package says from what it was learned and how well it ranks.
 
         Example:
             >>> import metricgrad as mg
@@ -165,10 +157,8 @@ class ReLoss(LearnedSurrogate):
         """The network's value on the metric's scale, and whether the metric has a value there."""
         inputs = self.check(scores, target, where)
         values = torch.addcmul(self.shift, self.raw(inputs), self.scale)
-        counted = inputs.where
-        if counted is None:
-            counted = torch.ones_like(inputs.target, dtype=torch.bool)
-        return values, self.metric.has_value(inputs, counted.flatten(values.dim()).any(-1))
+        live = counted(inputs.target, inputs.where).flatten(values.dim())
+        return values, self.metric.has_value(inputs, live.any(-1))
 
     def _watch(self, defined: Tensor) -> None:
         """Warns, once, of a loss that has learned nothing yet."""
@@ -185,9 +175,8 @@ class ReLoss(LearnedSurrogate):
         """The network's value for every set, `[...]`, as it is ranked."""
         inputs = inputs._replace(scores=inputs.scores.to(self.scale.dtype))
         with full_precision(inputs.scores.device.type):
-            if isinstance(self.net, nets.LossNet):
-                return self.net(self.metric, inputs) * self.orientation
-            return self.net(*inputs) * self.orientation
+            own = isinstance(self.net, nets.LossNet)
+            return (self.net(self.metric, inputs) if own else self.net(*inputs)) * self.orientation
 
     @torch.no_grad()
     def truth(self, scores: Tensor, target: Tensor, where: Tensor | None = None) -> Tensor:
@@ -202,15 +191,8 @@ class ReLoss(LearnedSurrogate):
 
         with the metric m as a loss: Eqn. 9 plus 1, for `smooth="equal"`. With
         `objective="approximation"` the first part is the mean of :math:`(\ell - m)^2` instead (Eqn.
-        5).
-
-        Args:
-            scores: `[..., N, *]`, several sets; no gradient goes there.
-            target: Ground truth, in the metric's shapes.
-            where: True for what counts; None counts all.
-
-        Returns:
-            A 0-dim tensor; sets on which the metric is undefined are left out.
+        5). Scores are those of several sets, `[..., N, *]`, and get no gradient; sets on which the
+        metric is undefined are left out.
         """
         raw, truth, penalty = self.compare(scores, target, where)
         return self.distance(raw, truth) + self.penalty * penalty
@@ -283,7 +265,7 @@ class ReLoss(LearnedSurrogate):
                 score sets `(scores, target)`, such as `mg.collect_scores` gives; None learns from
                 made-up sets alone.
             steps: Number of steps of Adam.
-            share: p, the share of made-up sets in a step (`surrogates/sources.py`, the generator
+            share: p, the share of made-up sets in a step (`surrogates/score_sets.py`, the generator
                 G_R). Text, poses and label maps have none.
             sets: N, the number of sets in each step.
             size: Items of a made-up set; None makes them as large as the stored ones, else 128.
@@ -300,42 +282,32 @@ class ReLoss(LearnedSurrogate):
         Returns:
             Rank correlations on held-out sets, beside those of the ordinary loss.
         """
-        return learn(
-            self,
-            sources,
-            steps=steps,
-            share=share,
-            sets=sets,
-            size=size,
-            classes=classes,
-            rate=rate,
-            relabel=relabel,
-            valid=valid,
-            progress=progress,
-            generator=generator,
-        )
+        whole("steps", steps, 1)
+        whole("sets", sets, 4)
+        whole("size", 2 if size is None else size, 2)
+        if not 0 <= share <= 1 or not rate > 0:
+            raise ValueError(
+                f"share must be from 0 to 1, and rate above 0; got share={share} and rate={rate}"
+            )
+        pool = None if sources is None else Pool.of(sources)
+        made = None
+        if share or pool is None:
+            made = shaped_source(self.metric, pool, sets, size, classes)
+        held = Pool([made] if made else [], []) if valid is None else Pool.of(valid)
+        if pool is not None and valid is None:
+            pool, held = pool.split(SHARE_HELD, generator)
+        draw = lesson(pool, made, share, sets, relabel, generator)
+        return learn(self, draw, Exam(self, held, generator), steps, rate, progress)
 
     def config(self) -> dict[str, Any]:
         """What rebuilds the loss; its weights are stored beside."""
-        own = isinstance(self.net, nets.LossNet)
-        net = {"kind": type(self.net).__name__, "options": self.net.options if own else None}
-        settings = {name: getattr(self, name) for name in _SETTINGS}
-        metric = metric_config(self.metric)
-        return {"metric": metric, "net": net, **settings, "learned": self.learned}
-
-    @classmethod
-    def from_config(
-        cls, config: dict[str, Any], metric: Any, net: nn.Module | None = None
-    ) -> "ReLoss":
-        """The loss that `config` describes; a metric or network given replaces the stored one."""
-        if net is None:
-            net = stored_net(**config["net"])
-        settings = {name: config[name] for name in _SETTINGS}
-        chosen = metric_from_config(config["metric"]) if metric is None else metric
-        loss = cls(chosen, net=net, **settings)
-        if config["learned"]:
-            loss.freeze()
-        return loss
+        options = self.net.options if isinstance(self.net, nets.LossNet) else None
+        return {
+            "metric": metric_config(self.metric),
+            "net": {"kind": type(self.net).__name__, "options": options},
+            **{name: getattr(self, name) for name in _SETTINGS},
+            "learned": self.learned,
+        }
 
     def freeze(self) -> None:
         """Ends learning: no parameter is trainable any more."""
@@ -344,7 +316,24 @@ class ReLoss(LearnedSurrogate):
 
     def extra_repr(self) -> str:
         """The metric and what it was learned by."""
-        return (
-            f"{self.metric!r}, objective={self.objective!r}, penalty={self.penalty:g}, "
-            f"learned={self.learned}"
-        )
+        learned_by = f"objective={self.objective!r}, penalty={self.penalty:g}"
+        return f"{self.metric!r}, {learned_by}, learned={self.learned}"
+
+
+def _default_net(metric: Metric, generator: torch.Generator | None) -> nets.LossNet:
+    """The network for a metric's layout."""
+    match metric.layout:
+        case "spans":
+            return nets.Spans(generator=generator)
+        case "tokens":
+            return nets.Sequence(generator=generator)
+        case "heatmaps":
+            raise ValueError(
+                f"a network for {metric.name} must know the maps' size; pass "
+                "net=mg.nets.Heatmaps((64, 48))"
+            )
+        case "binary" if metric.mean_of_items:
+            return nets.Classification(generator=generator)
+        case _:
+            # The order of scores does not change with their scale, so the network need not see it.
+            return nets.SetNetwork(standardise=metric.decided_by == "order", generator=generator)

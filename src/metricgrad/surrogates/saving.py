@@ -5,17 +5,18 @@ from typing import Any
 
 from torch import nn
 
+from metricgrad.metrics.registry import metric_from_config
 from metricgrad.storage import read_tensors
-from metricgrad.surrogates import baselines
+from metricgrad.surrogates import baselines, nets
 from metricgrad.surrogates.base import Surrogate
 from metricgrad.surrogates.bilevel import BilevelLoss
-from metricgrad.surrogates.ordinary import Ordinary
 from metricgrad.surrogates.reloss import ReLoss
 from metricgrad.surrogates.uniloss import UniLoss
-from metricgrad.surrogates.wrappers import WithMemory, WithOrdinary
+from metricgrad.surrogates.wrappers import Ordinary, WithMemory, WithOrdinary
 
+_OURS = (UniLoss, ReLoss, BilevelLoss, WithMemory, WithOrdinary, Ordinary)
 _BASELINES = [each for each in vars(baselines).values() if isinstance(each, type)]
-_CLASSES = {cls.__name__: cls for cls in (UniLoss, BilevelLoss, Ordinary, *_BASELINES)}
+_CLASSES: dict[str, Any] = {cls.__name__: cls for cls in (*_OURS, *_BASELINES)}
 
 
 def load_surrogate(
@@ -29,9 +30,6 @@ def load_surrogate(
             of your own.
         net: The network of a `ReLoss`, where that is a module of your own; its weights come from
             the file.
-
-    Returns:
-        The surrogate.
 
     Example:
         >>> import tempfile, metricgrad as mg
@@ -52,12 +50,29 @@ def load_surrogate(
 
 def _rebuild(stored: dict[str, Any], metric: Any, net: nn.Module | None) -> Surrogate:
     """The surrogate of a description, without its tensors."""
-    config = stored["config"]
-    if stored["class"] == WithMemory.__name__:
-        return WithMemory(_rebuild(config["loss"], metric, net), config["size"])
-    if stored["class"] == WithOrdinary.__name__:
-        loss, ordinary = (_rebuild(config[name], metric, net) for name in ("loss", "ordinary"))
-        return WithOrdinary(loss, config["weight"], ordinary)
-    if stored["class"] == ReLoss.__name__:
-        return ReLoss.from_config(config, metric, net)
-    return _CLASSES[stored["class"]].from_config(config, metric)
+    settings = dict(stored["config"])
+    learned = {name: settings.pop(name) for name in ("universal", "learned") if name in settings}
+    for name, value in settings.items():
+        match name:
+            case "loss" | "ordinary":
+                settings[name] = _rebuild(value, metric, net)
+            case "metric":
+                settings[name] = metric_from_config(value) if metric is None else metric
+            case "net":
+                settings[name] = _stored_net(**value) if net is None else net
+    surrogate = _CLASSES[stored["class"]](**settings)
+    for name, value in learned.items():
+        setattr(surrogate, name, value)
+    if learned.get("learned"):
+        surrogate.requires_grad_(False)
+    return surrogate
+
+
+def _stored_net(kind: str, options: dict[str, Any] | None) -> nets.LossNet:
+    """The network that a file names, without its weights; ValueError if it was the user's own."""
+    if options is None:
+        raise ValueError(
+            f"the file's network is a module of yours, {kind}, which no file can hold; pass one of "
+            "its kind: load_surrogate(path, net=...)"
+        )
+    return getattr(nets, kind)(**options)

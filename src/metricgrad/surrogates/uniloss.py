@@ -15,7 +15,7 @@ unbounded metric the gradient is divided by the metric's range on the set, so th
 mean the same for all metrics.
 """
 
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor
@@ -23,8 +23,8 @@ from torch import Tensor
 from metricgrad.metrics.base import Inputs
 from metricgrad.metrics.checks import whole
 from metricgrad.metrics.reexpression import Reexpression
-from metricgrad.metrics.registry import comparison_metric, metric_config, metric_from_config
-from metricgrad.surrogates.base import Surrogate, as_loss, full_precision
+from metricgrad.metrics.registry import comparison_metric, metric_config
+from metricgrad.surrogates.base import Surrogate, as_loss, full_precision, one_of
 from metricgrad.surrogates.interpolation import (
     Interpolated,
     Near,
@@ -37,6 +37,7 @@ from metricgrad.surrogates.interpolation import relaxation as to_relaxation
 
 Interpolation = Literal["multilinear", "idw"]
 Gradient = Literal["exact", "released"]
+_STORED = ("anchors", "near", "gradient", "portion", "rivals", "samples", "squash")
 
 
 class UniLoss(Surrogate):
@@ -144,9 +145,6 @@ class UniLoss(Surrogate):
             rivals: 20 for CIFAR-100, as the released code has it; None compares with every other
                 class.
             generator: Source of randomness for the anchors.
-
-        Returns:
-            The loss.
         """
         chosen = comparison_metric(metric, generator=generator, pairs="all")
         if chosen.name == "average_precision":
@@ -176,15 +174,8 @@ class UniLoss(Surrogate):
     def relaxed(self, scores: Tensor, target: Tensor, where: Tensor | None = None) -> Tensor:
         """The interpolation itself, as a loss: the function whose gradient `loss(...)` has.
 
-        For an unbounded metric, what the scores change is divided by the metric's range on the set.
-
-        Args:
-            scores: Raw model output, in the metric's shapes.
-            target: Ground truth, in the metric's shapes.
-            where: True for what counts; None counts all.
-
-        Returns:
-            `[...]`, one value per set.
+        It has one value per set, `[...]`; the arguments are those of a call. For an unbounded
+        metric, what the scores change is divided by the metric's range on the set.
         """
         inputs = self.check(scores, target, where)
         found = self._interpolate(self._plan(inputs), inputs.scores)
@@ -241,15 +232,9 @@ class UniLoss(Surrogate):
                 "idw needs soft bits in [0, 1], which only the sigmoid gives; got "
                 f"relaxation={relaxation!r}"
             )
-        for option, allowed in (
-            ("interpolation", ("multilinear", "idw")),
-            ("gradient", ("exact", "released")),
-            ("near", ("any", "wrong")),
-        ):
-            value = getattr(self, option)
-            if value not in allowed:
-                allowed_words = " or ".join(map(repr, allowed))
-                raise ValueError(f"{option} must be {allowed_words}; got {value!r}")
+        one_of("interpolation", self.interpolation, get_args(Interpolation))
+        one_of("gradient", self.gradient, get_args(Gradient))
+        one_of("near", self.near, get_args(Near))
         if not 0 < self.portion <= 1:
             raise ValueError(f"portion must be above 0 and at most 1; got {self.portion}")
         if self.rivals is not None:
@@ -278,26 +263,13 @@ class UniLoss(Surrogate):
             "interpolation": self.interpolation,
             "relaxation": q if kind == "q" else kind,
             "slope": slope,
-            "anchors": self.anchors,
-            "near": self.near,
-            "gradient": self.gradient,
-            "portion": self.portion,
-            "rivals": self.rivals,
-            "samples": self.samples,
-            "squash": self.squash,
+            **{name: getattr(self, name) for name in _STORED},
         }
-
-    @classmethod
-    def from_config(cls, config: dict[str, Any], metric: Any) -> "UniLoss":
-        """The loss that `config` describes; a metric given replaces the stored one."""
-        settings = {name: value for name, value in config.items() if name != "metric"}
-        return cls(metric_from_config(config["metric"]) if metric is None else metric, **settings)
 
     def extra_repr(self) -> str:
         """The settings that matter most."""
-        return (
-            f"{self.metric!r}, interpolation={self.interpolation!r}, relaxation={self.relaxation}"
-        )
+        kind = self.interpolation
+        return f"{self.metric!r}, interpolation={kind!r}, relaxation={self.relaxation}"
 
 
 def multilinear(soft: Tensor, bits: Tensor, live: Tensor, gains: Tensor) -> Tensor:
@@ -321,11 +293,10 @@ def inverse_distance(
     corners = (anchors & live).view(torch.uint8).to(soft.dtype)
     # ||u - a||^2 = ||u||^2 + a (1 - 2 u) for a of 0 and 1: no table of differences is kept for the
     # backward pass.
-    apart = (
-        corners @ (1 - 2 * soft)
-        if soft.dim() == 1
-        else torch.einsum("a...d,...d->a...", corners, 1 - 2 * soft)
-    )
+    if soft.dim() == 1:
+        apart = corners @ (1 - 2 * soft)
+    else:
+        apart = torch.einsum("a...d,...d->a...", corners, 1 - 2 * soft)
     squared = (soft * soft).sum(-1) + apart
     distance = squared.clamp(min=torch.finfo(soft.dtype).eps ** 2).sqrt()
     numerator = (values / distance).sum(0)

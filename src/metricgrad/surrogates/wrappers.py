@@ -6,7 +6,15 @@ are detached: they are compared with, and only the batch receives a gradient. Th
 model moves, so a memory should be no longer than it needs to be.
 
 Learned losses do best beside the ordinary one, :math:`\ell + w \, \ell_{ordinary}` (ReLoss, Table
-10): where the learned loss is flat or wrong, the ordinary loss still knows the way.
+10): where the learned loss is flat or wrong, the ordinary loss still knows the way. A metric names
+its ordinary loss (`metric.ordinary`): ListNet for graded documents, the squared error of heatmaps
+for poses, and otherwise cross-entropy of items, which depend on its layout:
+
+    binary, any   an item of the set
+    labels        a label of an item
+    maps          a pixel
+    tokens        a position that has a token, of the first reference where there are several
+    spans         the start and the end of an answer, with the positions of the text as classes
 """
 
 from typing import Any
@@ -15,22 +23,24 @@ import torch
 from torch import Tensor
 
 from metricgrad.metrics import Metric
+from metricgrad.metrics import metric as to_metric
 from metricgrad.metrics.checks import whole
-from metricgrad.surrogates.base import Surrogate, item_scores
-from metricgrad.surrogates.baselines import CrossEntropy
-from metricgrad.surrogates.ordinary import ordinary_for
+from metricgrad.metrics.registry import metric_config
+from metricgrad.surrogates.base import Surrogate, counted, item_scores, wrong_shapes
+from metricgrad.surrogates.baselines import CrossEntropy, HeatmapMSE, ListNet
+
+Parts = tuple[Tensor, Tensor, Tensor | None]
 
 
 def with_memory(loss: Surrogate, size: int = 4096) -> "WithMemory":
     """The same loss on sets that past items have joined.
 
+    It is called like the loss itself, with one flat set per call. In `eval()` mode it is the loss
+    alone.
+
     Args:
         loss: Any surrogate.
         size: How many past items are kept, the most recent ones.
-
-    Returns:
-        A surrogate to call like the loss itself, with one flat set per call. In `eval()` mode it is
-        the loss alone.
 
     Example:
         >>> import metricgrad as mg
@@ -44,15 +54,10 @@ def with_memory(loss: Surrogate, size: int = 4096) -> "WithMemory":
 
 
 class WithMemory(Surrogate):
-    """A surrogate whose sets past items join; made by `with_memory`.
+    """A surrogate whose sets past items join; made by `with_memory`."""
 
-    Attributes:
-        scores: `[M, ...]`, the past items' scores, the latest first.
-        target: `[M, ...]`, their targets.
-    """
-
-    scores: Tensor
-    target: Tensor
+    scores: Tensor  # `[M, ...]`, of the past items, the latest first
+    target: Tensor  # `[M, ...]`
 
     def __init__(self, loss: Surrogate, size: int) -> None:
         super().__init__()
@@ -107,13 +112,11 @@ class WithMemory(Surrogate):
         self.target = self.target[:0].flatten()
 
 
-def _take_stored_shape(
-    module: WithMemory, state_dict: dict[str, Any], prefix: str, *_: Any
-) -> None:
+def _take_stored_shape(module: WithMemory, state: dict[str, Any], prefix: str, *_: Any) -> None:
     """A memory may be of any length when it is saved."""
     for name in ("scores", "target"):
-        if prefix + name in state_dict:
-            setattr(module, name, torch.empty_like(state_dict[prefix + name]))
+        if prefix + name in state:
+            setattr(module, name, torch.empty_like(state[prefix + name]))
 
 
 def with_ordinary(
@@ -126,9 +129,6 @@ def with_ordinary(
         weight: Weight of the ordinary loss, w.
         ordinary: The loss to add; None adds the ordinary loss of the loss's metric: cross-entropy
             in the metric's shapes, ListNet for graded documents, squared error for heatmaps.
-
-    Returns:
-        A surrogate to call like the loss itself.
 
     Example:
         >>> import metricgrad as mg
@@ -181,3 +181,82 @@ class WithOrdinary(Surrogate):
             "weight": self.weight,
             "ordinary": self.ordinary.description(),
         }
+
+
+def ordinary_for(metric: Metric) -> Surrogate | None:
+    """The ordinary loss for a metric's scores; None where nothing is customary."""
+    match metric.ordinary:
+        case None:
+            return None
+        case "list_net":
+            return ListNet()
+        case "heatmap_mse":
+            return HeatmapMSE()
+        case _:
+            return CrossEntropy() if metric.layout in ("binary", "any") else Ordinary(metric)
+
+
+class Ordinary(Surrogate):
+    """Cross-entropy of scores in the shapes of a metric; made by `ordinary_for`."""
+
+    def __init__(self, metric: Any) -> None:
+        super().__init__()
+        self.metric = to_metric(metric)
+
+    def losses(self, scores: Tensor, target: Tensor, where: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Cross-entropy of every set, and whether there is anything to learn from it."""
+        return CrossEntropy().losses(*_items(self.metric, scores, target, where))
+
+    def config(self) -> dict[str, Any]:
+        """The metric."""
+        return {"metric": metric_config(self.metric)}
+
+
+def _items(metric: Metric, scores: Tensor, target: Tensor, where: Tensor | None) -> Parts:
+    """Scores and target of a metric's layout as items and classes."""
+    match metric.layout:
+        case "labels":
+            if where is not None:  # a flag per item or per label
+                where = where.unsqueeze(-1) if where.dim() < scores.dim() else where
+                where = where.expand(scores.shape).flatten(-2)
+            return scores.flatten(-2), target.flatten(-2), where
+        case "grades":  # files written before ListNet took its place have it
+            return scores, target > 0, where
+        case "maps":
+            pixels = scores.movedim(-3, -1).flatten(-4, -2)
+            return pixels, target.flatten(-3), None if where is None else where.flatten(-3)
+        case "tokens":
+            return _tokens(metric, scores, target, where)
+        case "spans":
+            return _start_and_end(scores, target, where)
+        case _:
+            return scores, target, where
+
+
+def _tokens(metric: Metric, scores: Tensor, target: Tensor, where: Tensor | None) -> Parts:
+    """Every position is an item, the vocabulary its classes."""
+    ids = target[..., 0, :] if target.dim() == scores.dim() else target
+    if ids.shape != scores.shape[:-1]:
+        takes = "scores [..., N, T, V] and a target id for each place [..., N, T]"
+        raise wrong_shapes(f"cross-entropy takes {takes}", metric, scores, target)
+    live = has_token(metric, ids) & counted(ids, where)
+    return scores.flatten(-3, -2), ids.clamp(min=0).flatten(-2), live.flatten(-2)
+
+
+def has_token(metric: Metric, ids: Tensor) -> Tensor:
+    """Which ids are tokens: those that are neither negative nor the metric's padding."""
+    return ids >= 0 if metric.padding is None else (ids >= 0) & (ids != metric.padding)
+
+
+def _start_and_end(scores: Tensor, target: Tensor, where: Tensor | None) -> Parts:
+    """Two items for every text: its positions are the classes, the answer's ends the targets."""
+    length = scores.shape[-2]
+    places = torch.arange(length, device=scores.device)
+    live = counted(scores[..., 0], where).expand(scores.shape[:-1])
+    hidden = scores.masked_fill(~live.unsqueeze(-1), torch.finfo(scores.dtype).min / 4)
+    inside = (target.unsqueeze(-2) == places.unsqueeze(-1)).any(-1) & live
+    first = torch.where(inside, places, length).amin(-1)
+    last = torch.where(inside, places, -1).amax(-1)
+    ends = torch.stack([first.clamp(max=length - 1), last.clamp(min=0)], -1)
+    known = inside.any(-1, keepdim=True).expand(ends.shape)
+    return hidden.movedim(-1, -2).flatten(-3, -2), ends.flatten(-2), known.flatten(-2)

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from metricgrad.metrics.checks import whole
 from metricgrad.progress import progress as to_progress
-from metricgrad.surrogates.elements import Elements
+from metricgrad.surrogates.nets.base import Elements
 from metricgrad.training.batches import Batches, has_classes
 from metricgrad.training.guard import Guard, TrainingError
 from metricgrad.training.sides import Losses, Models, State, part

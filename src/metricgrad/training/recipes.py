@@ -23,8 +23,7 @@ from metricgrad.surrogates.baselines import CrossEntropy
 from metricgrad.surrogates.learning import Ranked
 from metricgrad.surrogates.nets import Classification
 from metricgrad.surrogates.reloss import ReLoss
-from metricgrad.surrogates.score_sets import ScoreSets, to_sets
-from metricgrad.surrogates.sources import Source, broad, mixed
+from metricgrad.surrogates.score_sets import ScoreSets, Source, broad, mixed, to_sets
 from metricgrad.training.collecting import collect_scores
 
 SHIPPED = ("accuracy", "f1", "auc", "average_precision", "mcc")

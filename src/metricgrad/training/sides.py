@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from metricgrad.surrogates.base import full_precision
 from metricgrad.surrogates.bilevel import BilevelLoss, set_network
-from metricgrad.surrogates.elements import Elements
+from metricgrad.surrogates.nets.base import Elements
 from metricgrad.training.batches import Batches
 from metricgrad.training.stack import Descent, Flat, Stack
 

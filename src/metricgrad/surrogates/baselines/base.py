@@ -5,21 +5,18 @@ they leave the model. Their values are not the metric's (`readable` is False).
 """
 
 from abc import abstractmethod
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from metricgrad.metrics import Metric
 from metricgrad.metrics import metric as to_metric
-from metricgrad.surrogates.base import Surrogate, TargetKind
+from metricgrad.surrogates.base import Surrogate, TargetKind, counted
 
 
 class Baseline(Surrogate):
     """A loss from the literature.
-
-    Args:
-        **options: Its settings, as they are saved.
 
     Attributes:
         like: The metric whose shapes and checks it shares.
@@ -44,7 +41,7 @@ class Baseline(Surrogate):
 
     def defined(self, target: Tensor, where: Tensor | None) -> Tensor:
         """Sets with anything to learn from, `[...]`: those with items."""
-        return torch.ones_like(target, dtype=torch.bool).any(-1) if where is None else where.any(-1)
+        return counted(target, where).any(-1)
 
     def shapes(self) -> Metric:
         """The metric that the loss is like."""
@@ -60,11 +57,6 @@ class Baseline(Surrogate):
     def config(self) -> dict[str, Any]:
         """The options."""
         return dict(self.options)
-
-    @classmethod
-    def from_config(cls, config: dict[str, Any], metric: Any) -> Self:
-        """The loss that `config` describes; a baseline has no metric."""
-        return cls(**config)
 
     def extra_repr(self) -> str:
         """The options."""

@@ -1,4 +1,4 @@
-r"""Losses of soft decisions: a confusion matrix of chances in place of one of decisions.
+r"""Losses in place of a confusion matrix of decisions: of soft counts, and Lovasz's extension.
 
 With p_i = sigmoid(slope * s_i), or the softmax for classes, soft counts are
 
@@ -7,6 +7,8 @@ With p_i = sigmoid(slope * s_i), or the softmax for classes, soft counts are
 with tn as the rest, and a metric's formula of counts takes them as it takes whole ones. AnyLoss
 (Han et al., 2024) is this with chances amplified towards 0 and 1: sigmoid(amplification * (p -
 1/2)).
+
+Lovasz's extension of 1 - Jaccard is tight, convex in the errors, and found by one sort.
 """
 
 from abc import abstractmethod
@@ -22,13 +24,7 @@ from metricgrad.surrogates.baselines.base import Baseline
 
 
 class SoftDecisions(Baseline):
-    """A metric's formula of soft counts, as a loss; the mean over classes, each against the rest.
-
-    Args:
-        slope: Slope of the sigmoid.
-        amplification: How much AnyLoss drives chances towards 0 and 1; None leaves them (its paper
-            takes 73).
-    """
+    """A metric's formula of soft counts, as a loss: a mean over classes, each against the rest."""
 
     def __init__(
         self, *, slope: float = 1.0, amplification: float | None = None, **options: float
@@ -69,8 +65,7 @@ class SoftFBeta(SoftDecisions):
 
     Args:
         beta: How much more recall counts than precision.
-        slope: Slope of the sigmoid.
-        amplification: How much AnyLoss drives chances towards 0 and 1; None leaves them.
+        amplification: How far AnyLoss drives chances to 0 and 1 (its paper: 73); None does not.
 
     Example:
         >>> import metricgrad as mg
@@ -99,8 +94,7 @@ class SoftJaccard(SoftDecisions):
     .. math:: 1 - \frac{tp}{tp + fp + fn}
 
     Args:
-        slope: Slope of the sigmoid.
-        amplification: How much AnyLoss drives chances towards 0 and 1; None leaves them.
+        amplification: How far AnyLoss drives chances to 0 and 1 (its paper: 73); None does not.
 
     Example:
         >>> import metricgrad as mg
@@ -124,8 +118,7 @@ class SoftMcc(SoftDecisions):
     .. math:: 1 - \frac{tp \, tn - fp \, fn}{\sqrt{(tp + fp)(tp + fn)(tn + fp)(tn + fn)}}
 
     Args:
-        slope: Slope of the sigmoid.
-        amplification: How much AnyLoss drives chances towards 0 and 1; None leaves them.
+        amplification: How far AnyLoss drives chances to 0 and 1 (its paper: 73); None does not.
 
     Example:
         >>> import metricgrad as mg
@@ -145,3 +138,49 @@ class SoftMcc(SoftDecisions):
         product = (tp + fp) * (tp + fn) * (tn + fp) * (tn + fn)
         safe = torch.where(product > 0, product, 1.0)
         return torch.where(product > 0, (tp * tn - fp * fn) / safe.sqrt(), 0.0)
+
+
+class Lovasz(Baseline):
+    r"""The Lovasz hinge for binary scores, the Lovasz softmax for classes, for 1 - Jaccard.
+
+    .. math:: \sum_i e_{(i)} \, (J_i - J_{i - 1}), \quad e_{(1)} \ge e_{(2)} \ge \dots
+
+    J_i is 1 - Jaccard if just the i largest errors are mistakes. Errors are max(0, 1 - s y) with y
+    of +-1, or |1[y = c] - softmax(s)_c|, averaged over the classes that are present.
+
+    Example:
+        >>> import metricgrad as mg
+        >>> mg.baselines.Lovasz()(torch.tensor([2.0, -2.0, 0.0]), torch.tensor([1, 0, 1]))
+        tensor(0.5000)
+
+    Reference:
+        Berman, Triki and Blaschko, The Lovasz-Softmax Loss, 2018, Eqn. 8 to 12.
+    """
+
+    like = "jaccard"
+
+    def values(self, scores: Tensor, target: Tensor, where: Tensor | None) -> Tensor:
+        """The extension."""
+        if scores.shape == target.shape:
+            errors = (1 - torch.where(target, scores, -scores)).clamp(min=0)
+            return lovasz_extension(errors, target, where)
+        truth = F.one_hot(target, scores.shape[-1]).bool().movedim(-1, 0)
+        chance = scores.softmax(-1).movedim(-1, 0)
+        counted = None if where is None else where.expand(truth.shape)
+        values = lovasz_extension((truth.to(chance.dtype) - chance).abs(), truth, counted)
+        present = (truth if counted is None else truth & counted).any(-1)
+        return ops.masked_mean(values.movedim(0, -1), present.movedim(0, -1))
+
+
+def lovasz_extension(errors: Tensor, truth: Tensor, where: Tensor | None) -> Tensor:
+    """The extension of 1 - Jaccard, `[...]`, at errors `[..., N]` of 0 or more."""
+    if where is not None:
+        errors = torch.where(where, errors, 0.0)
+        truth = truth & where
+    ordered, order = errors.sort(-1, descending=True)
+    hit = truth.gather(-1, order).to(errors.dtype)
+    missed = (1 - hit) if where is None else (1 - hit) * where.gather(-1, order)
+    positives = hit.sum(-1, keepdim=True)
+    jaccard = 1 - ops.divide(positives - hit.cumsum(-1), positives + missed.cumsum(-1))
+    steps = torch.diff(jaccard, dim=-1, prepend=torch.zeros_like(jaccard[..., :1]))
+    return (ordered * steps).sum(-1)

@@ -1,10 +1,15 @@
-"""Losses of one item at a time: cross-entropy, its weighted kin, focal loss."""
+"""Losses of one item at a time: cross-entropy, its weighted kin, focal loss, heatmaps."""
+
+from collections.abc import Sequence
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from metricgrad import ops
+from metricgrad.metrics import metric as to_metric
+from metricgrad.metrics.base import Inputs
+from metricgrad.surrogates.base import counted
 from metricgrad.surrogates.baselines.base import Baseline
 
 
@@ -41,10 +46,8 @@ class CrossEntropy(Baseline):
         if scores.shape != target.shape:
             return -scores.log_softmax(-1).gather(-1, target.unsqueeze(-1)).squeeze(-1)
         weight = scores.new_tensor(self.options.get("positive_weight", 1.0))
-        truth = target.to(scores.dtype)
-        return F.binary_cross_entropy_with_logits(
-            scores, truth, pos_weight=weight, reduction="none"
-        )
+        entropy = F.binary_cross_entropy_with_logits
+        return entropy(scores, target.to(scores.dtype), pos_weight=weight, reduction="none")
 
 
 class Focal(CrossEntropy):
@@ -72,9 +75,60 @@ class Focal(CrossEntropy):
     def of_items(self, scores: Tensor, target: Tensor) -> Tensor:
         """The loss of every item, `[..., N]`."""
         entropy = super().of_items(scores, target)
-        gamma = self.options["gamma"]
+        loss = (1 - torch.exp(-entropy)) ** self.options["gamma"] * entropy
         alpha = self.options["alpha"]
-        loss = (1 - torch.exp(-entropy)) ** gamma * entropy
         if alpha is None or scores.shape != target.shape:
             return loss
         return torch.where(target, alpha, 1 - alpha) * loss
+
+
+class HeatmapMSE(Baseline):
+    r"""The squared distance of each map from a Gaussian around its joint.
+
+    .. math:: \frac{1}{HW} \sum_p (s_p - e^{-\|p - j\|^2 / (2 \sigma^2)})^2
+
+    Args:
+        sigma: Width of the Gaussian, in pixels; papers take 1 to 3.
+
+    Example:
+        >>> import metricgrad as mg
+        >>> joints = torch.tensor([[[1.0, 2.0]]])
+        >>> maps = mg.baselines.HeatmapMSE.target_maps(joints, (5, 4), sigma=1.0)
+        >>> mg.baselines.HeatmapMSE(sigma=1.0)(maps, joints)
+        tensor(0.)
+
+    Reference:
+        Tompson et al., Joint Training of a Convolutional Network and a Graphical Model, 2014.
+    """
+
+    like = "pck"
+    kinds = ()
+
+    def __init__(self, *, sigma: float = 1.0) -> None:
+        super().__init__(sigma=sigma)
+        if not sigma > 0:
+            raise ValueError(f"sigma must be above 0; got {sigma}")
+
+    @staticmethod
+    def target_maps(joints: Tensor, size: Sequence[int], sigma: float) -> Tensor:
+        """Gaussians `[..., H, W]` around joints `[..., 2]`, x and y in pixels."""
+        rows, columns = (torch.arange(length).to(joints) for length in size)
+        across = (columns - joints[..., 0, None]) ** 2
+        down = (rows - joints[..., 1, None]) ** 2
+        return torch.exp(-(down.unsqueeze(-1) + across.unsqueeze(-2)) / (2 * sigma**2))
+
+    def check(self, scores: Tensor, target: Tensor, where: Tensor | None) -> Inputs:
+        """Maps and joints, with or without a size in the third column."""
+        options = {"radius": 1.0} if target.shape[-1] == 2 else {}
+        return to_metric(self.like, **options).check(scores, target.detach(), where)
+
+    def defined(self, target: Tensor, where: Tensor | None) -> Tensor:
+        """Sets with joints."""
+        return counted(target[..., 0], where).flatten(-2).any(-1)
+
+    def values(self, scores: Tensor, target: Tensor, where: Tensor | None) -> Tensor:
+        """The mean over the joints that count."""
+        joints = target[..., :2].to(scores.dtype)
+        wanted = self.target_maps(joints, scores.shape[-2:], self.options["sigma"])
+        errors = ((scores - wanted) ** 2).mean((-1, -2)).flatten(-2)
+        return ops.masked_mean(errors, None if where is None else where.flatten(-2))

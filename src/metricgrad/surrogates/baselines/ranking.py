@@ -1,4 +1,4 @@
-r"""Losses of order: pairs of a positive and a negative, soft ranks, whole lists.
+r"""Losses of order: pairs of a positive and a negative, thresholds, soft ranks, whole lists.
 
 A soft rank counts soft comparisons with all others:
 
@@ -6,24 +6,23 @@ A soft rank counts soft comparisons with all others:
 """
 
 import math
+from typing import Literal, get_args
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from metricgrad import ops
 from metricgrad.metrics.base import Inputs
+from metricgrad.surrogates.base import counted, one_of
 from metricgrad.surrogates.baselines.base import Baseline
+
+GlobalGoal = Literal["average_precision", "auc", "recall_at_precision"]
 
 
 def _pairs(first: Tensor, second: Tensor) -> Tensor:
     """`[..., N, N]`: first of i and second of j."""
     return first.unsqueeze(-1) & second.unsqueeze(-2)
-
-
-def _counted(target: Tensor, where: Tensor | None) -> Tensor:
-    """`where`, or all True in the target's shape."""
-    return torch.ones_like(target, dtype=torch.bool) if where is None else where
 
 
 class Binary(Baseline):
@@ -44,8 +43,8 @@ class Binary(Baseline):
 
     def defined(self, target: Tensor, where: Tensor | None) -> Tensor:
         """Sets with both classes."""
-        counted = _counted(target, where)
-        return (target & counted).any(-1) & (~target & counted).any(-1)
+        live = counted(target, where)
+        return (target & live).any(-1) & (~target & live).any(-1)
 
 
 class PairwiseRanking(Binary):
@@ -68,12 +67,11 @@ class PairwiseRanking(Binary):
 
     def __init__(self, *, kind: str = "logistic") -> None:
         super().__init__(kind=kind)
-        if kind not in ("logistic", "hinge", "squared"):
-            raise ValueError(f"kind must be 'logistic', 'hinge' or 'squared'; got {kind!r}")
+        one_of("kind", kind, ("logistic", "hinge", "squared"))
 
     def values(self, scores: Tensor, target: Tensor, where: Tensor | None) -> Tensor:
         """The mean over pairs."""
-        counted = _counted(target, where)
+        live = counted(target, where)
         difference = scores.unsqueeze(-1) - scores.unsqueeze(-2)
         match self.options["kind"]:
             case "logistic":
@@ -82,7 +80,7 @@ class PairwiseRanking(Binary):
                 loss = (1 - difference).clamp(min=0)
             case _:
                 loss = (1 - difference) ** 2
-        pairs = _pairs(target & counted, ~target & counted)
+        pairs = _pairs(target & live, ~target & live)
         number = pairs.sum((-1, -2)).to(loss.dtype)
         return ops.divide(torch.where(pairs, loss, 0.0).sum((-1, -2)), number)
 
@@ -117,17 +115,89 @@ class SmoothAP(Binary):
 
     def defined(self, target: Tensor, where: Tensor | None) -> Tensor:
         """Sets with positives."""
-        return (target & _counted(target, where)).any(-1)
+        return (target & counted(target, where)).any(-1)
 
     def values(self, scores: Tensor, target: Tensor, where: Tensor | None) -> Tensor:
         """The mean over positives."""
-        counted = _counted(target, where)
+        live = counted(target, where)
         itself = torch.eye(scores.shape[-1], dtype=torch.bool, device=scores.device)
-        others = ~itself & counted.unsqueeze(-2)
+        others = ~itself & live.unsqueeze(-2)
         above = (self.options["slope"] * (scores.unsqueeze(-2) - scores.unsqueeze(-1))).sigmoid()
         above = torch.where(others, above, 0.0)
         positives = 1 + (above * target.to(scores.dtype).unsqueeze(-2)).sum(-1)
-        return 1 - ops.masked_mean(positives / (1 + above.sum(-1)), target & counted)
+        return 1 - ops.masked_mean(positives / (1 + above.sum(-1)), target & live)
+
+
+class GlobalObjective(Binary):
+    r"""Losses with thresholds and multipliers that are trained along with the model.
+
+    .. math:: \min_{s, b} \max_{\lambda \ge 0} \;
+        (1 + \lambda) L^+ + \lambda \frac{a}{1 - a} L^- - \lambda P
+
+    This is recall at a precision of at least a, relaxed: L+ and L- bound the counts of positives
+    and negatives on the wrong side of a threshold b, and a multiplier holds the constraint. The
+    area under a curve is a mean over such points. Pass `loss.parameters()` to the optimizer, beside
+    those of the model.
+
+    Args:
+        objective: `"average_precision"` (points of equal precision), `"auc"` (points of equal false
+            positive rate) or `"recall_at_precision"`.
+        at: The precision to hold, for recall at precision.
+        points: Number of points of the curve.
+        kind: The bound of a count: `"hinge"` or `"logistic"`.
+
+    Example:
+        >>> import metricgrad as mg
+        >>> loss = mg.baselines.GlobalObjective(objective="recall_at_precision", at=0.5)
+        >>> model = torch.nn.Linear(3, 1)
+        >>> optimizer = torch.optim.SGD([*model.parameters(), *loss.parameters()], lr=0.1)
+
+    Reference:
+        Eban et al., Scalable Learning of Non-Decomposable Objectives, 2017, Eqn. 8 to 14.
+    """
+
+    def __init__(
+        self,
+        *,
+        objective: GlobalGoal = "average_precision",
+        at: float = 0.9,
+        points: int = 20,
+        kind: Literal["hinge", "logistic"] = "hinge",
+    ) -> None:
+        super().__init__(objective=objective, at=at, points=points, kind=kind)
+        one_of("objective", objective, get_args(GlobalGoal))
+        if not 0 < at < 1:
+            raise ValueError(f"at must lie between 0 and 1; got {at}")
+        number = 1 if objective == "recall_at_precision" else points
+        self.threshold = nn.Parameter(torch.zeros(number))
+        self.multiplier = nn.Parameter(torch.ones(number))
+
+    def values(self, scores: Tensor, target: Tensor, where: Tensor | None) -> Tensor:
+        """The Lagrangian of every set, per positive; descending it raises the multipliers."""
+        number = len(self.threshold)
+        level = (torch.arange(number, device=scores.device, dtype=scores.dtype) + 0.5) / number
+        if self.options["objective"] == "recall_at_precision":
+            level = torch.full_like(level, self.options["at"])
+        # A descent step on a parameter p of f(2 p.detach() - p) is an ascent step on f(p).
+        held = (2 * self.multiplier.detach() - self.multiplier).clamp(min=0).to(scores.dtype)
+        margin = scores.unsqueeze(-1) - self.threshold.to(scores.dtype)
+        signed = torch.where(target.unsqueeze(-1), margin, -margin)
+        if self.options["kind"] == "hinge":
+            loss = (1 - signed).clamp(min=0)
+        else:
+            loss = F.softplus(-signed) / math.log(2)
+        positive = target & counted(target, where)
+        negative = ~target & counted(target, where)
+        missed = torch.where(positive.unsqueeze(-1), loss, 0.0).sum(-2)
+        taken = torch.where(negative.unsqueeze(-1), loss, 0.0).sum(-2)
+        positives = positive.sum(-1, keepdim=True).to(scores.dtype)
+        negatives = negative.sum(-1, keepdim=True).to(scores.dtype)
+        if self.options["objective"] == "auc":
+            value = ops.divide(missed, positives) + held * (ops.divide(taken, negatives) - level)
+        else:
+            value = (1 + held) * missed + held * level / (1 - level) * taken - held * positives
+            value = ops.divide(value, positives.expand_as(value))
+        return value.mean(-1)
 
 
 class Graded(Baseline):
@@ -142,7 +212,7 @@ class Graded(Baseline):
 
     def gains(self, target: Tensor, where: Tensor | None) -> tuple[Tensor, Tensor]:
         """Gains 2^grade - 1, `[..., N]`, and the DCG of the ideal order, `[..., 1]`."""
-        gains = (torch.exp2(target) - 1) * _counted(target > 0, where)
+        gains = (torch.exp2(target) - 1) * counted(target, where)
         places = torch.arange(2, gains.shape[-1] + 2, device=gains.device, dtype=gains.dtype)
         ordered = gains.sort(-1, descending=True).values
         return gains, (ordered / torch.log2(places)).sum(-1, keepdim=True)
@@ -152,9 +222,6 @@ class ApproxNDCG(Graded):
     r"""1 - NDCG of soft ranks.
 
     .. math:: 1 - \frac{1}{DCG_{ideal}} \sum_i \frac{2^{y_i} - 1}{\log_2(1 + \tilde r_i)}
-
-    Args:
-        slope: Slope of the sigmoid of soft ranks.
 
     Example:
         >>> import metricgrad as mg
@@ -182,9 +249,6 @@ class LambdaLoss(Graded):
 
     .. math:: \sum_{g_i > g_j} |\Delta NDCG_{ij}| \, \log_2(1 + e^{-slope (s_i - s_j)})
 
-    Args:
-        slope: Slope of the logistic.
-
     Example:
         >>> import metricgrad as mg
         >>> mg.baselines.LambdaLoss()(torch.tensor([1.0, 1.0]), torch.tensor([1.0, 0.0]))
@@ -200,16 +264,16 @@ class LambdaLoss(Graded):
 
     def values(self, scores: Tensor, target: Tensor, where: Tensor | None) -> Tensor:
         """The sum over pairs."""
-        counted = _counted(target > 0, where)
+        live = counted(target, where)
         gains, ideal = self.gains(target, where)
         with torch.no_grad():
-            known = torch.where(counted, scores, -torch.inf)
+            known = torch.where(live, scores, -torch.inf)
             rank = known.argsort(dim=-1, descending=True, stable=True).argsort(-1)
             discount = 1 / torch.log2(rank.to(scores.dtype) + 2)
             moved = discount.unsqueeze(-1) - discount.unsqueeze(-2)
             change = (gains.unsqueeze(-1) - gains.unsqueeze(-2)) * moved
             weight = ops.divide(change.abs(), ideal.unsqueeze(-1).expand_as(change))
-            higher = (target.unsqueeze(-1) > target.unsqueeze(-2)) & _pairs(counted, counted)
+            higher = (target.unsqueeze(-1) > target.unsqueeze(-2)) & _pairs(live, live)
         difference = scores.unsqueeze(-1) - scores.unsqueeze(-2)
         loss = F.softplus(-self.options["slope"] * difference) / math.log(2)
         return torch.where(higher, weight * loss, 0.0).sum((-1, -2))
@@ -218,9 +282,7 @@ class LambdaLoss(Graded):
 class ListNet(Graded):
     r"""Cross-entropy between the softmax of the grades and that of the scores.
 
-    .. math:: -\sum_i softmax(g)_i \log softmax(s)_i
-
-    Both are chances of standing first.
+    .. math:: -\sum_i softmax(g)_i \log softmax(s)_i \quad \text{(chances of standing first)}
 
     Example:
         >>> import metricgrad as mg
@@ -234,19 +296,16 @@ class ListNet(Graded):
 
     def values(self, scores: Tensor, target: Tensor, where: Tensor | None) -> Tensor:
         """The cross-entropy of each list."""
-        counted = _counted(target > 0, where)
-        wanted = torch.where(counted, target, -torch.inf).softmax(-1)
-        found = torch.where(counted, scores, -torch.inf).log_softmax(-1)
-        return -torch.where(counted, wanted * found, 0.0).sum(-1)
+        live = counted(target, where)
+        wanted = torch.where(live, target, -torch.inf).softmax(-1)
+        found = torch.where(live, scores, -torch.inf).log_softmax(-1)
+        return -torch.where(live, wanted * found, 0.0).sum(-1)
 
 
 class RankLoss(Baseline):
     r"""How far the target's soft rank among the C classes is from the top.
 
     .. math:: |r_{pos} - C|, \quad r \text{ the soft ascending rank}
-
-    Args:
-        slope: Slope of the sigmoid of soft ranks.
 
     Example:
         >>> import metricgrad as mg

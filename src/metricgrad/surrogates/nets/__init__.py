@@ -15,8 +15,8 @@ one.
 from metricgrad.surrogates.nets.base import LossNet as LossNet
 from metricgrad.surrogates.nets.items import Classification as Classification
 from metricgrad.surrogates.nets.items import Embeddings as Embeddings
+from metricgrad.surrogates.nets.items import Heatmaps as Heatmaps
 from metricgrad.surrogates.nets.items import Sees as Sees
 from metricgrad.surrogates.nets.items import SetNetwork as SetNetwork
-from metricgrad.surrogates.nets.maps import Heatmaps as Heatmaps
 from metricgrad.surrogates.nets.text import Sequence as Sequence
 from metricgrad.surrogates.nets.text import Spans as Spans

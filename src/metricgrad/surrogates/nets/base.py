@@ -1,16 +1,29 @@
-"""What the networks of learned losses have in common, and the layers they are made of."""
+"""What the networks of learned losses have in common: layers, and what they get of an item.
+
+A network of whole sets gets target and score, for each label or class:
+
+    binary, grades   the target and the score
+    labels           for each label, its target and its score
+    classes          for each class, whether it is the target, and its log-odds by softmax
+    maps             the same as classes; the pixels of all images are the items
+
+Each label or class is a set of its own for the network, and a value is the mean over them.
+"""
 
 import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
+from metricgrad import ops
 from metricgrad.metrics import Metric
 from metricgrad.metrics.base import Inputs
+from metricgrad.metrics.counts import one_hot
+from metricgrad.surrogates.base import wrong_shapes
 
 
 class LossNet(nn.Module, ABC):
@@ -51,3 +64,64 @@ def drawn_from(generator: torch.Generator | None) -> Iterator[None]:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(int(torch.randint(2**62, (), generator=generator)))
         yield
+
+
+class Elements(NamedTuple):
+    """What the network gets of sets, and how a mean over items weighs it."""
+
+    items: Tensor  # `[..., N, 2]`, target and score; `[..., C, N, 2]` for labels and classes
+    weights: Tensor  # `[..., 1, N]` or `[..., C, 1, N]`: 1 / N, 0 for what does not count
+    many: bool  # whether there is a dimension of labels or classes
+
+    def some(self, index: Any) -> "Elements":
+        """Those of some of the sets."""
+        return Elements(self.items[index], self.weights[index], self.many)
+
+    def each(self) -> "list[Elements]":
+        """Those of each set, where they have one dimension."""
+        return [Elements(*parts, self.many) for parts in zip(self.items, self.weights, strict=True)]
+
+    def defined(self) -> Tensor:
+        """Sets with anything in them, `[...]`."""
+        found = (self.weights > 0).flatten(-2).any(-1)
+        return found.any(-1) if self.many else found
+
+    def mean_of_labels(self, values: Tensor) -> Tensor:
+        """The mean over the labels or classes that have items, `[...]` from `[..., C]`."""
+        if not self.many:
+            return values
+        return ops.masked_mean(values, (self.weights > 0).any(-1).squeeze(-1))
+
+
+def to_elements(metric: Metric, inputs: Inputs, dtype: torch.dtype) -> Elements:
+    """What a set network of that dtype gets of checked inputs."""
+    scores, target, where = inputs
+    if metric.layout == "maps":
+        scores = scores.movedim(-3, -1).flatten(-4, -2)
+        target = target.flatten(-3)
+        where = None if where is None else where.flatten(-3)
+    known = metric.set_dims in (None, (1, 1), (2, 1), (2, 2))
+    many = metric.layout == "labels"
+    if known and scores.shape[:-1] == target.shape and not target.is_floating_point():
+        many = True
+        target = one_hot(target, scores.shape[-1])
+        scores = ops.log_odds(scores).to(scores.dtype)
+        where = None if where is None else where.unsqueeze(-1)
+    elif not known or scores.shape != target.shape:
+        takes = (
+            "a set network takes scores and target [..., N], items with labels [..., N, C], or "
+            "scores [..., N, C] with classes [..., N]"
+        )
+        raise wrong_shapes(takes, metric, scores, target)
+    items = torch.stack([target.to(scores.dtype), scores], -1).to(dtype)
+    if where is None:
+        weights = items.new_full((), 1 / max(1, scores.shape[-1 - many])).expand(scores.shape)
+    else:
+        where = (where.unsqueeze(-1) if where.dim() < scores.dim() else where).expand(scores.shape)
+        weights = where.to(items.dtype) / where.sum(-1 - many, keepdim=True).clamp(min=1)
+        # The target of a user's function may hold anything where it does not count.
+        items = items.masked_fill(~where.unsqueeze(-1), 0.0)
+    if many:
+        items = items.transpose(-2, -3)
+        weights = weights.transpose(-1, -2)
+    return Elements(items, weights.unsqueeze(-2), many)

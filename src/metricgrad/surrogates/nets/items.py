@@ -1,5 +1,6 @@
-"""Networks of sets of items: of each item alone, of all at once, and of embeddings."""
+"""Networks of sets of items: of each item alone, of all at once, and of embeddings and heatmaps."""
 
+from collections.abc import Sequence
 from typing import Literal, get_args
 
 import torch
@@ -8,10 +9,11 @@ from torch import Tensor, nn
 from metricgrad import ops
 from metricgrad.metrics import Metric
 from metricgrad.metrics.base import Inputs
-from metricgrad.metrics.checks import shape, whole
+from metricgrad.metrics.checks import whole
 from metricgrad.metrics.counts import one_hot
-from metricgrad.surrogates.elements import to_elements
-from metricgrad.surrogates.nets.base import LossNet, perceptron
+from metricgrad.surrogates.base import one_of, wrong_shapes
+from metricgrad.surrogates.baselines import HeatmapMSE
+from metricgrad.surrogates.nets.base import LossNet, perceptron, to_elements
 
 Sees = Literal["probability", "margin"]
 
@@ -28,14 +30,12 @@ class Classification(LossNet):
     metric's order almost exactly, and is then nearly as flat: use it beside the ordinary one.
 
     Args:
-        width: Width of the hidden layers.
         layers: Number of layers of weights, in all.
         sees: `"probability"` of the target's class, as in the paper, or its `"margin"` over the
             strongest rival.
         monotone: Whether f can only fall as the probability rises. A correlation over sets does not
             ask for that item by item, and f may rise a little where few items are, which would push
             them the wrong way.
-        generator: Source of randomness for the initial weights.
 
     Example:
         >>> import metricgrad as mg
@@ -57,19 +57,15 @@ class Classification(LossNet):
         super().__init__(width=width, layers=layers, sees=sees, monotone=monotone)
         whole("width", width, 2)
         whole("layers", layers, 2)
-        if sees not in get_args(Sees):
-            raise ValueError(f"sees must be 'probability' or 'margin'; got {sees!r}")
+        one_of("sees", sees, get_args(Sees))
         self.layers = perceptron((1, *[width] * (layers - 1), 1), generator)
 
     def forward(self, metric: Metric, inputs: Inputs) -> Tensor:
         """The mean of f over the items that count."""
         scores, target, where = inputs
         if scores.shape != target.shape and scores.shape[:-1] != target.shape:
-            raise ValueError(
-                "nets.Classification takes scores [..., N, C] with classes [..., N], or binary "
-                f"scores and target [..., N]; got scores {shape(scores)} and target "
-                f"{shape(target)} for {metric.name}"
-            )
+            takes = "scores [..., N, C] with classes [..., N], or binary scores and target [..., N]"
+            raise wrong_shapes(f"nets.Classification takes {takes}", metric, scores, target)
         shown = seen(scores, target, self.options["sees"]).unsqueeze(-1)
         values = falling(self.layers, shown) if self.options["monotone"] else self.layers(shown)
         values = values.squeeze(-1)
@@ -86,11 +82,9 @@ class SetNetwork(LossNet):
     ranks do. Scores enter as asinh(s), which is s near 0 and a logarithm far from it.
 
     Args:
-        width: Width of all hidden layers.
         context: Width of c; 0 leaves it out.
         standardise: Whether the scores of a set enter with mean 0 and spread 1, for metrics of
             their order alone.
-        generator: Source of randomness for the initial weights.
 
     Example:
         >>> import metricgrad as mg
@@ -133,12 +127,6 @@ class Embeddings(LossNet):
 
     .. math:: \ell = \frac{1}{N} \sum_i \| e(softmax(s_i)) - e(y_i) \|_2
 
-    Args:
-        classes: Number of classes, C.
-        width: Width of the hidden layers.
-        embedding: Width of an embedding.
-        generator: Source of randomness for the initial weights.
-
     Example:
         >>> import metricgrad as mg
         >>> net = mg.nets.Embeddings(classes=10)
@@ -165,12 +153,57 @@ class Embeddings(LossNet):
         scores, target, where = inputs
         classes = self.options["classes"]
         if scores.shape[:-1] != target.shape or scores.shape[-1] != classes:
-            raise ValueError(
-                f"nets.Embeddings(classes={classes}) takes scores [..., N, {classes}] and classes "
-                f"[..., N]; got scores {shape(scores)} and target {shape(target)} for {metric.name}"
-            )
+            takes = f"(classes={classes}) takes scores [..., N, {classes}] and classes [..., N]"
+            raise wrong_shapes(f"nets.Embeddings{takes}", metric, scores, target)
         truth = one_hot(target, scores.shape[-1]).to(scores.dtype)
         return ops.masked_mean(distance(self.embed(scores.softmax(-1)), self.embed(truth)), where)
+
+
+class Heatmaps(LossNet):
+    r"""The mean squared distance between embeddings of the predicted map and of the target's.
+
+    .. math:: \ell = \frac{1}{NK} \sum_{ik}
+        \| e(s_{ik}) - e(\exp(-\|p - j_{ik}\|^2 / 2\sigma^2)) \|_2^2 / E
+
+    Args:
+        size: Height and width of the maps.
+        embedding: Width of an embedding, E.
+        sigma: Width of the Gaussian around a joint, in pixels.
+
+    Example:
+        >>> import metricgrad as mg
+        >>> loss = mg.ReLoss("pck", net=mg.nets.Heatmaps((64, 48)))
+
+    Reference:
+        ReLoss, Appendix A.1, human pose estimation.
+    """
+
+    def __init__(
+        self,
+        size: Sequence[int],
+        width: int = 64,
+        embedding: int = 32,
+        sigma: float = 1.0,
+        generator: torch.Generator | None = None,
+    ) -> None:
+        super().__init__(size=tuple(size), width=width, embedding=embedding, sigma=sigma)
+        if len(size) != 2:
+            raise ValueError(f"size must be the height and width of the maps; got {size!r}")
+        self.embed = perceptron((size[0] * size[1], width, embedding), generator)
+
+    def forward(self, metric: Metric, inputs: Inputs) -> Tensor:
+        """The mean over the joints that count."""
+        scores, target, where = inputs
+        size = self.options["size"]
+        if scores.shape[-2:] != tuple(size) or target.shape[:-1] != scores.shape[:-2]:
+            maps = f"maps [..., N, K, {size[0]}, {size[1]}]"
+            takes = f"nets.Heatmaps(size={size}) takes {maps} and joints [..., N, K, 2]"
+            raise wrong_shapes(takes, metric, scores, target)
+        joints = target[..., :2].to(scores.dtype)
+        wanted = HeatmapMSE.target_maps(joints, size, self.options["sigma"])
+        gap = self.embed(scores.flatten(-2)) - self.embed(wanted.flatten(-2))
+        counted = None if where is None else where.flatten(-2)
+        return ops.masked_mean(gap.square().mean(-1).flatten(-2), counted)
 
 
 def seen(scores: Tensor, target: Tensor, sees: Sees) -> Tensor:

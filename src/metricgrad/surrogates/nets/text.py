@@ -10,6 +10,7 @@ place shows:
 """
 
 import math
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -17,9 +18,10 @@ from torch import Tensor, nn
 from metricgrad import ops
 from metricgrad.metrics import Metric
 from metricgrad.metrics.base import Inputs
-from metricgrad.metrics.checks import expand_where, real_scores, shape, whole
+from metricgrad.metrics.checks import expand_where, real_scores, whole
+from metricgrad.surrogates.base import counted, wrong_shapes
 from metricgrad.surrogates.nets.base import LossNet, drawn_from, perceptron
-from metricgrad.surrogates.ordinary import padding_of
+from metricgrad.surrogates.wrappers import has_token
 
 
 class Attention(nn.Module):
@@ -36,23 +38,21 @@ class Attention(nn.Module):
     def forward(self, places: Tensor, hidden: Tensor) -> Tensor:
         """`[B, T, width]` from the same; `hidden` `[B, T]` is True where nobody looks."""
         normal = self.first(places)
-        # The fused kernels, which give no weights, have no second derivative.
-        looked, _ = self.attention(
-            normal, normal, normal, key_padding_mask=hidden, need_weights=True
-        )
-        places = places + looked
+        # Weights are asked for (the default): the kernels without them have no second derivative.
+        places = places + self.attention(normal, normal, normal, key_padding_mask=hidden)[0]
         return places + self.perceptron(self.second(places))
 
 
 class TextNet(LossNet):
     """A mean over items of a mean over their places, each of which learns of the others."""
 
+    features: ClassVar[int]  # numbers that a place shows
+
     def __init__(
         self,
-        features: int,
-        width: int,
-        heads: int,
-        blocks: int,
+        width: int = 32,
+        heads: int = 4,
+        blocks: int = 2,
         generator: torch.Generator | None = None,
     ) -> None:
         super().__init__(width=width, heads=heads, blocks=blocks)
@@ -62,7 +62,7 @@ class TextNet(LossNet):
             raise ValueError(
                 f"width must be a multiple of twice the heads; got width={width} and heads={heads}"
             )
-        self.enter = perceptron((features, width, width), generator)
+        self.enter = perceptron((self.features, width, width), generator)
         self.blocks = nn.ModuleList([Attention(width, heads, generator) for _ in range(blocks)])
         self.leave = perceptron((width, width, 1), generator)
 
@@ -70,9 +70,9 @@ class TextNet(LossNet):
         """`[...]` from features `[..., N, T, F]` of the places that count `[..., N, T]`."""
         inner = nn.functional.elu(self.enter(features))
         inner = (inner + positions(*inner.shape[-2:], like=inner)).flatten(0, -3)
-        counted = where.flatten(0, -2)
+        live = where.flatten(0, -2)
         # Items without any place count nowhere, but must not be NaN.
-        hidden = ~counted & counted.any(-1, keepdim=True)
+        hidden = ~live & live.any(-1, keepdim=True)
         for block in self.blocks:
             inner = block(inner, hidden)
         places = self.leave(inner).squeeze(-1).unflatten(0, features.shape[:-2])
@@ -87,9 +87,6 @@ class Sequence(TextNet):
 
     Args:
         width: Width of a place inside the network.
-        heads: Number of attention heads.
-        blocks: Number of attention blocks.
-        generator: Source of randomness for the initial weights.
 
     Example:
         >>> import metricgrad as mg
@@ -100,14 +97,7 @@ class Sequence(TextNet):
         probabilities.
     """
 
-    def __init__(
-        self,
-        width: int = 32,
-        heads: int = 4,
-        blocks: int = 2,
-        generator: torch.Generator | None = None,
-    ) -> None:
-        super().__init__(1, width, heads, blocks, generator)
+    features = 1
 
     def check(self, metric: Metric, scores: Tensor, target: Tensor, where: Tensor | None) -> Inputs:
         """Scores of tokens, and the ids of all references `[..., N, T, R]`, -1 for none."""
@@ -115,16 +105,16 @@ class Sequence(TextNet):
         several = target.dim() == scores.dim() >= 3 and target.shape[:-2] == places[:-1]
         ids = target.movedim(-2, -1) if several else target.unsqueeze(-1)
         if scores.dim() < 3 or not scores.is_floating_point() or ids.shape[:-1] != places:
-            raise ValueError(
+            takes = (
                 "nets.Sequence takes scores [..., N, T, V] and one target id for each place [..., "
-                "N, T], or those of R references [..., N, R, T]; got scores "
-                f"{shape(scores)} and target {shape(target)} for {metric.name}"
+                "N, T], or those of R references [..., N, R, T]"
             )
+            raise wrong_shapes(takes, metric, scores, target)
         where = expand_where(where, places, len(places) - 1)
-        known = (ids >= 0) & (ids != padding_of(metric))
-        counted = known.any(-1) if where is None else known.any(-1) & where
-        scores = real_scores(scores, counted.unsqueeze(-1))
-        return Inputs(scores, torch.where(known, ids.long(), -1), counted)
+        known = has_token(metric, ids)
+        live = known.any(-1) & counted(scores[..., 0], where)
+        scores = real_scores(scores, live.unsqueeze(-1))
+        return Inputs(scores, torch.where(known, ids.long(), -1), live)
 
     def forward(self, metric: Metric, inputs: Inputs) -> Tensor:
         """The value of every set."""
@@ -141,9 +131,6 @@ class Spans(TextNet):
 
     Args:
         width: Width of a place inside the network.
-        heads: Number of attention heads.
-        blocks: Number of attention blocks.
-        generator: Source of randomness for the initial weights.
 
     Example:
         >>> import metricgrad as mg
@@ -154,33 +141,21 @@ class Spans(TextNet):
         ReLoss, Sec. 5.2 and Appendix A.1, machine reading comprehension.
     """
 
-    def __init__(
-        self,
-        width: int = 32,
-        heads: int = 4,
-        blocks: int = 2,
-        generator: torch.Generator | None = None,
-    ) -> None:
-        super().__init__(5, width, heads, blocks, generator)
+    features = 5
 
     def check(self, metric: Metric, scores: Tensor, target: Tensor, where: Tensor | None) -> Inputs:
         """Start and end scores, and which places belong to the answer, `[..., N, T]`."""
         if scores.dim() < 3 or scores.shape[-1] != 2 or target.shape[:-1] != scores.shape[:-2]:
-            raise ValueError(
-                "nets.Spans takes start and end scores [..., N, T, 2] and positions [..., N, L], "
-                f"padded with -1; got scores {shape(scores)} and target {shape(target)} for "
-                f"{metric.name}"
-            )
+            takes = "start and end scores [..., N, T, 2] and positions [..., N, L], padded with -1"
+            raise wrong_shapes(f"nets.Spans takes {takes}", metric, scores, target)
         length = scores.shape[-2]
         if target.numel() and int(target.max()) >= length:
             raise ValueError(f"target must hold positions below {length}; got {int(target.max())}")
         where = expand_where(where, scores.shape[:-1], scores.dim() - 2)
-        everything = torch.ones(scores.shape[:-1], dtype=torch.bool, device=scores.device)
-        counted = everything if where is None else where
-        places = torch.where(target >= 0, target.long(), length)
-        answer = torch.zeros(*target.shape[:-1], length + 1, dtype=torch.bool, device=scores.device)
-        answer = answer.scatter(-1, places, torch.ones_like(places, dtype=torch.bool))[..., :length]
-        return Inputs(real_scores(scores, counted.unsqueeze(-1)), answer, counted)
+        live = counted(scores[..., 0], where)
+        places = torch.arange(length, device=scores.device)
+        answer = (target.unsqueeze(-2) == places.unsqueeze(-1)).any(-1)
+        return Inputs(real_scores(scores, live.unsqueeze(-1)), answer, live)
 
     def forward(self, metric: Metric, inputs: Inputs) -> Tensor:
         """The value of every set."""
