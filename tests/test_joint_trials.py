@@ -23,7 +23,7 @@ def test_joint_trials_advance_as_far_as_others() -> None:
     planned = [(Candidate("bilevel"), 0.1), (Candidate("bilevel"), 0.01)]
     group = group_of(*planned, folds=2, epochs=2, cls=JointTrialGroup, seed=3, clip=0.5)
     assert isinstance(group, JointTrialGroup)
-    plans = [run.algorithm.settings for run in group._runs]
+    plans = [run._settings for run in group._runs]
     assert [plan.model_rate for plan in plans] == [0.1, 0.1, 0.01, 0.01]
     assert {plan.model_steps for plan in plans} == {3}
     assert {plan.decay for plan in plans} == {18}

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from metricgrad.metrics.checks import whole
 from metricgrad.surrogates.score_sets import ScoreSets
-from metricgrad.training.algorithm import modes_kept
+from metricgrad.training.stack import modes_kept
 
 
 def collect_scores(

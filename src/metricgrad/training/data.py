@@ -18,8 +18,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 from metricgrad.metrics import Metric
-from metricgrad.metrics.checks import shape
-from metricgrad.training.batches import Batches, has_classes, is_whole
+from metricgrad.metrics.checks import shape, whole
 
 CHUNK = 16384  # items that a model scores at once
 NO_BATCH = "the loader gave no batch; pass one that has items, or one without drop_last"
@@ -187,6 +186,82 @@ def fingerprint(*parts: Items | Loader | Mapping[str, Tensor] | None) -> str:
                 raw = each.detach().cpu().contiguous().view(torch.uint8)
                 digest.update(raw.flatten().numpy().data)
     return digest.hexdigest()[:16]
+
+
+class Batches:
+    """Draws the indices of batches.
+
+    Args:
+        target: `[items, ...]`, targets of the training data.
+        size: Items per batch; at least one of every class if stratified.
+        stratified: Whether batches keep the shares of the classes; needs one class per item.
+        balanced: Whether stratified batches give all classes the same share instead.
+
+    Example:
+        >>> batches = Batches(torch.arange(1000) % 50 == 0, size=100, stratified=True)
+        >>> index = batches.draw(3, torch.Generator().manual_seed(0))
+        >>> index.shape, (index % 50 == 0).sum(-1)
+        (torch.Size([3, 100]), tensor([2, 2, 2]))
+    """
+
+    def __init__(self, target: Tensor, size: int, stratified: bool, balanced: bool = False) -> None:
+        whole("batch", size, 1)
+        if not len(target):
+            raise ValueError("there is no training data: x and y are empty")
+        self.size = size
+        self._items = len(target)
+        self._classes = _shares(target, size, balanced) if stratified else None
+
+    def draw(self, number: int, generator: torch.Generator | None) -> Tensor:
+        """Indices of so many batches: `[number, size]`."""
+        if self._classes is None:
+            return torch.randint(self._items, (number, self.size), generator=generator)
+        return torch.cat(
+            [
+                members[torch.randint(len(members), (number, part), generator=generator)]
+                for members, part in self._classes
+            ],
+            -1,
+        )
+
+
+def has_classes(target: Tensor, size: int) -> bool:
+    """Whether items have one class each, and a batch of this size can hold two of every class."""
+    return is_whole(target) and 2 * len(target.unique()) <= size
+
+
+def is_whole(target: Tensor) -> bool:
+    """Whether a target has one whole number per item."""
+    return target.dim() == 1 and not (
+        target.is_floating_point() and (target != target.round()).any()
+    )
+
+
+def _shares(target: Tensor, size: int, balanced: bool) -> list[tuple[Tensor, int]]:
+    """The items of each class and its share of a batch: by largest remainder, at least one."""
+    if not is_whole(target):
+        raise ValueError(
+            f"stratified batches need one class index per item; got {target.dtype} of shape "
+            f"{shape(target)}. Pass stratified=False"
+        )
+    classes, counts = target.unique(return_counts=True)
+    if len(classes) > size:
+        raise ValueError(
+            f"a batch of {size} cannot hold each of {len(classes)} classes; pass a larger batch, "
+            "or stratified=False"
+        )
+    exact = counts.double() * size / len(target)
+    if balanced:
+        exact = torch.full_like(exact, size / len(classes))
+    parts = exact.floor().clamp(min=1).long()
+    for _ in range(size - int(parts.sum())):
+        parts[(exact - parts).argmax()] += 1
+    for _ in range(int(parts.sum()) - size):  # rare classes took more than their share
+        parts[torch.where(parts > 1, parts - exact, -torch.inf).argmax()] -= 1
+    return [
+        ((target == each).nonzero().squeeze(-1), int(part))
+        for each, part in zip(classes, parts, strict=True)
+    ]
 
 
 class Fold(NamedTuple):

@@ -23,7 +23,6 @@ from metricgrad.progress import progress as to_progress
 from metricgrad.surrogates import Surrogate
 from metricgrad.surrogates.score_sets import ScoreSets
 from metricgrad.surrogates.wrappers import WithMemory
-from metricgrad.training.algorithm import modes_kept
 from metricgrad.training.budget import affordable_epochs
 from metricgrad.training.candidates import (
     RATES,
@@ -36,6 +35,7 @@ from metricgrad.training.data import Items, Loader, fingerprint, one_class_each,
 from metricgrad.training.final import train_finalists
 from metricgrad.training.search import Search, decide, schedule, successive_halving
 from metricgrad.training.split import SplitPlan, split_data, split_dataset
+from metricgrad.training.stack import modes_kept
 from metricgrad.training.trained import Fit
 from metricgrad.training.trials import Trial, TrialSettings
 from metricgrad.training.validation import ValidationItems

@@ -9,10 +9,11 @@ import torch
 from torch import Tensor, nn
 
 from metricgrad.surrogates import BilevelLoss
+from metricgrad.training.checkpoint import part_of
 from metricgrad.training.data import FoldBatches
 from metricgrad.training.joint import JointTraining
 from metricgrad.training.split import Split
-from metricgrad.training.trial_group import TrialGroup, part_of
+from metricgrad.training.trial_group import TrialGroup
 from metricgrad.training.trials import PlannedTrial, TrialSettings
 
 _MODEL_STEPS = 3

@@ -9,10 +9,10 @@ from torch import Tensor, nn
 
 from metricgrad.metrics import Metric
 from metricgrad.surrogates.score_sets import ScoreSets
-from metricgrad.training.algorithm import modes_kept
 from metricgrad.training.candidates import ORDINARY
 from metricgrad.training.data import CHUNK, features, numbers, without_column
 from metricgrad.training.search import Decision
+from metricgrad.training.stack import modes_kept
 from metricgrad.training.trials import Trial
 from metricgrad.training.validation import ValidationItems
 

@@ -20,12 +20,11 @@ from torch import Tensor, nn
 
 from metricgrad.progress import Tell
 from metricgrad.surrogates import with_memory
-from metricgrad.training.algorithm import modes_kept
 from metricgrad.training.candidates import ordinary_candidate
-from metricgrad.training.checkpoint import read_checkpoint, write_checkpoint
+from metricgrad.training.checkpoint import part_of, read_checkpoint, write_checkpoint
 from metricgrad.training.data import CHUNK, NO_BATCH, Batch, Loader
 from metricgrad.training.split import Split
-from metricgrad.training.stack import Stack
+from metricgrad.training.stack import Stack, modes_kept
 from metricgrad.training.trials import BestEpochs, PlannedTrial, Trial, TrialSettings
 
 
@@ -273,9 +272,7 @@ class TrialGroup:
 
     def _state(self) -> dict[str, Tensor]:
         """Everything that the next epoch depends on; the names are those of the checkpoint."""
-        state = {
-            f"crew.{name}": each.detach().clone() for name, each in self._stack.state().items()
-        }
+        state = self._stack.state("crew")
         state |= {f"best.{name}": value for name, value in self._kept.items()}
         state |= self._best.state()
         state["epoch"] = torch.tensor(self._epoch)
@@ -285,20 +282,13 @@ class TrialGroup:
         return state
 
     def _restore(self, state: dict[str, Tensor]) -> None:
-        self._stack.restore(part_of(state, "crew."))
+        self._stack.restore(state, "crew")
         self._kept = {name: state[f"best.{name}"] for name in self._kept}
         self._best.restore(state)
         self._epoch = int(state["epoch"])
         if self.settings.memory:
             for row, loss in enumerate(self._losses):
                 loss.load_state_dict(part_of(state, f"loss.{row}."))
-
-
-def part_of(state: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
-    """The tensors whose names begin with a prefix, without it."""
-    return {
-        name.removeprefix(prefix): value for name, value in state.items() if name.startswith(prefix)
-    }
 
 
 def _mean(values: Tensor, defined: Tensor) -> Tensor:
