@@ -6,15 +6,14 @@ import pytest
 import torch
 
 from metricgrad.training.candidates import Candidate
-from metricgrad.training.joint_trials import JointTrialGroup
-from metricgrad.training.trial_group import TrialGroup
+from metricgrad.training.trial_group import JointTrialGroup, TrialGroup
 from tests.fitting import made
 from tests.searches import group_of
 
 
 @pytest.fixture
 def quickly(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("metricgrad.training.joint_trials._UNIVERSAL_STEPS", 3)
+    monkeypatch.setattr("metricgrad.training.trial_group._UNIVERSAL_STEPS", 3)
 
 
 @pytest.mark.usefixtures("quickly")
@@ -29,7 +28,7 @@ def test_joint_trials_advance_as_far_as_others() -> None:
     assert {plan.decay for plan in plans} == {18}
     assert {plan.clip for plan in plans} == {0.5}
     assert {plan.batch for plan in plans} == {50}
-    folds = group._split.folds
+    folds = group.split.folds
     for row, run in enumerate(group._runs):
         assert len(run.y) == len(folds[row % 2].train)
         assert torch.equal(run.y, made(200)[1][folds[row % 2].train])

@@ -79,7 +79,7 @@ class Means(NamedTuple):
 class Algorithm1(ABC):
     """The alternation itself; subclasses say how one run, or many at once, are computed.
 
-    Indices of batches are `[..., N]` for one run and `[..., R, N]` for R runs. The first loss speaks
+    Indices of batches are `[..., N]` for one run, `[..., R, N]` for R runs. The first loss speaks
     for all: how inputs are checked, and what the surrogate sees of them.
     """
 

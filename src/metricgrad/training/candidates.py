@@ -31,11 +31,7 @@ def _snake(name: str) -> str:
     return re.sub(r"(?<=[a-z])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", name).lower()
 
 
-_PAPERS: dict[str, type[Surrogate]] = {
-    "uniloss": UniLoss,
-    "reloss": ReLoss,
-    "bilevel": BilevelLoss,
-}
+_PAPERS: dict[str, type[Surrogate]] = {"uniloss": UniLoss, "reloss": ReLoss, "bilevel": BilevelLoss}
 BASELINES: dict[str, type[Baseline]] = {
     _snake(name): cls
     for name, cls in vars(baselines).items()
