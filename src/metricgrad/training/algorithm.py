@@ -32,7 +32,7 @@ from metricgrad.surrogates.bilevel import BilevelLoss
 from metricgrad.surrogates.elements import Elements
 from metricgrad.training.checkpoint import State
 from metricgrad.training.data import Batches, has_classes
-from metricgrad.training.stack import Descent, half_cosine, modes_kept
+from metricgrad.training.stack import Flat, Stack, half_cosine, modes_kept
 
 _KEEP = 50  # iterations between two states to fall back on
 _WATCHED = 100  # rounds after which a metric that never changed is reported
@@ -87,7 +87,7 @@ class Algorithm1(ABC):
         self,
         network: nn.Module,
         losses: Sequence[BilevelLoss],
-        sides: tuple[Descent, Descent],
+        sides: tuple[Flat, Flat] | tuple[Stack, Stack],
         data: tuple[Tensor, Tensor],
         settings: Alternation,
         universal: Mapping[str, Any] | None,

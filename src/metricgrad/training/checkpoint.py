@@ -47,7 +47,7 @@ def read_checkpoint(
     return state
 
 
-def prefixed(prefix: str, part: Mapping[str, Tensor]) -> State:
+def named(prefix: str, part: Mapping[str, Tensor]) -> State:
     """A part of a state, under names that begin with a prefix."""
     return {f"{prefix}{name}": value for name, value in part.items()}
 

@@ -40,14 +40,11 @@ class Batch(NamedTuple):
 
 @dataclass(frozen=True)
 class Items:
-    """Items in memory: features and targets, `[items, ...]` each.
-
-    Where every item is a set of its own, such as the documents of a query, `where` is True for what
-    counts of it: `[items, N]`.
-    """
+    """Items in memory: features and targets, `[items, ...]` each."""
 
     x: Tensor
     y: Tensor
+    # `[items, N]` where items are sets, such as the documents of a query: True for what counts.
     where: Tensor | None = None
 
     def __len__(self) -> int:
@@ -67,13 +64,10 @@ class Items:
 
 @dataclass(frozen=True)
 class Loader:
-    """Batches `(x, y)` from the user's own loader, shuffled by the seed.
-
-    `columns` says whether targets `[B, 1]` mean one class per item.
-    """
+    """Batches `(x, y)` from the user's own loader, shuffled by the seed."""
 
     batches: DataLoader[Any]
-    columns: bool = False
+    columns: bool = False  # whether targets `[B, 1]` mean one class per item
     seed: int = 0
 
     @property

@@ -25,19 +25,12 @@ LossStart = Literal["universal", "scratch"]
 
 
 class Round(NamedTuple):
-    """Where a joint training stands; means over the iterations that `advance` made.
+    """Where a joint training stands; means over the iterations that `advance` made."""
 
-    Attributes:
-        iteration: Iterations made in all.
-        loss: The surrogate's value on the model's batches.
-        misfit: The surrogate's distance from the metric; NaN if it is not refined.
-        truth: The metric, as a loss, on the surrogate's batches; NaN if it is not refined.
-    """
-
-    iteration: int
-    loss: float
-    misfit: float
-    truth: float
+    iteration: int  # made in all
+    loss: float  # the surrogate's value on the model's batches
+    misfit: float  # the surrogate's distance from the metric; NaN if it is not refined
+    truth: float  # the metric, as a loss, on the surrogate's batches; NaN if it is not refined
 
 
 class JointTraining(Algorithm1):
@@ -115,15 +108,8 @@ class JointTraining(Algorithm1):
     ) -> "JointTraining":
         """The paper's settings (Sec. 4.1): rates and norms of 1e-5, its generator for SL-R.
 
-        The paper made 300,000 iterations of it.
-
-        Args:
-            model: The paper's has hidden layers of 100, 30 and 10 units, each with batch
-                normalisation and dropout 0.2.
-            loss: What the model descends.
-            x: `[items, ...]`, features of the training data.
-            y: `[items, ...]`, targets of the training data.
-            **options: Arguments of `JointTraining` that should differ from the paper's.
+        The paper made 300,000 iterations of it, with models of 100, 30 and 10 hidden units, each
+        layer with batch normalisation and dropout 0.2. Options that are given replace the paper's.
         """
         published = {"model_rate": 1e-5, "loss_rate": 1e-5, "clip": 1e-5}
         universal = {"source": "paper", **(options.pop("universal", None) or {})}

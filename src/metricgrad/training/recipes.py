@@ -189,9 +189,6 @@ def teach(
         classes: Numbers of classes of the made-up sets, for accuracy.
         progress: Whether to show progress bars, on a terminal.
         **options: Options of `ReLoss`; `as_shipped(name)` gives those of the losses that ship.
-
-    Returns:
-        The loss and its card.
     """
     metric = to_metric(name)
     start = time.perf_counter()
@@ -264,29 +261,20 @@ def made_up(classes: Sequence[int] | None) -> list[Source]:
 def digit_scores(many: bool, seeds: Iterable[int], *, progress: bool = True) -> list[ScoreSets]:
     """Scores of small networks for scikit-learn's digits, along their training on cross-entropy.
 
-    Args:
-        many: Whether to tell all ten classes apart; otherwise each digit from the rest.
-        seeds: Seeds of the networks; each is trained once.
-        progress: Whether to show a progress bar, on a terminal.
-
-    Returns:
-        Sets of 128 items for every seed and moment.
+    If there are `many` classes, a network tells all ten digits apart; otherwise each from the rest.
+    Every seed and moment gives sets of 128 items.
     """
     from sklearn.datasets import load_digits  # here, as the library itself imports without it
 
     images, digits = (torch.as_tensor(np.asarray(part)) for part in load_digits(return_X_y=True))
     images = (images / 16).float()
+    told_apart = [None] if many else range(10)
+    tasks = [(seed, digit) for seed in seeds for digit in told_apart]
     sets = []
-    tasks = (
-        [(seed, None) for seed in seeds]
-        if many
-        else [(seed, digit) for seed in seeds for digit in range(10)]
-    )
     with to_progress("training networks to learn from", len(tasks), progress) as tell:
         for seed, digit in tasks:
-            sets += _along_training(
-                images, digits if digit is None else digits == digit, 100 * seed + (digit or 0)
-            )
+            target = digits if digit is None else digits == digit
+            sets += _along_training(images, target, 100 * seed + (digit or 0))
             tell(1)
     return sets
 

@@ -49,27 +49,18 @@ _ONCE = (12, 0.95)  # there are no other splits
 
 @dataclass
 class Search:
-    """Runs trials and keeps them.
-
-    Attributes:
-        model: Where every trial starts.
-        epochs: The epochs of a complete training.
-        folder: Where checkpoints are kept; None keeps none.
-        deadline: Seconds from the start; None has no limit.
-        tell: Called after every epoch of a group of trials.
-        stopped: Whether the user pressed Ctrl-C; the decision is then made with what there is.
-    """
+    """Runs trials, all of which start from the model as it is, and keeps them."""
 
     model: nn.Module
     split: Split
     settings: TrialSettings
-    epochs: int
-    folder: Path | None = None
-    deadline: float | None = None
-    tell: Tell = lambda *_: None
+    epochs: int  # of a complete training
+    folder: Path | None = None  # for checkpoints
+    deadline: float | None = None  # seconds from the start
+    tell: Tell = lambda *_: None  # called after every epoch of a group of trials
     trials: list[Trial] = field(default_factory=list)
     started: float = field(default_factory=time.monotonic)
-    stopped: bool = False
+    stopped: bool = False  # by Ctrl-C; the decision is then made with what there is
 
     def run(
         self, name: str, planned: list[PlannedTrial], epochs: int, only: int | None = None
@@ -220,23 +211,14 @@ def _timed(search: Search, trials: int) -> float:
 
 @dataclass(frozen=True)
 class Decision:
-    """The outcome of a search.
-
-    Attributes:
-        winner: The trial to use.
-        ordinary: The best trial of the ordinary loss; None if it was not tried.
-        challenger: The best trial of all other losses; None if none was tried.
-        gain: By how much the challenger is better, where both were compared last.
-        luck: Below this, the gain could be chance.
-        again: Whether both were compared again, on other splits.
-    """
+    """The outcome of a search; a side that was not tried is None."""
 
     winner: Trial
-    ordinary: Trial | None
-    challenger: Trial | None
-    gain: float = 0.0
-    luck: float = 0.0
-    again: bool = False
+    ordinary: Trial | None  # the best trial of the ordinary loss
+    challenger: Trial | None  # the best trial of all other losses
+    gain: float = 0.0  # by how much the challenger is better, where both were compared last
+    luck: float = 0.0  # below this, the gain could be chance
+    again: bool = False  # whether both were compared again, on other splits
 
 
 def decide(

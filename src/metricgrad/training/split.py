@@ -16,8 +16,8 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import Dataset, IterableDataset, Subset, TensorDataset
 
 from metricgrad.metrics import Metric
@@ -82,12 +82,9 @@ class ValidationData:
 
 
 class Split(NamedTuple):
-    """Data that has been split: its folds, what models train on, and what they are validated on.
+    """Data that has been split: its folds, what models train on, and what they are validated on."""
 
-    A loader has one fold without any items.
-    """
-
-    folds: list[Fold]
+    folds: list[Fold]  # a loader has one, without items
     batches: FoldBatches | Loader
     data: ValidationData
     validation: Validation
@@ -100,7 +97,11 @@ def split_data(
     if valid is None:
         if isinstance(trained, Loader):
             raise ValueError("a loader cannot be split into training and validation; pass valid=")
-        return _split_off(trained, plan, seed)
+        folds = split_items(trained, _number_of_folds(trained, plan.folds), plan.share, seed)
+        index = pad_sequence([fold.valid for fold in folds], batch_first=True)
+        lengths = torch.tensor([len(fold.valid) for fold in folds])
+        live = torch.arange(index.shape[1]) < lengths.unsqueeze(-1)
+        return _split(trained, folds, ValidationData(trained, index, live), plan, seed)
     if plan.folds is not None:
         raise ValueError(
             "folds split training data, but there is validation data already; "
@@ -123,15 +124,6 @@ def unsplit(items: Items, plan: SplitPlan, seed: int) -> Split:
     """All items, both to train and to validate on."""
     folds = everything(items)
     return _split(items, folds, ValidationData(items, folds[0].train.unsqueeze(0)), plan, seed)
-
-
-def _split_off(trained: Items, plan: SplitPlan, seed: int) -> Split:
-    """Folds of training data, one of which each model is validated on."""
-    folds = split_items(trained, _number_of_folds(trained, plan.folds), plan.share, seed)
-    longest = max(len(fold.valid) for fold in folds)
-    index = torch.stack([F.pad(fold.valid, (0, longest - len(fold.valid))) for fold in folds])
-    live = torch.stack([torch.arange(longest) < len(fold.valid) for fold in folds])
-    return _split(trained, folds, ValidationData(trained, index, live), plan, seed)
 
 
 def _split(

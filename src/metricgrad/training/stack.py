@@ -6,7 +6,6 @@ gradients views of another; the numbers stay the same.
 """
 
 import math
-from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import cast
@@ -15,10 +14,10 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
-from metricgrad.training.checkpoint import State, part_of, prefixed
+from metricgrad.training.checkpoint import State, named, part_of
 
 
-class Descent(ABC):
+class Descent:
     """Adam on one vector `[P]`, or on R of them at once, `[R, P]`; each has its own norm.
 
     The learning rate is one for all, or `[R, 1]`. `decay` is that of AdamW: the share of the vector
@@ -36,26 +35,6 @@ class Descent(ABC):
         self._mean = torch.zeros_like(vector)
         self._square = torch.zeros_like(vector)
         self._step = 0
-
-    @abstractmethod
-    def join(self) -> None:
-        """Takes the parameters as they are now, before the first step."""
-
-    @abstractmethod
-    def part(self) -> None:
-        """Gives the parameters back to their modules after the last step."""
-
-    @abstractmethod
-    def freeze(self, frozen: bool) -> None:
-        """Switches the computation of gradients for the parameters off, or on again."""
-
-    @abstractmethod
-    def state(self, name: str) -> State:
-        """Weights and moments of Adam, under names that begin with this one."""
-
-    @abstractmethod
-    def restore(self, state: State, name: str) -> None:
-        """Goes back to the state of an earlier moment."""
 
     def descend(self, value: Tensor, share: float = 1.0) -> None:
         """One step down the gradient of a 0-dim value, or of R values, each for its own vector.
@@ -112,7 +91,7 @@ class Flat(Descent):
         super().__init__(vector, rate, clip)
 
     def join(self) -> None:
-        """Makes the parameters, as they are now, views of the vector."""
+        """Makes the parameters, as they are now, views of the vector, before the first step."""
         sizes = [each.numel() for each in self._parameters]
         parts = zip(self.vector.split(sizes), self.gradient.split(sizes), strict=True)
         for each, (values, gradients) in zip(self._parameters, parts, strict=True):
@@ -121,24 +100,23 @@ class Flat(Descent):
             each.grad = gradients.view_as(each)
 
     def part(self) -> None:
-        """Gives the parameters tensors of their own again."""
+        """Gives the parameters tensors of their own again, after the last step."""
         for each in self._parameters:
             each.data = each.data.clone()
             each.grad = None
 
     def freeze(self, frozen: bool) -> None:
-        """Applies to every parameter."""
+        """Switches the computation of gradients for the parameters off, or on again."""
         for each in self._parameters:
             each.requires_grad_(not frozen)
 
     def state(self, name: str) -> State:
-        """The module's own state, and Adam's."""
-        return prefixed(f"{name}.", self._module.state_dict()) | prefixed(
-            f"{name}_adam.", self._moments()
-        )
+        """The module's own state, and Adam's, under names that begin with this one."""
+        own = named(f"{name}.", self._module.state_dict())
+        return own | named(f"{name}_adam.", self._moments())
 
     def restore(self, state: State, name: str) -> None:
-        """Loads both."""
+        """Goes back to the state of an earlier moment."""
         self._module.load_state_dict(part_of(state, f"{name}."))
         self._restore_moments(part_of(state, f"{name}_adam."))
 
@@ -184,7 +162,7 @@ class Stack(Descent):
 
     @torch.no_grad()
     def join(self) -> None:
-        """Takes parameters and buffers as they are in the modules."""
+        """Takes parameters and buffers as they are in the modules, before the first step."""
         for row, module in zip(self.vector, self._modules, strict=True):
             row.copy_(torch.cat([each.flatten() for each in module.parameters()]))
         stored = [dict(module.named_buffers()) for module in self._modules]
@@ -192,7 +170,7 @@ class Stack(Descent):
 
     @torch.no_grad()
     def part(self) -> None:
-        """Gives parameters and buffers back to the modules."""
+        """Gives parameters and buffers back to the modules, after the last step."""
         stacked = self.parameters()
         for number, module in enumerate(self._modules):
             for name, each in module.named_parameters():
@@ -226,22 +204,24 @@ class Stack(Descent):
         )
 
     def freeze(self, frozen: bool) -> None:
-        """Applies to the vector."""
+        """Switches the computation of gradients for the vector off, or on again."""
         self.vector.requires_grad_(not frozen)
 
     def state(self, name: str) -> State:
-        """The moments of Adam, the vector and the buffers."""
-        held = {"vector": self.vector.detach(), **prefixed("buffer.", self.buffers)}
-        return prefixed(f"{name}.", {**self._moments(), **held})
+        """The moments of Adam, the vector and the buffers, under names that begin with this one."""
+        return named(f"{name}.", {**self._moments(), **self.weights()})
+
+    def weights(self) -> State:
+        """The vector `[R, P]` and the buffers `[R, ...]`, not copied."""
+        return {"vector": self.vector.detach(), **named("buffer.", self.buffers)}
 
     @torch.no_grad()
     def restore(self, state: State, name: str) -> None:
-        """Copies them; the modules get their weights when the stack is parted."""
+        """Goes back to an earlier state; the modules get their weights when the stack is parted."""
         stored = part_of(state, f"{name}.")
         self._restore_moments(stored)
-        self.vector.copy_(stored["vector"])
-        for buffer, value in self.buffers.items():
-            value.copy_(stored[f"buffer.{buffer}"])
+        for each, value in self.weights().items():
+            value.copy_(stored[each])
 
 
 def _row(stacked: dict[str, Tensor], row: int) -> dict[str, Tensor]:

@@ -71,9 +71,6 @@ class Trained:
         Args:
             x: `[items, ...]`, an array or a tensor.
             y: Their targets, `[items]` or, as in `mg.fit`, `[items, 1]`.
-
-        Returns:
-            The metric.
         """
         metric, scores = self.metric.at_threshold(self.threshold, self.scores(x))
         target = numbers(y)

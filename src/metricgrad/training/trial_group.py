@@ -20,13 +20,7 @@ from torch import Tensor, nn
 from metricgrad.progress import Tell
 from metricgrad.surrogates import BilevelLoss, with_memory
 from metricgrad.training.candidates import ordinary_candidate
-from metricgrad.training.checkpoint import (
-    State,
-    part_of,
-    prefixed,
-    read_checkpoint,
-    write_checkpoint,
-)
+from metricgrad.training.checkpoint import State, named, part_of, read_checkpoint, write_checkpoint
 from metricgrad.training.data import NO_BATCH, Batch, FoldBatches
 from metricgrad.training.joint import JointTraining
 from metricgrad.training.split import Split
@@ -39,17 +33,14 @@ _UNIVERSAL_STEPS = 2000
 
 @dataclass(eq=False)
 class TrialGroup:
-    """Trains trials whose candidates are `kin`, each from the weights that the model has.
-
-    `stopped` tells whether the user pressed Ctrl-C.
-    """
+    """Trains trials whose candidates are `kin`, each from the weights that the model has."""
 
     model: nn.Module
     planned: list[PlannedTrial]
     split: Split
     epochs: int
     settings: TrialSettings
-    stopped: bool = field(default=False, init=False)
+    stopped: bool = field(default=False, init=False)  # by Ctrl-C
 
     def __post_init__(self) -> None:
         self._epoch = 0
@@ -92,7 +83,9 @@ class TrialGroup:
             if path is not None and path.exists():
                 self._restore(read_checkpoint(path, self._state(), must_match, varying="loss."))
             try:
-                while not self._is_done(only):
+                patience = self.settings.patience if only is None else None
+                last = self.epochs if only is None else only
+                while self._epoch < last and not self._best.gave_up(self._epoch, patience):
                     losses = self._train()
                     self._epoch += 1
                     if only in (None, self._epoch):
@@ -114,11 +107,6 @@ class TrialGroup:
             scores = self._scores()[0]
         self._stack.part()
         return {name: value.clone() for name, value in self._module.state_dict().items()}, scores
-
-    def _is_done(self, only: int | None) -> bool:
-        if only is not None:
-            return self._epoch >= only
-        return self._epoch >= self.epochs or self._best.gave_up(self._epoch, self.settings.patience)
 
     def _must_match(self) -> dict[str, Any]:
         """What a checkpoint must share with this run; the keys are those of its file."""
@@ -148,8 +136,7 @@ class TrialGroup:
         self._kept = {
             "threshold": torch.full((len(self.planned), *size), torch.nan),
             "scores": torch.zeros_like(scores),
-            "vector": self._stack.vector.detach().clone(),
-            **{f"buffer.{name}": each.clone() for name, each in self._stack.buffers.items()},
+            **{name: each.clone() for name, each in self._stack.weights().items()},
         }
 
     def _train(self) -> Tensor:
@@ -219,9 +206,8 @@ class TrialGroup:
                 continue
             rows = slice(number * self._folds, (number + 1) * self._folds)
             self._kept["scores"][number] = scores[number]
-            self._kept["vector"][rows] = self._stack.vector.detach()[rows]
-            for name, buffer in self._stack.buffers.items():
-                self._kept[f"buffer.{name}"][rows] = buffer[rows]
+            for name, each in self._stack.weights().items():
+                self._kept[name][rows] = each[rows]
             if threshold is not None:
                 self._kept["threshold"][number] = threshold
 
@@ -258,11 +244,11 @@ class TrialGroup:
 
     def _state(self) -> State:
         """Everything that the next epoch depends on; the names are those of the checkpoint."""
-        state = self._stack.state("crew") | prefixed("best.", self._kept) | self._best.state()
+        state = self._stack.state("crew") | named("best.", self._kept) | self._best.state()
         state["epoch"] = torch.tensor(self._epoch)
         if self.settings.memory:
             for row, loss in enumerate(self._losses):
-                state |= prefixed(f"loss.{row}.", loss.state_dict())
+                state |= named(f"loss.{row}.", loss.state_dict())
         return state
 
     def _restore(self, state: State) -> None:
@@ -331,7 +317,7 @@ class JointTrialGroup(TrialGroup):
     def _state(self) -> State:
         state = super()._state()
         for row, run in enumerate(self._runs):
-            state |= prefixed(f"pair.{row}.", run.state())
+            state |= named(f"pair.{row}.", run.state())
         return state
 
     def _restore(self, state: State) -> None:
