@@ -30,7 +30,7 @@ from metricgrad.storage import write_json
 from metricgrad.training.candidates import RATES, Candidate, ordinary_candidate
 from metricgrad.training.split import Split
 from metricgrad.training.trial_group import JointTrialGroup, TrialGroup
-from metricgrad.training.trials import PlannedTrial, Trial, TrialSettings
+from metricgrad.training.trials import PlannedTrial, Trial, TrialSettings, best_first
 from metricgrad.training.validation import ONE_SIGMA
 
 _SHARES = (0.25, 0.5, 1.0)  # the share of the epochs that trials have, in each round
@@ -95,12 +95,6 @@ class Search:
         """Whether more than a share of the time is over."""
         return self.deadline is not None and time.monotonic() - self.started > share * self.deadline
 
-    def best_first(self, trials: list[Trial]) -> list[Trial]:
-        """The trials that did not diverge, by their value."""
-        finished = [trial for trial in trials if trial.value is not None]
-        higher = self.split.validation.metric.higher_is_better
-        return sorted(finished, key=_value, reverse=higher)
-
 
 def successive_halving(
     search: Search, name: str, candidates: list[Candidate], rates: list[float]
@@ -109,6 +103,7 @@ def successive_halving(
 
     If time runs out or the user stops the search, these are the trials of the rounds so far.
     """
+    metric = search.split.validation.metric
     planned = [PlannedTrial(each, rate) for each in candidates for rate in rates]
     trials: list[Trial] = []
     for number, share in enumerate(_SHARES):
@@ -121,12 +116,12 @@ def successive_halving(
             if search.stopped or (name != "ordinary" and late):
                 break
             found += search.run(f"{name}-{number}-{order}", group, epochs)
-        found = search.best_first(found)
+        found = best_first(found, metric)
         trials += found
         if search.stopped or not found:
             break
         planned = _promoted(found, len(candidates), number)
-    return search.best_first(trials)
+    return best_first(trials, metric)
 
 
 def schedule(
@@ -261,17 +256,15 @@ def _compare(
 ) -> Decision:
     """The first challenger against the ordinary loss."""
     number, quantile = chance
+    best = challengers[0]
     compared = [usual, *challengers[:number]]
-    gain = search.split.validation.gain(_value(challengers[0]), _value(usual))
+    assert best.value is not None
+    assert usual.value is not None
+    gain = search.split.validation.gain(best.value, usual.value)
     luck = search.split.validation.luck(
         [trial.scores for trial in compared],
         [trial.threshold for trial in compared],
         torch.Generator().manual_seed(search.settings.seed),
         quantile,
     )
-    return Decision(challengers[0] if gain > luck else usual, usual, challengers[0], gain, luck)
-
-
-def _value(trial: Trial) -> float:
-    assert trial.value is not None
-    return trial.value
+    return Decision(best if gain > luck else usual, usual, best, gain, luck)

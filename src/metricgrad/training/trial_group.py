@@ -82,9 +82,9 @@ class TrialGroup:
             must_match = self._must_match()
             if path is not None and path.exists():
                 self._restore(read_checkpoint(path, self._state(), must_match, varying="loss."))
+            last = self.epochs if only is None else only
+            patience = self.settings.patience if only is None else None
             try:
-                patience = self.settings.patience if only is None else None
-                last = self.epochs if only is None else only
                 while self._epoch < last and not self._best.gave_up(self._epoch, patience):
                     losses = self._train()
                     self._epoch += 1

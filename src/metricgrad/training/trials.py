@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from metricgrad.metrics import Metric
 from metricgrad.training.candidates import Candidate
 from metricgrad.training.checkpoint import State, named
 
@@ -59,6 +60,12 @@ class Trial:
         """Drops scores and state, which need much memory, and keeps what tells how it went."""
         self.scores = self.scores[:0].clone()
         self.state = {}
+
+
+def best_first(trials: list[Trial], metric: Metric) -> list[Trial]:
+    """The trials that did not diverge, by their value."""
+    finished = [trial for trial in trials if trial.value is not None]
+    return sorted(finished, key=lambda trial: trial.value or 0.0, reverse=metric.higher_is_better)
 
 
 class BestEpochs:
