@@ -6,10 +6,9 @@ from typing import Any
 import pytest
 
 import metricgrad as mg
-from metricgrad.training import budget
-from metricgrad.training.budget import affordable_epochs
+from metricgrad.training import search
 from metricgrad.training.candidates import RATES, Candidate, candidates_of, challengers
-from metricgrad.training.search import schedule, successive_halving
+from metricgrad.training.search import affordable_epochs, schedule, successive_halving
 from metricgrad.training.trials import PlannedTrial
 from tests.searches import MadeUp, made_up
 
@@ -112,7 +111,7 @@ def test_a_budget_shortens_the_epochs(
     costs = {epochs: 1.3 * (max(4, round(epochs / 4)) + 3 * epochs) for epochs in range(4, 21)}
     fitting = [epochs for epochs, cost in costs.items() if cost < seconds]
     found = made_up(folder=tmp_path)
-    monkeypatch.setattr(budget, "_timed", lambda *_: 1.0)
+    monkeypatch.setattr(search, "_timed", lambda *_: 1.0)
     got = affordable_epochs(found, [[Candidate("focal")]], list(RATES), seconds)
     assert got == expected == max(fitting, default=4)
     # A resumed run has the same number of epochs.
@@ -120,24 +119,24 @@ def test_a_budget_shortens_the_epochs(
 
 
 def test_a_budget_never_adds_epochs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(budget, "_timed", lambda *_: 1.0)
+    monkeypatch.setattr(search, "_timed", lambda *_: 1.0)
     assert affordable_epochs(made_up(epochs=2), [[Candidate("focal")]], list(RATES), 0.1) == 2
 
 
 def test_groups_of_many_trials_cost_in_proportion(monkeypatch: pytest.MonkeyPatch) -> None:
     found = made_up()
-    cost = budget._cost(found, [candidates_of("uniloss")], list(RATES), 20)
+    cost = search._cost(found, [candidates_of("uniloss")], list(RATES), 20)
     groups = schedule(found, candidates_of("uniloss"), list(RATES), 20)
     assert groups == [(16, 5), (8, 5), (4, 10), (2, 20)]
     assert cost == 0.5 * 4 * 20 + 4 * 5 + 2 * 5 + 1 * 10 + 1 * 20
-    both = budget._cost(found, [candidates_of("uniloss"), [Candidate("focal")]], list(RATES), 20)
+    both = search._cost(found, [candidates_of("uniloss"), [Candidate("focal")]], list(RATES), 20)
     assert both == cost + 5 + 20
 
 
 def test_one_epoch_is_timed(monkeypatch: pytest.MonkeyPatch) -> None:
     found = made_up(metric="f1")
     monkeypatch.setattr("time.monotonic", Clock())
-    assert budget._timed(found, 3) == 1.0
+    assert search._timed(found, 3) == 1.0
     ((_, planned, epochs, _),) = found.asked
     assert len(planned) == 3
     assert epochs == 1
@@ -148,4 +147,4 @@ def test_one_epoch_is_timed(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_ctrl_c_while_an_epoch_is_timed_stops(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(MadeUp, "run", lambda self, *_: setattr(self, "stopped", True))
     with pytest.raises(KeyboardInterrupt):
-        budget._timed(made_up(), 3)
+        search._timed(made_up(), 3)

@@ -1,5 +1,6 @@
 """The data that models are trained on: batches, seeds, columns, and fingerprints."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -101,7 +102,7 @@ def test_a_loader_is_shuffled_by_seed_and_epoch() -> None:
 
     def first(epoch: int, seed: int) -> Tensor:
         with torch.random.fork_rng(devices=[]):
-            return next(loader.epoch(epoch, seed, 2)).x
+            return next(replace(loader, seed=seed).epoch(epoch, 2)).x
 
     assert first(0, 0).shape == (2, 40, 5)
     assert torch.equal(first(0, 0)[0], first(0, 0)[1])
@@ -146,8 +147,8 @@ def test_columns_of_targets() -> None:
     assert one_class_each(loader, labels) is loader
     squeezed = one_class_each(loader, mg.metric("f1"))
     assert isinstance(squeezed, Loader)
-    assert next(squeezed.epoch(0, 0, 3)).y.shape == (3, 2)
-    assert next(loader.epoch(0, 0, 3)).y.shape == (3, 2, 1)
+    assert next(squeezed.epoch(0, 3)).y.shape == (3, 2)
+    assert next(loader.epoch(0, 3)).y.shape == (3, 2, 1)
 
 
 def test_features_are_floats_unless_they_are_indices() -> None:
@@ -169,11 +170,13 @@ def test_features_are_floats_unless_they_are_indices() -> None:
 def test_batches_of_a_dataset_are_even(number: int, batch: int, sizes: list[int]) -> None:
     found = to_data("train", Squares(made(number)), batch)
     assert isinstance(found, Loader)
-    assert [len(each.y[0]) for each in found.epoch(0, 0, 1)] == sizes
+    assert [len(each.y[0]) for each in found.epoch(0, 1)] == sizes
     order = to_data("valid", Squares(made(number)), batch)
     assert isinstance(order, Loader)
-    assert torch.equal(torch.cat([each.y[0] for each in order.epoch(5, 5, 1)]), made(number)[1])
-    shuffled = torch.cat([each.x[0] for each in found.epoch(5, 5, 1)])
+    assert torch.equal(
+        torch.cat([each.y[0] for each in replace(order, seed=5).epoch(5, 1)]), made(number)[1]
+    )
+    shuffled = torch.cat([each.x[0] for each in replace(found, seed=5).epoch(5, 1)])
     assert not torch.equal(shuffled, made(number)[0])
 
 

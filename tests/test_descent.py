@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from metricgrad.training.batches import Batches, has_classes
+from metricgrad.training.data import Batches, has_classes
 from metricgrad.training.stack import Flat, Stack
 from tests.trainings import X, Y, network, seeded
 
@@ -57,7 +57,7 @@ def test_descent_is_adam_with_clipped_gradients(dtype: torch.dtype, clip: float 
         torch.optim.Adam(model.parameters(), rate)
         for model, rate in zip(expected, rates, strict=True)
     ]
-    sides = [Flat(model.parameters(), rate, clip) for model, rate in zip(alone, rates, strict=True)]
+    sides = [Flat(model, rate, clip) for model, rate in zip(alone, rates, strict=True)]
 
     def value(model: nn.Module, **parameters: Tensor) -> Tensor:
         scores = torch.func.functional_call(model, parameters, (x,)).squeeze(-1)
@@ -91,7 +91,7 @@ def test_parted_parameters_have_storage_of_their_own() -> None:
     model = network()
     before, side = (
         [each.clone() for each in model.parameters()],
-        Flat(model.parameters(), 0.1, None),
+        Flat(model, 0.1, None),
     )
     side.join()
     assert len({each.untyped_storage().data_ptr() for each in model.parameters()}) == 1

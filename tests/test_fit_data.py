@@ -117,7 +117,7 @@ def test_a_dataset_smaller_than_a_batch_is_trained_on_and_cut_by_itself() -> Non
     assert found.validation.target.numel() == 40
     feed = to_data("train", Squares(made(300)), 256)
     assert isinstance(feed, Loader)
-    assert [len(batch.y[0]) for batch in feed.epoch(0, 0, 1)] == [150, 150]
+    assert [len(batch.y[0]) for batch in feed.epoch(0, 1)] == [150, 150]
 
 
 def test_a_column_of_targets_is_one_class_for_each_item() -> None:

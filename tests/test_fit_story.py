@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader
 
 import metricgrad as mg
 from metricgrad.progress import progress
-from metricgrad.training import final, trial_group
+from metricgrad.training import trial_group
 from metricgrad.training.candidates import RATES, Candidate
 from metricgrad.training.data import FoldBatches, Items, Loader
 from metricgrad.training.search import Search
@@ -244,11 +244,11 @@ def ended(
         assert epochs == 3
         assert self.epochs == 8
         assert self.planned == [planned]
-        batches = self._split.batches
+        batches = self.split.batches
         assert isinstance(batches, FoldBatches)
         assert batches._seed == self.settings.seed
         assert batches.size == 50
-        assert torch.equal(self._split.folds[0].train, torch.arange(100))
+        assert torch.equal(self.split.folds[0].train, torch.arange(100))
         seeds.append(self.settings.seed)
         value = next(made_up)
         if value is None:
@@ -258,7 +258,7 @@ def ended(
         return {"w": torch.tensor(value)}, (2.0 * guess - 1).unsqueeze(0)
 
     monkeypatch.setattr(trial_group.TrialGroup, "train_only", train_only)
-    return final._final_state(search, items, trial, plan), seeds
+    return story._final_state(search, items, trial, plan), seeds
 
 
 @pytest.mark.parametrize(

@@ -6,15 +6,14 @@ import pytest
 import torch
 
 from metricgrad.training.candidates import Candidate
-from metricgrad.training.joint_trials import JointTrialGroup
-from metricgrad.training.trial_group import TrialGroup
+from metricgrad.training.trial_group import JointTrialGroup, TrialGroup
 from tests.fitting import made
 from tests.searches import group_of
 
 
 @pytest.fixture
 def quickly(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("metricgrad.training.joint_trials._UNIVERSAL_STEPS", 3)
+    monkeypatch.setattr("metricgrad.training.trial_group._UNIVERSAL_STEPS", 3)
 
 
 @pytest.mark.usefixtures("quickly")
@@ -23,13 +22,13 @@ def test_joint_trials_advance_as_far_as_others() -> None:
     planned = [(Candidate("bilevel"), 0.1), (Candidate("bilevel"), 0.01)]
     group = group_of(*planned, folds=2, epochs=2, cls=JointTrialGroup, seed=3, clip=0.5)
     assert isinstance(group, JointTrialGroup)
-    plans = [run.algorithm.settings for run in group._runs]
+    plans = [run._settings for run in group._runs]
     assert [plan.model_rate for plan in plans] == [0.1, 0.1, 0.01, 0.01]
     assert {plan.model_steps for plan in plans} == {3}
     assert {plan.decay for plan in plans} == {18}
     assert {plan.clip for plan in plans} == {0.5}
     assert {plan.batch for plan in plans} == {50}
-    folds = group._split.folds
+    folds = group.split.folds
     for row, run in enumerate(group._runs):
         assert len(run.y) == len(folds[row % 2].train)
         assert torch.equal(run.y, made(200)[1][folds[row % 2].train])

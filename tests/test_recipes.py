@@ -114,7 +114,7 @@ def test_teaching_twice_is_the_same() -> None:
         torch.equal(a, b)
         for a, b in zip(one.loss.parameters(), other.loss.parameters(), strict=True)
     )
-    assert one.card["held_out"] == other.card["held_out"]
+    assert one.card.held_out == other.card.held_out
 
 
 def test_scores_of_a_users_own(tmp_path: Path) -> None:

@@ -169,7 +169,7 @@ def test_everything_is_trained_on_where_validation_data_is_passed() -> None:
 def test_a_loader_of_validation_data_is_read_once() -> None:
     loader = Loader(DataLoader(Squares(made(90)), 40))
     found = split_data(loader, loader, plan(), 0)
-    assert found.batches is loader
+    assert found.batches == loader
     assert found.data.index is None
     assert torch.equal(found.validation.items.target, made(90)[1].unsqueeze(0))
     assert found.validation.items.live.shape == (1, 90)

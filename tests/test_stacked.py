@@ -7,7 +7,7 @@ import torch
 
 import metricgrad as mg
 from metricgrad.training import TrainingError
-from metricgrad.training.batches import Batches
+from metricgrad.training.data import Batches
 from tests.trainings import QUICK, X, Y, accuracy, explode, failing, fresh, network, same, seeded
 
 
@@ -34,7 +34,7 @@ def test_stacked_runs_are_runs_of_their_own(monkeypatch: pytest.MonkeyPatch) -> 
         models, losses, x, y, model_rates=rates, loss_rates=rates[::-1], **options
     )
     queue = iter(draws)
-    monkeypatch.setattr(stacked.algorithm, "draw", lambda number: next(queue))
+    monkeypatch.setattr(stacked, "_draw", lambda number: next(queue))
     found = stacked.advance(5, progress=False)
     for r in range(6):
         model, loss = network(r).double(), fresh(metrics[r], r).double()
@@ -42,7 +42,7 @@ def test_stacked_runs_are_runs_of_their_own(monkeypatch: pytest.MonkeyPatch) -> 
             model, loss, x, y, model_rate=rates[r], loss_rate=rates[::-1][r], **options
         )
         queue = iter([index[:, r] for index in draws])
-        monkeypatch.setattr(alone.algorithm, "draw", lambda number, queue=queue: next(queue))
+        monkeypatch.setattr(alone, "_draw", lambda number, queue=queue: next(queue))
         expected = alone.advance(5, progress=False)
         torch.testing.assert_close(
             dict(models[r].state_dict()), dict(model.state_dict()), rtol=1e-6, atol=1e-6

@@ -13,9 +13,8 @@ from torch import Tensor, nn
 
 import metricgrad as mg
 from metricgrad.training import TrainingError
-from metricgrad.training.algorithm import Alternation
-from metricgrad.training.batches import Batches
-from metricgrad.training.guard import Guard
+from metricgrad.training.algorithm import Alternation, Guard
+from metricgrad.training.data import Batches
 from tests.trainings import (
     QUICK,
     TASKS,
@@ -69,7 +68,7 @@ def test_what_cannot_begin_is_refused(make: Callable[[], Any], message: str) -> 
 
 def plainly(run: mg.JointTraining, drawn: list[Tensor]) -> None:
     """Algorithm 1 as the paper writes it, batch by batch, on a copy of a run's model and loss."""
-    model, loss, plan = run.model, run.loss, run.algorithm.settings
+    model, loss, plan = run.model, run.loss, run._settings
     adams = [
         torch.optim.Adam(model.parameters(), plan.model_rate),
         torch.optim.Adam(loss.parameters(), plan.loss_rate),
@@ -100,13 +99,11 @@ def test_the_fast_algorithm_is_the_plain_one(
         joint(model, fresh(metric).to(dtype), data=(X.to(dtype), y), clip=clip) for model in models
     ]
     drawn: list[Tensor] = []
-    draw = runs[0].algorithm.draw
-    monkeypatch.setattr(
-        runs[0].algorithm, "draw", lambda number: drawn.append(draw(number)) or drawn[-1]
-    )
+    draw = runs[0]._draw
+    monkeypatch.setattr(runs[0], "_draw", lambda number: drawn.append(draw(number)) or drawn[-1])
     found = runs[0].advance(8, progress=False)
     with torch.random.fork_rng(devices=[]):
-        torch.set_rng_state(runs[1].algorithm.dropout)
+        torch.set_rng_state(runs[1]._dropout)
         plainly(runs[1], drawn)
     assert [len(index) for index in drawn] == [13] * 8
     assert found.iteration == 8
@@ -357,8 +354,8 @@ def test_the_papers_settings() -> None:
         batch=100,
         decay=None,
     )
-    assert run.algorithm.settings == plan
-    assert run.algorithm.universal == {"size": 100, "source": "paper", "steps": 7}
+    assert run._settings == plan
+    assert run._universal == {"size": 100, "source": "paper", "steps": 7}
 
 
 @pytest.mark.parametrize("task", TASKS)
@@ -392,7 +389,7 @@ def test_an_interrupted_training_is_at_its_last_good_state() -> None:
         run.advance(200, progress=False)
     assert run.iteration == 100
     assert all(each.requires_grad and each.grad is None for each in run.model.parameters())
-    assert same(run.state(), run.algorithm.last_good)
+    assert same(run.state(), run._last_good)
 
 
 def test_parameters_of_two_dtypes_are_refused() -> None:

@@ -11,9 +11,10 @@ from torch.utils.data import DataLoader
 
 import metricgrad as mg
 from metricgrad.training.candidates import Candidate
+from metricgrad.training.checkpoint import part_of
 from metricgrad.training.data import Items, Loader
 from metricgrad.training.split import SplitPlan, split_data
-from metricgrad.training.trial_group import TrialGroup, _mean, part_of
+from metricgrad.training.trial_group import TrialGroup, _mean
 from metricgrad.training.trials import PlannedTrial, TrialSettings
 from tests.fitting import Squares, linear, made
 from tests.searches import group_of

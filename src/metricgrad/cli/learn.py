@@ -1,6 +1,7 @@
 """`metricgrad learn`: a loss that is learned by rank correlation with a metric."""
 
 import json
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -9,7 +10,7 @@ import typer
 from metricgrad.cli.app import app, examples, plain_errors
 
 if TYPE_CHECKING:
-    from metricgrad.training.recipes import Taught
+    from metricgrad.training.recipes import Card
 
 
 @app.command(
@@ -63,21 +64,21 @@ def learn(
     from metricgrad.training.recipes import as_shipped, read_scores, teach
 
     with plain_errors():
-        card = _card_path(out, force)
-        own = [read_scores(path) for path in scores] if scores else None
+        path = _card_path(out, force)
+        own = [read_scores(each) for each in scores] if scores else None
         options = as_shipped(name, seed)
         if penalty is not None:
             options["penalty"] = penalty
         taught = teach(name, steps=steps, seed=seed, scores=own, progress=not as_json, **options)
-        typed = [f"--scores {path}" for path in scores or []]
+        typed = [f"--scores {each}" for each in scores or []]
         typed += [] if penalty is None else [f"--penalty {penalty:g}"]
-        taught.card["command"] = " ".join([taught.card["command"], *typed])
+        card = replace(taught.card, command=" ".join([taught.card.command, *typed]))
         taught.loss.save(out)
-        write_json(card, taught.card, indent=2)
+        write_json(path, asdict(card), indent=2)
     if as_json:
-        typer.echo(json.dumps(taught.card, indent=2))
+        typer.echo(json.dumps(asdict(card), indent=2))
     else:
-        _show(name, taught, out)
+        _show(name, card, out)
 
 
 def _card_path(out: Path, force: bool) -> Path:
@@ -96,7 +97,7 @@ def _card_path(out: Path, force: bool) -> Path:
     return card
 
 
-def _show(name: str, taught: "Taught", out: Path) -> None:
+def _show(name: str, card: "Card", out: Path) -> None:
     """Prints how well the loss ranks held-out sets, beside cross-entropy."""
     from rich import box
     from rich.console import Console
@@ -106,12 +107,11 @@ def _show(name: str, taught: "Taught", out: Path) -> None:
     table.add_column(f"rank correlation with {name}")
     table.add_column("Spearman", justify="right")
     table.add_column("Kendall", justify="right")
-    found = taught.card["held_out"]
-    for label, prefix in (("this loss", ""), ("cross-entropy", "ordinary_")):
-        spearman = found[f"{prefix}spearman"]
-        kendall = found[f"{prefix}kendall"]
-        table.add_row(label, f"{spearman:.4f}", f"{kendall:.4f}")
+    found = card.held_out
+    table.add_row("this loss", f"{found.spearman:.4f}", f"{found.kendall:.4f}")
+    usual = (found.ordinary_spearman, found.ordinary_kendall)
+    table.add_row("cross-entropy", *(f"{value:.4f}" for value in usual))
     console = Console(highlight=False)
     console.print(table)
-    console.print(f"Measured on held-out sets, after {taught.card['seconds']} s.")
+    console.print(f"Measured on held-out sets, after {card.seconds} s.")
     console.print(f"mg.load_surrogate({str(out)!r})", style="cyan", markup=False, soft_wrap=True)

@@ -1,15 +1,12 @@
 """What moves parameters: models and learned surrogates, trained together."""
 
-from metricgrad.training.batches import Batches as Batches
-from metricgrad.training.collecting import collect_scores as collect_scores
+from metricgrad.training.algorithm import TrainingError as TrainingError
 from metricgrad.training.fit import fit as fit
-from metricgrad.training.guard import TrainingError as TrainingError
 from metricgrad.training.joint import JointTraining as JointTraining
-from metricgrad.training.joint import Round as Round
-from metricgrad.training.joint import StackedTraining as StackedTraining
 from metricgrad.training.recipes import as_shipped as as_shipped
+from metricgrad.training.recipes import collect_scores as collect_scores
 from metricgrad.training.recipes import digit_scores as digit_scores
 from metricgrad.training.recipes import teach as teach
-from metricgrad.training.stack import Stack as Stack
+from metricgrad.training.stacked import StackedTraining as StackedTraining
 from metricgrad.training.trained import Fit as Fit
 from metricgrad.training.trained import Trained as Trained

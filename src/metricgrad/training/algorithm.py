@@ -5,12 +5,20 @@ r"""Algorithm 1 of Learning Surrogate Losses: models and their surrogates, train
         K_beta times:   draw a batch; the surrogate descends its misfit at these scores    (Eqn. 5)
 
 The surrogate thus follows the metric around where the model is. While it learns, the model does not
-change: one forward pass in `eval()` mode and one call of the metric serve all K_beta sets. The same
-code trains one run or many at once; `sides.py` knows the difference.
+change: one forward pass in `eval()` mode and one call of the metric serve all K_beta sets. A guard
+watches what may go wrong; a training that stops is put back to its last good state:
+
+    the metric is NaN on some sets      a warning, once; those sets are left out
+    the metric is NaN on all of a round the training stops
+    the metric never changes            a warning, once, after 100 rounds: it gives no gradient
+    a value is not finite               the surrogate or the model has diverged: the training stops
+    the misfit stays above 100 ranges   the same, before it overflows
 """
 
 import math
-from collections.abc import Iterator, Mapping
+import warnings
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -20,12 +28,16 @@ from torch import Tensor, nn
 
 from metricgrad.metrics.checks import whole
 from metricgrad.progress import progress as to_progress
+from metricgrad.surrogates.bilevel import BilevelLoss
 from metricgrad.surrogates.nets.base import Elements
-from metricgrad.training.batches import Batches, has_classes
-from metricgrad.training.guard import Guard, TrainingError
-from metricgrad.training.sides import Losses, Models, State, part
+from metricgrad.training.checkpoint import State
+from metricgrad.training.data import Batches, has_classes
+from metricgrad.training.stack import Flat, Stack, half_cosine, modes_kept
 
 _KEEP = 50  # iterations between two states to fall back on
+_WATCHED = 100  # rounds after which a metric that never changed is reported
+_FAR = 100.0  # a misfit above this is far too large,
+_PATIENCE = 50  # and stops the training after so many rounds
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,10 +55,9 @@ class Alternation:
     stratified: bool | None = None
 
     def __post_init__(self) -> None:
-        whole("model_steps", self.model_steps, 1)
-        whole("loss_steps", self.loss_steps, 1)
-        if self.decay is not None:
-            whole("decay", self.decay, 1)
+        for name in ("model_steps", "loss_steps", "decay"):
+            if getattr(self, name) is not None:
+                whole(name, getattr(self, name), 1)
         for name in ("model_rate", "loss_rate", "clip"):
             value = getattr(self, name)
             if value is not None and not value > 0:
@@ -54,9 +65,7 @@ class Alternation:
 
     def share(self, iteration: int) -> float:
         """What is left of the learning rates: half a cosine wave that reaches 0 at `decay`."""
-        if self.decay is None:
-            return 1.0
-        return 0.5 + 0.5 * math.cos(math.pi * min(1.0, iteration / self.decay))
+        return 1.0 if self.decay is None else half_cosine(iteration / self.decay)
 
 
 class Means(NamedTuple):
@@ -67,118 +76,130 @@ class Means(NamedTuple):
     truth: Tensor
 
 
-class Algorithm1:
-    """The alternation itself.
+class Algorithm1(ABC):
+    """The alternation itself; subclasses say how one run, or many at once, are computed.
 
-    Args:
-        models: One model, or many.
-        losses: The surrogates that the models descend, one for each.
-        x: `[items, ...]`, features of the training data.
-        y: `[items, ...]`, targets of the training data.
-        settings: The numbers of steps, the learning rates and the batches.
-        universal: Options of `learn_universal` for losses that have not learned yet; None leaves
-            them as they are.
-        generator: Source of randomness for batches, made-up sets and dropout.
+    Indices of batches are `[..., N]` for one run, `[..., R, N]` for R runs. The first loss speaks
+    for all: how inputs are checked, and what the surrogate sees of them.
     """
 
     def __init__(
         self,
-        models: Models,
-        losses: Losses,
-        x: Tensor,
-        y: Tensor,
+        network: nn.Module,
+        losses: Sequence[BilevelLoss],
+        sides: tuple[Flat, Flat] | tuple[Stack, Stack],
+        data: tuple[Tensor, Tensor],
         settings: Alternation,
         universal: Mapping[str, Any] | None,
         generator: torch.Generator | None,
     ) -> None:
-        self.iteration = 0
-        self.settings = settings
-        self.models = models
-        self.losses = losses
-        self.universal = None if universal is None else {"size": settings.batch, **universal}
-        self.name = ", ".join(dict.fromkeys(loss.metric.name for loss in losses.each()))
-        self._x = x
-        self._y = y
+        self._iteration = 0
+        self._settings = settings
+        self._network = network
+        self._each_loss = losses
+        self._first = losses[0]
+        self._sides = sides
+        self._model_side, self._loss_side = sides
+        self.x, self.y = data
+        self._universal = None if universal is None else {"size": settings.batch, **universal}
+        self._name = ", ".join(dict.fromkeys(loss.metric.name for loss in losses))
         stratified = settings.stratified
-        stratified = has_classes(y, settings.batch) if stratified is None else stratified
-        self._batches = Batches(y, settings.batch, stratified)
-        self._guard = Guard(self.name, settings.batch)
+        stratified = has_classes(self.y, settings.batch) if stratified is None else stratified
+        self._batches = Batches(self.y, settings.batch, stratified)
+        self._guard = Guard(self._name, settings.batch)
         seeds = torch.randint(2**62, (2,), generator=generator).tolist()
         self._generator = torch.Generator().manual_seed(seeds[0])
-        self.dropout = torch.Generator().manual_seed(seeds[1]).get_state()
-        self.last_good = self.state()
+        self._dropout = torch.Generator().manual_seed(seeds[1]).get_state()
+        self._last_good = self.state()
 
-    def advance(self, iterations: int, progress: bool) -> Means:
+    @property
+    def iteration(self) -> int:
+        """Iterations made so far."""
+        return self._iteration
+
+    @abstractmethod
+    def _scores(self, index: Tensor) -> Tensor:
+        """Scores of the items at an index, in the shape of the index."""
+
+    @abstractmethod
+    def _estimate(self, elements: Elements) -> Tensor:
+        """Eqn. 2 of every run, on its metric's scale."""
+
+    @abstractmethod
+    def _look(self, scores: Tensor, target: Tensor) -> tuple[Elements, Tensor]:
+        """What the surrogates see, and the truths: every metric as a loss, scaled by the first."""
+
+    @abstractmethod
+    def _misfit(self, elements: Elements, truth: Tensor) -> Tensor:
+        """The distance of every run's estimate from its truth."""
+
+    def _advance(self, iterations: int, progress: bool) -> Means:
         """Makes so many iterations, and gives the means over them."""
         whole("iterations", iterations, 1)
         self.teach()
-        sums: Means | None = None
-        title = f"training on {self.name}"
+        sums = Means(*torch.zeros(3, dtype=torch.float64))
+        title = f"training on {self._name}"
         with self._at_work(), to_progress(title, iterations, progress) as tell:
             for count in range(1, iterations + 1):
-                found = Means(*(each.double() for each in self._iterate()))
-                sums = found if sums is None else Means(*map(torch.add, sums, found))
+                found = self._iterate()
+                sums = Means(*(a + b.double() for a, b in zip(sums, found, strict=True)))
                 if not count % _KEEP:
-                    told = f"loss {found.loss.mean():.4f}, misfit {found.misfit.mean():.4f}"
-                    tell(_KEEP, told)
-        assert sums is not None
+                    tell(_KEEP, f"loss {found.loss.mean():.4f}, misfit {found.misfit.mean():.4f}")
         return Means(*((each / iterations).float() for each in sums))
 
     def teach(self) -> None:
-        """Teaches losses that have not learned yet from made-up sets, where that is asked for."""
-        untaught = [loss for loss in self.losses.each() if not loss.universal]
-        if self.universal is None or not untaught:
+        """Teaches losses that have not learned yet, if that is asked for, as `advance` does."""
+        untaught = [loss for loss in self._each_loss if not loss.universal]
+        if self._universal is None or not untaught:
             return
-        options = {"generator": self._generator, "classes": self._classes(), **self.universal}
+        options = {"generator": self._generator, "classes": self._classes(), **self._universal}
         for loss in untaught:
             loss.learn_universal(**options)
-        self.losses.steps.join()
-        self.losses.steps.part()
-        self.last_good = self.state()
+        self._loss_side.join()
+        self._loss_side.part()
+        self._last_good = self.state()
 
-    def draw(self, number: int) -> Tensor:
-        """Indices of so many batches of every run."""
-        return self.models.draw(self._batches, number, self._generator)
+    def _draw(self, number: int) -> Tensor:
+        """Indices of so many batches: `[number, N]`, or `[number, R, N]`."""
+        runs = self._model_side.vector.shape[:-1]
+        drawn = self._batches.draw(number * runs.numel(), self._generator)
+        return drawn.unflatten(0, (number, *runs))
 
     def _iterate(self) -> Means:
-        """One iteration."""
-        settings = self.settings
-        share = settings.share(self.iteration)
-        index = self.draw(settings.model_steps + settings.loss_steps * settings.refine)
+        settings = self._settings
+        share = settings.share(self._iteration)
+        index = self._draw(settings.model_steps + settings.loss_steps * settings.refine)
         loss = self._move_models(index[: settings.model_steps], share)
         misfit = truth = torch.full_like(loss[:1], torch.nan)
         if settings.refine:
-            elements, truth = self._look(index[settings.model_steps :])
+            with torch.no_grad():
+                self._network.eval()
+                seen = index[settings.model_steps :]
+                elements, truth = self._look(self._scores(seen), self.y[seen])
             self._guard.check_truth(truth)
             misfit = self._move_losses(elements, truth, share)
             self._guard.check_misfit(misfit)
-        self._guard.check_loss(loss)
-        self._guard.check_parameters(self.models.steps.vector, self.losses.steps.vector)
-        self.iteration += 1
-        if not self.iteration % _KEEP:
-            self.dropout = torch.get_rng_state()
-            self.last_good = self.state()
+        if not math.isfinite(loss.sum().item()):
+            raise TrainingError("the surrogate's value of the model's scores is not finite")
+        self._guard.check_parameters(self._model_side.vector, self._loss_side.vector)
+        self._iteration += 1
+        if not self._iteration % _KEEP:
+            self._dropout = torch.get_rng_state()
+            self._last_good = self.state()
         return Means(loss.mean(0), misfit.mean(0), truth.nanmean(0))
 
     def _move_models(self, index: Tensor, share: float) -> Tensor:
         """A step of the models for every batch: lines 4 to 7."""
         values = []
-        self.losses.steps.freeze(True)
+        self._loss_side.freeze(True)
         for batch in index:
-            self.models.network.train()
-            scores = self.models.scores(self._x, batch)
-            inputs = self.losses.first.check(scores, self._y[batch], None)
-            value = self.losses.estimate(self.losses.first.elements(inputs))
-            self.models.steps.descend(value, share)
+            self._network.train()
+            inputs = self._first.check(self._scores(batch), self.y[batch], None)
+            value = self._estimate(self._first.elements(inputs))
+            self._model_side.descend(value, share)
             values.append(value.detach())
-        self.losses.steps.freeze(False)
+        self._loss_side.freeze(False)
         return torch.stack(values)
-
-    @torch.no_grad()
-    def _look(self, index: Tensor) -> tuple[Elements, Tensor]:
-        """What the losses see of K_beta batches, by the models as they are, and their truths."""
-        self.models.network.eval()
-        return self.losses.look(self.models.scores(self._x, index), self._y[index])
 
     def _move_losses(self, elements: Elements, truth: Tensor, share: float) -> Tensor:
         """A step of the losses for every batch on which the metric is defined: lines 9 to 12."""
@@ -186,80 +207,144 @@ class Algorithm1:
         misfits = []
         for one, value, known in zip(elements.each(), truth, defined, strict=True):
             if known:
-                misfit = self.losses.misfit(one, value)
-                self.losses.steps.descend(misfit, share)
+                misfit = self._misfit(one, value)
+                self._loss_side.descend(misfit, share)
                 misfits.append(misfit.detach())
         return torch.stack(misfits)
 
     @torch.no_grad()
     def _classes(self) -> int | None:
         """How many classes or labels the scores have; None for one score per item."""
-        with modes_kept(self.models.network):
-            scores = self.models.network.eval()(self._x[:2])
-        inputs = self.losses.first.check(scores, self._y[:2], None)
-        return inputs.scores.shape[-1] if self.losses.first.elements(inputs).many else None
+        with modes_kept(self._network):
+            scores = self._network.eval()(self.x[:2])
+        inputs = self._first.check(scores, self.y[:2], None)
+        return inputs.scores.shape[-1] if self._first.elements(inputs).many else None
 
     @contextmanager
     def _at_work(self) -> Iterator[None]:
         """Joins the parameters for the steps to come; an error restores the last good state."""
-        sides = (self.models.steps, self.losses.steps)
-        with torch.random.fork_rng(devices=[]), modes_kept(self.models.network):
-            torch.set_rng_state(self.dropout)
-            for side in sides:
+        with torch.random.fork_rng(devices=[]), modes_kept(self._network):
+            torch.set_rng_state(self._dropout)
+            for side in self._sides:
                 side.join()
             try:
                 yield
-                self.dropout = torch.get_rng_state()
-            except (
-                BaseException
-            ) as error:  # Ctrl-C too: an iteration is made as a whole or not at all
-                broken = self.iteration + 1
-                self.restore(self.last_good)
+                self._dropout = torch.get_rng_state()
+            except BaseException as error:  # Ctrl-C too: an iteration is made whole or not at all
+                broken = self._iteration + 1
+                self.restore(self._last_good)
                 if not isinstance(error, Exception):
                     raise
                 raise TrainingError(
                     f"{error}, at iteration {broken}; model and loss are back at iteration "
-                    f"{self.iteration}. If they diverged, pass lower rates than "
-                    f"model_rate={self.settings.model_rate:g} and "
-                    f"loss_rate={self.settings.loss_rate:g}"
+                    f"{self._iteration}. If they diverged, pass lower rates than "
+                    f"model_rate={self._settings.model_rate:g} and "
+                    f"loss_rate={self._settings.loss_rate:g}"
                 ) from error
             finally:
-                for side in sides:
+                for side in self._sides:
                     side.freeze(False)
                     side.part()
 
     def state(self) -> State:
         """Everything that the next iteration depends on, as tensors of its own."""
-        own = {
-            "generator": self._generator.get_state(),
-            "dropout": self.dropout,
-            "guard": self._guard.state(),
-            "iteration": torch.tensor(self.iteration),
+        state = {
+            "own.generator": self._generator.get_state(),
+            "own.dropout": self._dropout,
+            "own.guard": self._guard.state(),
+            "own.iteration": torch.tensor(self._iteration),
         }
-        found: State = {f"own.{name}": value.clone() for name, value in own.items()}
-        for side in (self.models.state(), self.losses.state()):
-            for which, values in side.items():
-                found |= {f"{which}.{name}": value.clone() for name, value in values.items()}
-        return found
+        state |= self._model_side.state("model") | self._loss_side.state("loss")
+        return {name: value.clone() for name, value in state.items()}
 
     def restore(self, state: State) -> None:
         """Goes back, or on, to a state."""
-        self.models.restore(state)
-        self.losses.restore(state)
-        own = part(state, "own.")
-        self._generator.set_state(own["generator"])
-        self._guard.restore(own["guard"])
-        self.dropout = own["dropout"].clone()
-        self.iteration = int(own["iteration"])
-        self.last_good = state
+        self._model_side.restore(state, "model")
+        self._loss_side.restore(state, "loss")
+        self._generator.set_state(state["own.generator"])
+        self._guard.restore(state["own.guard"])
+        self._dropout = state["own.dropout"].clone()
+        self._iteration = int(state["own.iteration"])
+        self._last_good = state
 
 
-@contextmanager
-def modes_kept(network: nn.Module) -> Iterator[None]:
-    """Puts every module back into the mode it was in, `train()` or `eval()`, at the end."""
-    modes = [(each, each.training) for each in network.modules()]
-    try:
-        yield
-    finally:
-        for each, training in modes:
-            each.training = training
+class TrainingError(RuntimeError):
+    """Raised when a training cannot go on; model and loss are back at their last good state."""
+
+
+class Guard:
+    """Watches one run or many at once; `name` is the metric's, `items` the size of a batch."""
+
+    def __init__(self, name: str, items: int) -> None:
+        self._name = name
+        self._items = items
+        self._low = torch.zeros(())
+        self._high = torch.zeros(())
+        self._rounds = 0
+        self._sets = 0
+        self._far = 0
+        self._warned = False
+
+    def check_parameters(self, *vectors: Tensor) -> None:
+        """Raises unless the parameters of model and surrogate are finite after their last steps."""
+        for vector in vectors:
+            if not math.isfinite(vector.detach().sum().item()) and not vector.isfinite().all():
+                raise TrainingError("a parameter of the model or of the surrogate is not finite")
+
+    def check_misfit(self, misfit: Tensor) -> None:
+        """Raises if the distance from the metric is not finite, or stays far too large."""
+        highest = misfit.mean(0).max().item()
+        if not math.isfinite(highest):
+            raise TrainingError("the surrogate's misfit is not finite")
+        self._far = self._far + 1 if highest > _FAR else 0
+        if self._far == _PATIENCE:
+            raise TrainingError(
+                f"the surrogate's misfit has been above {_FAR:g} for {_PATIENCE} rounds and is now "
+                f"{highest:.3g}"
+            )
+
+    def check_truth(self, truth: Tensor) -> None:
+        """Raises if the metric, as a loss `[K, ...]`, is NaN on all batches; warns if on some."""
+        if self._rounds < _WATCHED:
+            self._watch(truth)
+        if math.isfinite(truth.sum().item()):
+            return
+        known = truth.isfinite()
+        if not known.any(0).all():
+            raise TrainingError(f"{self._name} gave NaN on all {len(truth)} batches of a round")
+        if not self._warned:
+            self._warned = True
+            warnings.warn(
+                f"{self._name} gave NaN on {int((~known).sum())} of {truth.numel()} batches of "
+                f"{self._items} items, which are left out; larger or stratified batches may help",
+                stacklevel=6,
+            )
+
+    def _watch(self, truth: Tensor) -> None:
+        """Warns, once, if the metric has been the same from the start."""
+        low = truth.nan_to_num(math.inf).amin(0)
+        high = truth.nan_to_num(-math.inf).amax(0)
+        self._low = torch.minimum(self._low, low) if self._rounds else low
+        self._high = torch.maximum(self._high, high) if self._rounds else high
+        self._rounds += 1
+        self._sets += len(truth)
+        if self._rounds == _WATCHED and (self._low >= self._high).any():
+            value = self._low[self._low >= self._high].flatten()[0]
+            warnings.warn(
+                f"{self._name}, as a loss, was {value:.6g} on all of the first {self._sets} "
+                f"batches of {self._items} items, so the surrogate has nothing to learn from them; "
+                "larger or stratified batches may help, or a model that already knows something",
+                stacklevel=7,
+            )
+
+    def state(self) -> Tensor:
+        """Everything it has counted so far, as one tensor."""
+        counts = [self._rounds, self._sets, self._far, self._warned]
+        seen = [self._low.flatten().double(), self._high.flatten().double()]
+        return torch.cat([torch.tensor(counts, dtype=torch.float64), *seen])
+
+    def restore(self, state: Tensor) -> None:
+        """Goes back to an earlier state."""
+        self._rounds, self._sets, self._far = (int(count) for count in state[:3])
+        self._warned = bool(state[3])
+        self._low, self._high = state[4:].float().reshape(2, -1).squeeze(-1)

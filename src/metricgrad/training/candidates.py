@@ -10,6 +10,7 @@ rates.
 import copy
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -31,11 +32,7 @@ def _snake(name: str) -> str:
     return re.sub(r"(?<=[a-z])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", name).lower()
 
 
-_PAPERS: dict[str, type[Surrogate]] = {
-    "uniloss": UniLoss,
-    "reloss": ReLoss,
-    "bilevel": BilevelLoss,
-}
+_PAPERS: dict[str, type[Surrogate]] = {"uniloss": UniLoss, "reloss": ReLoss, "bilevel": BilevelLoss}
 BASELINES: dict[str, type[Baseline]] = {
     _snake(name): cls
     for name, cls in vars(baselines).items()
@@ -58,17 +55,13 @@ _USUAL = {
 class Candidate:
     """A loss with its settings; the search tries it with every learning rate.
 
-    Attributes:
-        method: The name of the surrogate, or of its class if the user passed one.
-        options: The options of the loss.
-        warm_start: Whether the first half of the epochs is spent on the ordinary loss.
-        given: The surrogate that the user passed.
+    With a warm start, the first half of the epochs is spent on the ordinary loss.
     """
 
-    method: str
+    method: str  # the name of the surrogate, or of its class if the user passed one
     options: Mapping[str, Any] = field(default_factory=dict)
     warm_start: bool = False
-    given: Surrogate | None = None
+    given: Surrogate | None = None  # what the user passed
 
     def __str__(self) -> str:
         told = [
@@ -213,10 +206,8 @@ def _is_decided(metric: Metric, scores: Tensor, target: Tensor) -> bool:
 def _reloss(metric: Metric, generator: torch.Generator, options: Mapping[str, Any]) -> ReLoss:
     """The loss that ships for a metric, or one that is learned now, from made-up sets."""
     if metric.layout == "binary" and metric.takes_classes and not options:
-        try:
+        with suppress(ValueError):  # none ships for this metric
             return ReLoss.pretrained(metric.name)
-        except ValueError:  # none ships for this metric
-            pass
     loss = ReLoss(metric, generator=generator, **options)
     loss.learn(progress=False, generator=generator)
     return loss

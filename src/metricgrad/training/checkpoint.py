@@ -1,6 +1,7 @@
 """Checkpoints: the tensors of a training run, and the settings that a resumed run must share."""
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -8,24 +9,24 @@ from torch import Tensor
 
 from metricgrad.storage import read_tensors, write_tensors
 
+State = dict[str, Tensor]
 _HEADER = "metricgrad_training"
 
 
-def write_checkpoint(path: str | Path, state: dict[str, Tensor], settings: dict[str, Any]) -> None:
+def write_checkpoint(path: str | Path, state: State, settings: dict[str, Any]) -> None:
     """Writes the tensors of a training run by name, and settings that JSON can hold."""
     write_tensors(path, state, _HEADER, settings)
 
 
 def read_checkpoint(
-    path: str | Path, like: dict[str, Tensor], settings: dict[str, Any], varying: str = "-"
-) -> dict[str, Tensor]:
+    path: str | Path, like: State, settings: dict[str, Any], varying: str = "-"
+) -> State:
     """What a run with a state `like` this one, and the same settings, wrote; ValueError otherwise.
 
     Tensors whose names begin with `varying` may have any shape, as a memory that fills has.
     """
     state, stored = read_tensors(path, _HEADER, "training checkpoint")
-    here = json.loads(json.dumps(settings))
-    for name, value in here.items():
+    for name, value in json.loads(json.dumps(settings)).items():
         if stored.get(name) != value:
             hint = (
                 ". Resume with the weights that the model had at the start; create the model again"
@@ -44,3 +45,15 @@ def read_checkpoint(
                 f"{path} belongs to another model: {name} has shape {ours} here, {theirs} there"
             )
     return state
+
+
+def named(prefix: str, part: Mapping[str, Tensor]) -> State:
+    """A part of a state, under names that begin with a prefix."""
+    return {f"{prefix}{name}": value for name, value in part.items()}
+
+
+def part_of(state: State, prefix: str) -> State:
+    """The tensors whose names begin with a prefix, without it."""
+    return {
+        name.removeprefix(prefix): value for name, value in state.items() if name.startswith(prefix)
+    }

@@ -4,6 +4,11 @@ Items in memory can be drawn in any order, so several models, each with its own 
 can be trained at once (`FoldBatches`). The batches of an epoch depend only on the seed, the fold
 and the epoch, never on what was drawn before. A run that is resumed therefore continues exactly as
 it would have done.
+
+Stratified batches hold every class in its share of the data, and at least once. With one positive
+in a hundred, each batch of 100 then has one; plain drawing leaves a third of the batches without
+any, so that most metrics have no value there. scikit-learn's splitters cut data into parts and do
+not draw with replacement, so the shares are computed here.
 """
 
 import hashlib
@@ -18,8 +23,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 from metricgrad.metrics import Metric
-from metricgrad.metrics.checks import shape
-from metricgrad.training.batches import Batches, has_classes, is_whole
+from metricgrad.metrics.checks import shape, whole
 
 CHUNK = 16384  # items that a model scores at once
 NO_BATCH = "the loader gave no batch; pass one that has items, or one without drop_last"
@@ -36,17 +40,11 @@ class Batch(NamedTuple):
 
 @dataclass(frozen=True)
 class Items:
-    """Items in memory.
-
-    Attributes:
-        x: Features, `[items, ...]`.
-        y: Targets, `[items, ...]`.
-        where: `[items, N]` where every item is a set of its own, such as the documents of a query;
-            True for documents that count.
-    """
+    """Items in memory: features and targets, `[items, ...]` each."""
 
     x: Tensor
     y: Tensor
+    # `[items, N]` where items are sets, such as the documents of a query: True for what counts.
     where: Tensor | None = None
 
     def __len__(self) -> int:
@@ -59,39 +57,46 @@ class Items:
 
     def classes(self) -> Tensor | None:
         """The number of items of each class; None if items do not have one class each."""
-        if self.where is not None or not is_whole(self.y):
+        if self.where is not None or not _is_whole(self.y):
             return None
         return self.y.unique(return_counts=True)[1]
 
 
 @dataclass(frozen=True)
 class Loader:
-    """Batches `(x, y)` from the user's own loader.
-
-    Attributes:
-        columns: Whether targets `[B, 1]` mean one class per item.
-    """
+    """Batches `(x, y)` from the user's own loader, shuffled by the seed."""
 
     batches: DataLoader[Any]
-    columns: bool = False
+    columns: bool = False  # whether targets `[B, 1]` mean one class per item
+    seed: int = 0
+
+    @property
+    def steps(self) -> int:
+        """The number of batches of an epoch."""
+        return len(self.batches)
 
     def first(self) -> Batch:
         """The first batch, as one model gets it."""
         with torch.random.fork_rng(devices=[]):
-            for batch in self.epoch(0, 0, 1):
+            for batch in self.epoch(0, 1):
                 return Batch(batch.x[0], batch.y[0], None)
         raise ValueError(NO_BATCH)
 
-    def epoch(self, epoch: int, seed: int, models: int) -> Iterator[Batch]:
-        """The loader's batches, the same for every model, shuffled by seed and epoch."""
-        torch.manual_seed(stream_seed(seed, 0, epoch))
+    def epoch(self, epoch: int, copies: int) -> Iterator[Batch]:
+        """The batches of an epoch, the same for every model: `[copies, B, ...]`."""
+        torch.manual_seed(stream_seed(self.seed, 0, epoch))
         for batch in self.batches:
-            if not (isinstance(batch, tuple | list) and len(batch) == 2):
+            if not is_pair(batch):
                 raise TypeError(f"the loader must give batches (x, y); got {type(batch).__name__}")
             x = features(batch[0])
             y = numbers(batch[1])
             y = without_column(y) if self.columns else y
-            yield Batch(x.expand(models, *x.shape), y.expand(models, *y.shape), None)
+            yield Batch(x.expand(copies, *x.shape), y.expand(copies, *y.shape), None)
+
+
+def is_pair(data: Any) -> bool:
+    """Whether something can be features and targets."""
+    return isinstance(data, tuple | list) and len(data) == 2
 
 
 def to_data(name: str, data: Any, batch: int) -> Items | Loader:
@@ -105,13 +110,11 @@ def to_data(name: str, data: Any, batch: int) -> Items | Loader:
     if isinstance(data, IterableDataset):
         return Loader(DataLoader(data, batch))
     if isinstance(data, Dataset):
-        count = len(data)  # pyright: ignore[reportArgumentType] (every other kind has a length)
-        if not count:
-            raise ValueError(f"{name} is a Dataset without items")
+        count = length(name, data)
         # Batches of nearly equal size: no small one is left over, and no item is left out.
         even = math.ceil(count / math.ceil(count / batch))
         return Loader(DataLoader(data, even, shuffle=name == "train"))
-    if not (isinstance(data, tuple | list) and len(data) == 2):
+    if not is_pair(data):
         raise TypeError(
             f"{name} must be (x, y) of arrays or tensors, a Dataset or a DataLoader; "
             f"got {type(data).__name__}"
@@ -127,6 +130,14 @@ def to_data(name: str, data: Any, batch: int) -> Items | Loader:
         missing = int((~x.isfinite()).sum())
         raise ValueError(f"{name} has {missing} values that are missing or infinite; fill them in")
     return Items(x, y)
+
+
+def length(name: str, data: Dataset[Any]) -> int:
+    """The number of items of a data set; ValueError if there are none."""
+    count = len(data)  # pyright: ignore[reportArgumentType] (only an IterableDataset may have none)
+    if not count:
+        raise ValueError(f"{name} is a Dataset without items")
+    return count
 
 
 def numbers(data: Any) -> Tensor:
@@ -180,13 +191,74 @@ def fingerprint(*parts: Items | Loader | Mapping[str, Tensor] | None) -> str:
         elif isinstance(part, Mapping):
             tensors = part.values()
         elif part is not None:
-            digest.update(str(len(part.batches)).encode())
+            digest.update(str(part.steps).encode())
         for each in tensors:
             if each is not None:
                 digest.update(str(tuple(each.shape)).encode())
                 raw = each.detach().cpu().contiguous().view(torch.uint8)
                 digest.update(raw.flatten().numpy().data)
     return digest.hexdigest()[:16]
+
+
+class Batches:
+    """Draws the indices of batches, with replacement.
+
+    Stratified ones need one class per item; balanced ones give all classes the same share.
+    """
+
+    def __init__(self, target: Tensor, size: int, stratified: bool, balanced: bool = False) -> None:
+        whole("batch", size, 1)
+        if not len(target):
+            raise ValueError("there is no training data: x and y are empty")
+        self.size = size
+        self._items = len(target)
+        self._classes = _shares(target, size, balanced) if stratified else None
+
+    def draw(self, number: int, generator: torch.Generator | None) -> Tensor:
+        """Indices of so many batches: `[number, size]`."""
+        if self._classes is None:
+            return torch.randint(self._items, (number, self.size), generator=generator)
+        drawn = [
+            members[torch.randint(len(members), (number, part), generator=generator)]
+            for members, part in self._classes
+        ]
+        return torch.cat(drawn, -1)
+
+
+def has_classes(target: Tensor, size: int) -> bool:
+    """Whether items have one class each, and a batch of this size can hold two of every class."""
+    return _is_whole(target) and 2 * len(target.unique()) <= size
+
+
+def _is_whole(target: Tensor) -> bool:
+    """Whether a target has one whole number per item."""
+    fractions = target.is_floating_point() and bool((target != target.round()).any())
+    return target.dim() == 1 and not fractions
+
+
+def _shares(target: Tensor, size: int, balanced: bool) -> list[tuple[Tensor, int]]:
+    """The items of each class and its share of a batch: by largest remainder, at least one."""
+    if not _is_whole(target):
+        raise ValueError(
+            f"stratified batches need one class index per item; got {target.dtype} of shape "
+            f"{shape(target)}. Pass stratified=False"
+        )
+    classes, counts = target.unique(return_counts=True)
+    if len(classes) > size:
+        raise ValueError(
+            f"a batch of {size} cannot hold each of {len(classes)} classes; pass a larger batch, "
+            "or stratified=False"
+        )
+    exact = counts.double() * size / len(target)
+    if balanced:
+        exact = torch.full_like(exact, size / len(classes))
+    parts = exact.floor().clamp(min=1).long()
+    for _ in range(size - int(parts.sum())):
+        parts[(exact - parts).argmax()] += 1
+    for _ in range(int(parts.sum()) - size):  # rare classes took more than their share
+        parts[torch.where(parts > 1, parts - exact, -torch.inf).argmax()] -= 1
+    members = [(target == each).nonzero().squeeze(-1) for each in classes]
+    return list(zip(members, parts.tolist(), strict=True))
 
 
 class Fold(NamedTuple):

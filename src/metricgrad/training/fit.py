@@ -6,6 +6,8 @@ the loss, its settings, the learning rate, the epoch, the threshold. Test data h
 measure the result on data that `fit` never saw.
 """
 
+import copy
+import math
 import time
 from collections.abc import Mapping
 from dataclasses import replace
@@ -23,8 +25,6 @@ from metricgrad.progress import progress as to_progress
 from metricgrad.surrogates import Surrogate
 from metricgrad.surrogates.score_sets import ScoreSets
 from metricgrad.surrogates.wrappers import WithMemory
-from metricgrad.training.algorithm import modes_kept
-from metricgrad.training.budget import affordable_epochs
 from metricgrad.training.candidates import (
     RATES,
     candidates_of,
@@ -33,16 +33,24 @@ from metricgrad.training.candidates import (
     ordinary_candidate,
 )
 from metricgrad.training.data import Items, Loader, fingerprint, one_class_each, to_data
-from metricgrad.training.final import train_finalists
-from metricgrad.training.search import Search, decide, schedule, successive_halving
-from metricgrad.training.split import SplitPlan, split_data, split_dataset
-from metricgrad.training.trained import Fit
-from metricgrad.training.trials import Trial, TrialSettings
+from metricgrad.training.search import (
+    Decision,
+    Search,
+    affordable_epochs,
+    decide,
+    schedule,
+    successive_halving,
+)
+from metricgrad.training.split import SplitPlan, split_data, split_dataset, unsplit
+from metricgrad.training.stack import modes_kept
+from metricgrad.training.trained import Fit, Trained
+from metricgrad.training.trials import PlannedTrial, Trial, TrialSettings
 from metricgrad.training.validation import ValidationItems
 
 _SETS = 512  # score sets that are kept,
 _SET = 128  # and the items of each
 _TRIED = 64  # items that show what a model's scores and the targets look like
+_ATTEMPTS = 3  # trainings on all items, until one is as good as those of its folds
 
 
 def fit(
@@ -177,7 +185,7 @@ def fit(
         decision = decide(search, found.get("ordinary", []), found.get("challengers", []), others)
 
     # Train on everything, and tell the story.
-    finalists = train_finalists(search, decision, trained, plan)
+    finalists = _train_finalists(search, decision, trained, plan)
     score_sets = _score_sets(search.trials, split.validation.items, seed)
     for trial in search.trials:
         if trial not in (decision.ordinary, decision.challenger):
@@ -260,6 +268,50 @@ def _example(model: nn.Module, trained: Items | Loader, metric: Metric) -> tuple
             + ("" if batch.x.is_floating_point() else hint)
         ) from error
     return metric.item_scores(scores, batch.y), batch.y
+
+
+def _train_finalists(
+    search: Search, decision: Decision, trained: Items | Loader, plan: SplitPlan
+) -> dict[str, Trained]:
+    """The models that were compared at the end; the winner's is the user's own."""
+    found: dict[str, Trained] = {}
+    for name, trial in (("cross_entropy", decision.ordinary), ("challenger", decision.challenger)):
+        if trial is not None:
+            own = search.model if trial is decision.winner else copy.deepcopy(search.model)
+            own.load_state_dict(_final_state(search, trained, trial, plan))
+            found[name] = Trained(model=own.eval(), metric=plan.metric, threshold=trial.threshold)
+    return found
+
+
+def _final_state(
+    search: Search, items: Items | Loader, trial: Trial, plan: SplitPlan
+) -> dict[str, Tensor]:
+    """A trial's model; after cross-validation, trained on all items up to the trial's best epoch.
+
+    A short training on few items may fail because of an unlucky order of batches. A model that does
+    worse on the items it was trained on than the models of the folds did on items they had never
+    seen has failed, and is trained again with another order.
+    """
+    if len(search.split.folds) == 1:
+        return trial.state
+    assert isinstance(items, Items)
+    assert trial.value is not None
+    best = -math.inf
+    state: dict[str, Tensor] = {}
+    for attempt in range(_ATTEMPTS):
+        settings = replace(search.settings, seed=search.settings.seed + attempt)
+        again = replace(search, split=unsplit(items, plan, settings.seed), settings=settings)
+        group = again.group([PlannedTrial(trial.candidate, trial.rate)], trial.epochs)
+        found, scores = group.train_only(trial.epoch)
+        validation = again.split.validation
+        value = validation.value(scores, trial.threshold) if scores.isfinite().all() else math.nan
+        gain = -math.inf if math.isnan(value) else validation.gain(value, trial.value)
+        if gain >= 0:
+            return found
+        if gain > best or not state:
+            best = gain
+            state = found
+    return state
 
 
 def _score_sets(trials: list[Trial], items: ValidationItems, seed: int) -> list[ScoreSets]:

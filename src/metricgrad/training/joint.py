@@ -4,12 +4,10 @@ SL-U   start="universal", refine=False    the loss is learned once from made-up 
 SL-S   start="scratch"                    the loss is learned along with the model alone
 SL-R   start="universal"                  both: the paper's recommendation, and the default
 
-`JointTraining` is one run, with checkpoints. `StackedTraining` is a grid of runs (seeds, metrics,
-learning rates) in one batched model; it gives what runs of their own would give, but for rounding
-and the random numbers they draw.
+`JointTraining` is one run, with checkpoints. `StackedTraining` (`stacked.py`) is many at once.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -18,30 +16,24 @@ import torch
 from torch import Tensor, nn
 
 from metricgrad.surrogates.bilevel import BilevelLoss
-from metricgrad.training.algorithm import Algorithm1, Alternation, Means
-from metricgrad.training.checkpoint import read_checkpoint, write_checkpoint
-from metricgrad.training.sides import ManyLosses, ManyModels, OneLoss, OneModel, State
+from metricgrad.surrogates.elements import Elements
+from metricgrad.training.algorithm import Algorithm1, Alternation
+from metricgrad.training.checkpoint import State, read_checkpoint, write_checkpoint
+from metricgrad.training.stack import Flat
 
 LossStart = Literal["universal", "scratch"]
 
 
 class Round(NamedTuple):
-    """Where a joint training stands; means over the iterations that `advance` made.
+    """Where a joint training stands; means over the iterations that `advance` made."""
 
-    Attributes:
-        iteration: Iterations made in all.
-        loss: The surrogate's value on the model's batches.
-        misfit: The surrogate's distance from the metric; NaN if it is not refined.
-        truth: The metric, as a loss, on the surrogate's batches; NaN if it is not refined.
-    """
-
-    iteration: int
-    loss: float
-    misfit: float
-    truth: float
+    iteration: int  # made in all
+    loss: float  # the surrogate's value on the model's batches
+    misfit: float  # the surrogate's distance from the metric; NaN if it is not refined
+    truth: float  # the metric, as a loss, on the surrogate's batches; NaN if it is not refined
 
 
-class JointTraining:
+class JointTraining(Algorithm1):
     """A model and a `BilevelLoss`, trained in turns.
 
     Args:
@@ -100,25 +92,15 @@ class JointTraining:
         generator: torch.Generator | None = None,
     ) -> None:
         settings = Alternation(
-            refine=refine,
-            model_steps=model_steps,
-            loss_steps=loss_steps,
-            model_rate=model_rate,
-            loss_rate=loss_rate,
-            decay=decay,
-            clip=clip,
-            batch=batch,
-            stratified=stratified,
-        )
-        _check(loss, x, y, start, refine)
+            refine=refine, model_steps=model_steps, loss_steps=loss_steps, model_rate=model_rate,
+            loss_rate=loss_rate, decay=decay, clip=clip, batch=batch, stratified=stratified,
+        )  # fmt: skip
+        check_start(loss, x, y, start, refine)
         self.model = model
         self.loss = loss
-        self.x = x
-        self.y = y
-        models = OneModel(model, model_rate, clip)
-        losses = OneLoss(loss, loss_rate, clip)
+        sides = (Flat(model, model_rate, clip), Flat(loss, loss_rate, clip))
         teaching = (universal or {}) if start == "universal" else None
-        self.algorithm = Algorithm1(models, losses, x, y, settings, teaching, generator)
+        super().__init__(model, [loss], sides, (x, y), settings, teaching, generator)
 
     @classmethod
     def as_published(
@@ -126,24 +108,12 @@ class JointTraining:
     ) -> "JointTraining":
         """The paper's settings (Sec. 4.1): rates and norms of 1e-5, its generator for SL-R.
 
-        The paper made 300,000 iterations of it.
-
-        Args:
-            model: The paper's has hidden layers of 100, 30 and 10 units, each with batch
-                normalisation and dropout 0.2.
-            loss: What the model descends.
-            x: `[items, ...]`, features of the training data.
-            y: `[items, ...]`, targets of the training data.
-            **options: Arguments of `JointTraining` that should differ from the paper's.
+        The paper made 300,000 iterations of it, with models of 100, 30 and 10 hidden units, each
+        layer with batch normalisation and dropout 0.2. Options that are given replace the paper's.
         """
         published = {"model_rate": 1e-5, "loss_rate": 1e-5, "clip": 1e-5}
         universal = {"source": "paper", **(options.pop("universal", None) or {})}
         return cls(model, loss, x, y, **{**published, **options}, universal=universal)
-
-    @property
-    def iteration(self) -> int:
-        """Iterations made so far."""
-        return self.algorithm.iteration
 
     def advance(self, iterations: int, *, progress: bool = True) -> Round:
         """Makes so many iterations of Algorithm 1.
@@ -158,20 +128,17 @@ class JointTraining:
         Returns:
             Means over these iterations.
         """
-        means = self.algorithm.advance(iterations, progress)
+        means = self._advance(iterations, progress)
         return Round(self.iteration, *(each.item() for each in means))
-
-    def teach(self) -> None:
-        """Teaches a loss that has not learned yet, if that is asked for, as `advance` does."""
-        self.algorithm.teach()
 
     def state(self) -> State:
         """Everything that the next iteration depends on, as tensors of its own."""
-        return self.algorithm.state()
+        return super().state() | {"own.universal": torch.tensor(self.loss.universal)}
 
     def restore(self, state: State) -> None:
         """Goes back, or on, to a state."""
-        self.algorithm.restore(state)
+        super().restore(state)
+        self.loss.universal = bool(state["own.universal"])
 
     def save(self, path: str | Path) -> None:
         """Writes a checkpoint, one safetensors file, from which `resume` goes on exactly.
@@ -192,92 +159,28 @@ class JointTraining:
     def _known(self) -> dict[str, Any]:
         """What a checkpoint must agree in, ready for JSON."""
         loss = {name: value for name, value in self.loss.config().items() if name != "universal"}
-        taught = self.algorithm.universal is not None
-        settings = asdict(self.algorithm.settings)
-        return {**settings, "universal": taught, "items": len(self.y), "loss": loss}
+        taught = self._universal is not None
+        return {**asdict(self._settings), "universal": taught, "items": len(self.y), "loss": loss}
+
+    def _scores(self, index: Tensor) -> Tensor:
+        """One forward pass, however many batches the index has."""
+        scores = self.model(self.x[index.flatten()])
+        return scores.reshape(*index.shape, *scores.shape[1:])
+
+    def _estimate(self, elements: Elements) -> Tensor:
+        return self.loss.estimate(elements)
+
+    def _look(self, scores: Tensor, target: Tensor) -> tuple[Elements, Tensor]:
+        inputs = self.loss.check(scores, target, None)
+        truth = self.loss.truth(inputs)
+        self.loss.standardise(truth)
+        return self.loss.elements(inputs), truth
+
+    def _misfit(self, elements: Elements, truth: Tensor) -> Tensor:
+        return self.loss.distances(elements, truth)
 
 
-class StackedTraining:
-    """Algorithm 1 for R models and their losses at once, on sets of binary scores.
-
-    Args:
-        models: R models of one architecture.
-        losses: R losses, one for each, of the same widths and distance; their metrics may differ.
-        x: `[items, ...]`, features of the training data, shared by all runs.
-        y: `[items]`, targets of the training data, shared by all runs.
-        model_rates: Adam's learning rates for the models, one each, instead of `model_rate`.
-        loss_rates: Adam's learning rates for the losses, one each, instead of `loss_rate`.
-        start: `"universal"` first teaches losses that have not learned yet, one by one; `"scratch"`
-            does not.
-        universal: Options of `learn_universal` for the universal start.
-        generator: Source of randomness for batches, made-up sets and dropout.
-        **settings: The other options of `JointTraining`.
-
-    Example:
-        >>> import metricgrad as mg
-        >>> x = torch.randn(500, 4, generator=torch.Generator().manual_seed(0))
-        >>> models = [torch.nn.Linear(4, 1) for _ in range(3)]
-        >>> losses = [mg.BilevelLoss(name) for name in ("f1", "auc", "mcc")]
-        >>> run = mg.StackedTraining(models, losses, x, x[:, 0] > 1, start="scratch")
-        >>> run.advance(20).misfit.shape
-        torch.Size([3])
-
-    Reference:
-        Learning Surrogate Losses, Algorithm 1.
-    """
-
-    def __init__(
-        self,
-        models: Sequence[nn.Module],
-        losses: Sequence[BilevelLoss],
-        x: Tensor,
-        y: Tensor,
-        *,
-        model_rates: Sequence[float] | None = None,
-        loss_rates: Sequence[float] | None = None,
-        start: LossStart = "universal",
-        universal: Mapping[str, Any] | None = None,
-        generator: torch.Generator | None = None,
-        **settings: Any,
-    ) -> None:
-        chosen = Alternation(**settings)
-        _check_stack(models, losses, model_rates, loss_rates)
-        for loss in losses:
-            _check(loss, x, y, start, chosen.refine)
-        self.models = list(models)
-        self.losses = list(losses)
-        many_models = ManyModels(self.models, _each(model_rates, chosen.model_rate), chosen.clip)
-        many_losses = ManyLosses(self.losses, _each(loss_rates, chosen.loss_rate), chosen.clip)
-        teaching = (universal or {}) if start == "universal" else None
-        self.algorithm = Algorithm1(many_models, many_losses, x, y, chosen, teaching, generator)
-
-    @property
-    def iteration(self) -> int:
-        """Iterations made so far."""
-        return self.algorithm.iteration
-
-    def advance(self, iterations: int, *, progress: bool = True) -> Means:
-        """Makes so many iterations of Algorithm 1.
-
-        Args:
-            iterations: How many to make.
-            progress: Whether to show a progress bar, on a terminal.
-
-        Returns:
-            Means over these iterations, `[R]` each.
-        """
-        return self.algorithm.advance(iterations, progress)
-
-    def state(self) -> State:
-        """Everything that the next iteration depends on, as tensors of its own."""
-        return self.algorithm.state()
-
-    def restore(self, state: State) -> None:
-        """Goes back to a state."""
-        self.algorithm.restore(state)
-
-
-def _check(loss: BilevelLoss, x: Tensor, y: Tensor, start: LossStart, refine: bool) -> None:
+def check_start(loss: BilevelLoss, x: Tensor, y: Tensor, start: LossStart, refine: bool) -> None:
     """Raises where a training cannot begin."""
     if not isinstance(loss, BilevelLoss):
         raise TypeError(
@@ -297,35 +200,3 @@ def _check(loss: BilevelLoss, x: Tensor, y: Tensor, start: LossStart, refine: bo
             "this loss has learned from made-up sets already; pass a fresh one to start from "
             "scratch"
         )
-
-
-def _check_stack(
-    models: Sequence[nn.Module],
-    losses: Sequence[BilevelLoss],
-    model_rates: Sequence[float] | None,
-    loss_rates: Sequence[float] | None,
-) -> None:
-    """Raises where runs cannot be stacked."""
-    rates = {"model_rates": model_rates, "loss_rates": loss_rates}
-    for name, given in {"losses": losses, **rates}.items():
-        if given is not None and len(given) != len(models):
-            raise ValueError(
-                f"{name} must be one for each model; got {len(given)} for {len(models)} models"
-            )
-    for name, given in rates.items():
-        if given is not None and not all(rate > 0 for rate in given):
-            raise ValueError(f"{name} must be above 0; got {list(given)}")
-    kinds = {(loss.hidden, loss.distance) for loss in losses}
-    if len(kinds) != 1 or any(loss.metric.layout == "labels" for loss in losses):
-        raise ValueError(
-            "stacked losses must be of binary metrics, with the same hidden widths and distance"
-        )
-    if len({repr(model) for model in models}) != 1:
-        raise ValueError(
-            "stacked models must be of one architecture, activations and dropout included"
-        )
-
-
-def _each(rates: Sequence[float] | None, rate: float) -> float | Tensor:
-    """One rate for all runs, or `[R, 1]`."""
-    return rate if rates is None else torch.tensor(rates, dtype=torch.float32).unsqueeze(-1)

@@ -1,4 +1,7 @@
-"""How the losses that ship were learned: from made-up sets, and from models of digits.
+"""How losses are learned from scores: those of the user's models, or of what those that ship saw.
+
+A loss that is to rank models as the metric does has to see bad, middling and good models. The
+checkpoints of one ordinary training are all three; `collect_scores` takes their scores.
 
 A loss for everyone has to know sets of every size and balance, from models at every stage. Half of
 the sets of a step are made up, in several sizes and numbers of classes. The other half are outputs
@@ -9,7 +12,8 @@ ReLoss, Sec. 4.3. The outputs of networks with other seeds are held out.
 
 import time
 import zipfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,13 +22,14 @@ import torch
 from torch import Tensor, nn
 
 from metricgrad.metrics import metric as to_metric
+from metricgrad.metrics.checks import whole
 from metricgrad.progress import progress as to_progress
 from metricgrad.surrogates.baselines import CrossEntropy
-from metricgrad.surrogates.learning import Ranked
 from metricgrad.surrogates.nets import Classification
 from metricgrad.surrogates.reloss import ReLoss
 from metricgrad.surrogates.score_sets import ScoreSets, Source, broad, mixed, to_sets
-from metricgrad.training.collecting import collect_scores
+from metricgrad.training.data import is_pair
+from metricgrad.training.stack import modes_kept
 
 SHIPPED = ("accuracy", "f1", "auc", "average_precision", "mcc")
 _SIZES = (64, 256)
@@ -35,16 +40,117 @@ _SETS = 64  # sets per step
 _OF_CLASSES = ("accuracy", "error_rate")
 
 
-class Taught(NamedTuple):
-    """A loss and its card.
+def collect_scores(
+    model: nn.Module,
+    loader: Iterable[Any],
+    *,
+    size: int | None = 128,
+    limit: int | None = None,
+    forward: Callable[[nn.Module, Any], tuple[Tensor, Tensor]] | None = None,
+) -> ScoreSets:
+    """The scores of a model as it is now, cut into sets.
 
-    Attributes:
-        loss: The learned loss, frozen.
-        card: What it was learned from, how, and how well it ranks; ready for JSON.
+    Call it now and then during an ordinary training and keep what it gives: `loss.learn` takes a
+    list of it.
+
+    Args:
+        model: Runs in `eval()` mode without gradients; its modes are restored afterwards.
+        loader: Batches `(x, y)`, such as a `DataLoader`.
+        size: Items per set, N; items left over at the end are dropped. None takes the model's
+            outputs as sets that already have a leading dimension, such as documents of queries.
+        limit: The largest number of sets to collect; None runs through the whole loader.
+        forward: Maps model and batch to scores and target, for batches of another form.
+
+    Returns:
+        The sets, on the CPU: scores `[S, N, ...]` and target `[S, N, ...]`.
+
+    Example:
+        >>> import metricgrad as mg
+        >>> batches = [(torch.randn(50, 4), torch.randint(3, (50,))) for _ in range(5)]
+        >>> sets = mg.collect_scores(torch.nn.Linear(4, 3), batches, size=100)
+        >>> sets.scores.shape, sets.target.shape
+        (torch.Size([2, 100, 3]), torch.Size([2, 100]))
     """
+    for name, value in (("size", size), ("limit", limit)):
+        if value is not None:
+            whole(name, value, 1)
+    wanted = None if limit is None else limit * (size or 1)
+    scores: list[Tensor] = []
+    targets: list[Tensor] = []
+    count = 0
+    with torch.no_grad(), modes_kept(model):
+        model.eval()
+        for batch in loader:
+            found, target = (forward or _plain)(model, batch)
+            if found.dim() > 1 and found.shape[-1] == 1:
+                target = target.squeeze(-1) if target.shape == found.shape else target
+                found = found.squeeze(-1)
+            scores.append(found.float().cpu())
+            targets.append(target.cpu())
+            count += len(found)
+            if wanted is not None and count >= wanted:
+                break
+    if count < (size or 1):
+        raise ValueError(
+            f"the loader gave {count} items, which make no set of {size or 1}; pass a smaller size"
+        )
+    other = next((each for each in scores if each.shape[1:] != scores[0].shape[1:]), None)
+    if other is not None:
+        raise ValueError(
+            f"batches have scores of different shapes, such as {list(scores[0].shape)} and "
+            f"{list(other.shape)}; pad them to one length, or collect each kind on its own"
+        )
+    sets = ScoreSets(torch.cat(scores)[:wanted], torch.cat(targets)[:wanted])
+    if size is None:
+        return sets
+    whole_sets = len(sets.target) // size
+    return ScoreSets(
+        *(part[: whole_sets * size].unflatten(0, (whole_sets, size)) for part in sets[:2])
+    )
+
+
+def _plain(model: nn.Module, batch: Any) -> tuple[Tensor, Tensor]:
+    """Scores and target of a batch (x, y), on the model's device."""
+    if not is_pair(batch):
+        raise TypeError(
+            f"the loader must give batches (x, y); got {type(batch).__name__}. For other batches "
+            "pass forward=lambda model, batch: (scores, target)"
+        )
+    x, y = batch
+    own = next(model.parameters(), None)
+    return model(x if own is None else x.to(own.device)), y
+
+
+@dataclass(frozen=True)
+class HeldOut:
+    """How well a loss ranks held-out sets, beside the ordinary loss; `Ranked` describes it."""
+
+    spearman: float
+    kendall: float
+    ordinary_spearman: float
+    ordinary_kendall: float
+    penalty: float
+    best_step: int
+
+
+@dataclass(frozen=True)
+class Card:
+    """What a loss was learned from, how, and how well it ranks; as a dictionary, ready for JSON."""
+
+    metric: str
+    learned_from: str
+    held_out: HeldOut
+    settings: dict[str, Any]
+    parameters: int
+    seconds: int
+    command: str
+
+
+class Taught(NamedTuple):
+    """A learned loss, frozen, and its card."""
 
     loss: ReLoss
-    card: dict[str, Any]
+    card: Card
 
 
 def as_shipped(name: str, seed: int = 0) -> dict[str, Any]:
@@ -82,9 +188,6 @@ def teach(
         classes: Numbers of classes of the made-up sets, for accuracy.
         progress: Whether to show progress bars, on a terminal.
         **options: Options of `ReLoss`; `as_shipped(name)` gives those of the losses that ship.
-
-    Returns:
-        The loss and its card.
     """
     metric = to_metric(name)
     start = time.perf_counter()
@@ -100,10 +203,8 @@ def teach(
         learned_from = (
             "outputs of networks for scikit-learn's digits along their training on cross-entropy"
         )
-        stored, held = (
-            digit_scores(many, group, progress=progress) for group in (range(2), range(2, 4))
-        )
-        held = [*held, *made]
+        stored = digit_scores(many, range(2), progress=progress)
+        held = [*digit_scores(many, range(2, 4), progress=progress), *made]
     else:
         learned_from = f"{sum(len(sets.target) for sets in scores)} score sets of the user's"
         stored = scores
@@ -118,7 +219,17 @@ def teach(
         progress=progress,
         generator=generator,
     )
-    return Taught(loss, _card(loss, found, learned_from, steps, seed, time.perf_counter() - start))
+    card = Card(
+        metric=metric.name,
+        learned_from=f"made-up sets and {learned_from}",
+        held_out=HeldOut(*(round(value, 4) for value in found[:5]), best_step=found.step),
+        settings={**loss.config(), "steps": steps, "sets": _SETS, "seed": seed},
+        parameters=sum(each.numel() for each in loss.parameters()),
+        seconds=round(time.perf_counter() - start),
+        command=f"metricgrad learn {metric.name} --steps {steps} --seed {seed} "
+        f"--out {metric.name}.safetensors",
+    )
+    return Taught(loss, card)
 
 
 def read_scores(path: str | Path) -> ScoreSets:
@@ -149,29 +260,20 @@ def made_up(classes: Sequence[int] | None) -> list[Source]:
 def digit_scores(many: bool, seeds: Iterable[int], *, progress: bool = True) -> list[ScoreSets]:
     """Scores of small networks for scikit-learn's digits, along their training on cross-entropy.
 
-    Args:
-        many: Whether to tell all ten classes apart; otherwise each digit from the rest.
-        seeds: Seeds of the networks; each is trained once.
-        progress: Whether to show a progress bar, on a terminal.
-
-    Returns:
-        Sets of 128 items for every seed and moment.
+    If there are `many` classes, a network tells all ten digits apart; otherwise each from the rest.
+    Every seed and moment gives sets of 128 items.
     """
     from sklearn.datasets import load_digits  # here, as the library itself imports without it
 
     images, digits = (torch.as_tensor(np.asarray(part)) for part in load_digits(return_X_y=True))
     images = (images / 16).float()
+    told_apart = [None] if many else range(10)
+    tasks = [(seed, digit) for seed in seeds for digit in told_apart]
     sets = []
-    tasks = (
-        [(seed, None) for seed in seeds]
-        if many
-        else [(seed, digit) for seed in seeds for digit in range(10)]
-    )
     with to_progress("training networks to learn from", len(tasks), progress) as tell:
         for seed, digit in tasks:
-            sets += _along_training(
-                images, digits if digit is None else digits == digit, 100 * seed + (digit or 0)
-            )
+            target = digits if digit is None else digits == digit
+            sets += _along_training(images, target, 100 * seed + (digit or 0))
             tell(1)
     return sets
 
@@ -197,24 +299,3 @@ def _along_training(x: Tensor, y: Tensor, seed: int) -> list[ScoreSets]:
         value.backward()
         optimizer.step()
     return found
-
-
-def _card(
-    loss: ReLoss, found: Ranked, learned_from: str, steps: int, seed: int, seconds: float
-) -> dict[str, Any]:
-    name = loss.metric.name
-    rounded = {
-        field: round(value, 4)
-        for field, value in found._asdict().items()
-        if isinstance(value, float)
-    }
-    return {
-        "metric": name,
-        "learned_from": f"made-up sets and {learned_from}",
-        "held_out": {**rounded, "best_step": found.step},
-        "settings": {**loss.config(), "steps": steps, "sets": _SETS, "seed": seed},
-        "parameters": sum(each.numel() for each in loss.parameters()),
-        "seconds": round(seconds),
-        "command": f"metricgrad learn {name} --steps {steps} --seed {seed} "
-        f"--out {name}.safetensors",
-    }

@@ -4,7 +4,8 @@ Successive halving has three rounds. All candidates are trained briefly with eve
 the best third continue for twice as long with their two best rates, and the best two of those to
 the end with one. The ordinary loss goes through the same rounds on its own, in the same way in
 every fit, so that "cross-entropy is as good here" gives exactly the model that training on
-cross-entropy gives.
+cross-entropy gives. If there is a time budget, one epoch of the ordinary loss is timed to find out
+how many epochs fit into it.
 
 The best of many trials looks better than it is. So the best challenger is compared with the
 ordinary loss once more, both with the settings and the epoch they were chosen with, on other splits
@@ -15,66 +16,51 @@ single comparison has to show more: a gain that the luckiest of twelve challenge
 chance in only one of twenty cases.
 """
 
+import json
 import math
 import time
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import NamedTuple
 
 import torch
 from torch import nn
 
 from metricgrad.progress import Tell
-from metricgrad.training.candidates import Candidate
-from metricgrad.training.joint_trials import JointTrialGroup
+from metricgrad.storage import write_json
+from metricgrad.training.candidates import RATES, Candidate, ordinary_candidate
 from metricgrad.training.split import Split
-from metricgrad.training.trial_group import TrialGroup
-from metricgrad.training.trials import PlannedTrial, Trial, TrialSettings
+from metricgrad.training.trial_group import JointTrialGroup, TrialGroup
+from metricgrad.training.trials import PlannedTrial, Trial, TrialSettings, best_first
 from metricgrad.training.validation import ONE_SIGMA
 
 _SHARES = (0.25, 0.5, 1.0)  # the share of the epochs that trials have, in each round
-_FEWEST = 4  # epochs of a trial, unless the whole training has fewer
+_LAST = len(_SHARES) - 1
+_FEWEST = 4  # epochs of a trial, and of a fit, unless fewer are asked for
 _TOGETHER = 128  # models that are trained side by side, at most
 _LATE = 0.1  # challengers may exceed a round's share of the budget by this much,
 _LAST_START = 0.85  # and their last round must start by then
-
-
-class Chance(NamedTuple):
-    """How chance is judged: by the luckiest of so many challengers, at a quantile of its gains."""
-
-    challengers: int
-    quantile: float
-
-
-_TWICE = Chance(2, ONE_SIGMA)  # the gain must be shown again on other splits
-_ONCE = Chance(12, 0.95)  # there are no other splits
+_SLOWER = 1.3  # most losses take a little longer than the ordinary one, which is timed
+_AFTER = 4  # trainings of one model after the search: two compared again, two on everything
+_ALONE = 0.5  # one model takes about half as long as the trials that were timed
+# Chance is judged by the luckiest of so many challengers, at a quantile of its gains.
+_TWICE = (2, ONE_SIGMA)  # the gain must be shown again on other splits
+_ONCE = (12, 0.95)  # there are no other splits
 
 
 @dataclass
 class Search:
-    """Runs trials and keeps them.
-
-    Attributes:
-        model: Where every trial starts.
-        epochs: The epochs of a complete training.
-        folder: Where checkpoints are kept; None keeps none.
-        deadline: Seconds from the start; None has no limit.
-        tell: Called after every epoch of a group of trials.
-        trials: All trials so far.
-        started: When the search started, by a clock that only goes forward.
-        stopped: Whether the user pressed Ctrl-C; the decision is then made with what there is.
-    """
+    """Runs trials, all of which start from the model as it is, and keeps them."""
 
     model: nn.Module
     split: Split
     settings: TrialSettings
-    epochs: int
-    folder: Path | None = None
-    deadline: float | None = None
-    tell: Tell = lambda *_: None
+    epochs: int  # of a complete training
+    folder: Path | None = None  # for checkpoints
+    deadline: float | None = None  # seconds from the start
+    tell: Tell = lambda *_: None  # called after every epoch of a group of trials
     trials: list[Trial] = field(default_factory=list)
     started: float = field(default_factory=time.monotonic)
-    stopped: bool = False
+    stopped: bool = False  # by Ctrl-C; the decision is then made with what there is
 
     def run(
         self, name: str, planned: list[PlannedTrial], epochs: int, only: int | None = None
@@ -89,8 +75,7 @@ class Search:
 
     def group(self, planned: list[PlannedTrial], epochs: int) -> TrialGroup:
         """A group of trials that has not begun."""
-        joint = planned[0].candidate.method == "bilevel"
-        cls = JointTrialGroup if joint else TrialGroup
+        cls = JointTrialGroup if planned[0].candidate.method == "bilevel" else TrialGroup
         return cls(self.model, planned, self.split, epochs, self.settings)
 
     def groups(self, planned: list[PlannedTrial]) -> list[list[PlannedTrial]]:
@@ -110,12 +95,6 @@ class Search:
         """Whether more than a share of the time is over."""
         return self.deadline is not None and time.monotonic() - self.started > share * self.deadline
 
-    def best_first(self, trials: list[Trial]) -> list[Trial]:
-        """The trials that did not diverge, by their value."""
-        finished = [trial for trial in trials if trial.value is not None]
-        higher = self.split.validation.metric.higher_is_better
-        return sorted(finished, key=_value, reverse=higher)
-
 
 def successive_halving(
     search: Search, name: str, candidates: list[Candidate], rates: list[float]
@@ -124,25 +103,25 @@ def successive_halving(
 
     If time runs out or the user stops the search, these are the trials of the rounds so far.
     """
+    metric = search.split.validation.metric
     planned = [PlannedTrial(each, rate) for each in candidates for rate in rates]
     trials: list[Trial] = []
     for number, share in enumerate(_SHARES):
         epochs = _round_epochs(number, len(planned), search.epochs)
         if epochs is None:
             continue
-        last = number == len(_SHARES) - 1
         found: list[Trial] = []
         for order, group in enumerate(search.groups(planned)):
-            late = search.late(_LAST_START if last else share + _LATE)
+            late = search.late(_LAST_START if number == _LAST else share + _LATE)
             if search.stopped or (name != "ordinary" and late):
                 break
             found += search.run(f"{name}-{number}-{order}", group, epochs)
-        found = search.best_first(found)
+        found = best_first(found, metric)
         trials += found
         if search.stopped or not found:
             break
         planned = _promoted(found, len(candidates), number)
-    return search.best_first(trials)
+    return best_first(trials, metric)
 
 
 def schedule(
@@ -163,7 +142,7 @@ def schedule(
 
 def _round_epochs(number: int, trials: int, epochs: int) -> int | None:
     """The epochs of a round; None if it is skipped, as two trials or fewer leave no choice."""
-    if number == len(_SHARES) - 1:
+    if number == _LAST:
         return epochs
     if trials <= 2:
         return None
@@ -176,11 +155,8 @@ def _promoted(found: list[Trial], candidates: int, number: int) -> list[PlannedT
     for trial in found:
         rates.setdefault(trial.candidate, []).append(trial.rate)
     kept, width = _promotion(candidates, number)
-    return [
-        PlannedTrial(candidate, rate)
-        for candidate, own in list(rates.items())[:kept]
-        for rate in own[:width]
-    ]
+    best = list(rates.items())[:kept]
+    return [PlannedTrial(candidate, rate) for candidate, own in best for rate in own[:width]]
 
 
 def _promotion(candidates: int, number: int) -> tuple[int, int]:
@@ -188,25 +164,56 @@ def _promotion(candidates: int, number: int) -> tuple[int, int]:
     return (max(2, math.ceil(candidates / 3)), 2) if number == 0 else (2, 1)
 
 
+def affordable_epochs(
+    search: Search, sides: list[list[Candidate]], rates: list[float], budget: float
+) -> int:
+    """The epochs with which all trials fit into a budget; from a file, if the run is resumed."""
+    path = None if search.folder is None else search.folder / "epochs.json"
+    if path is not None and path.exists():
+        return json.loads(path.read_text())
+    each = _SLOWER * _timed(search, len(rates))
+    epochs = search.epochs
+    while epochs > _FEWEST and each * _cost(search, sides, rates, epochs) >= budget:
+        epochs -= 1
+    if path is not None:
+        write_json(path, epochs)
+    return epochs
+
+
+def _cost(search: Search, sides: list[list[Candidate]], rates: list[float], epochs: int) -> float:
+    """The cost of a fit, in epochs of as many trials as there are rates.
+
+    Groups of more trials take longer in proportion.
+    """
+    cost = _ALONE * _AFTER * epochs
+    for candidates in sides:
+        for trials, length in schedule(search, candidates, rates, epochs):
+            cost += max(1.0, trials / len(rates)) * length
+    return cost
+
+
+def _timed(search: Search, trials: int) -> float:
+    """The seconds that one epoch of the ordinary loss takes with so many trials."""
+    validation = search.split.validation
+    usual = ordinary_candidate(validation.metric, validation.sets)
+    timed = replace(search, folder=None, trials=[])
+    start = time.monotonic()
+    timed.run("timed", [PlannedTrial(usual, RATES[0])] * trials, 1)
+    if timed.stopped:
+        raise KeyboardInterrupt  # there is nothing to keep yet
+    return time.monotonic() - start
+
+
 @dataclass(frozen=True)
 class Decision:
-    """The outcome of a search.
-
-    Attributes:
-        winner: The trial to use.
-        ordinary: The best trial of the ordinary loss; None if it was not tried.
-        challenger: The best trial of all other losses; None if none was tried.
-        gain: By how much the challenger is better, where both were compared last.
-        luck: Below this, the gain could be chance.
-        again: Whether both were compared again, on other splits.
-    """
+    """The outcome of a search; a side that was not tried is None."""
 
     winner: Trial
-    ordinary: Trial | None
-    challenger: Trial | None
-    gain: float = 0.0
-    luck: float = 0.0
-    again: bool = False
+    ordinary: Trial | None  # the best trial of the ordinary loss
+    challenger: Trial | None  # the best trial of all other losses
+    gain: float = 0.0  # by how much the challenger is better, where both were compared last
+    luck: float = 0.0  # below this, the gain could be chance
+    again: bool = False  # whether both were compared again, on other splits
 
 
 def decide(
@@ -244,19 +251,20 @@ def decide(
     return Decision(winner, usual, best, found.gain, found.luck, again=True)
 
 
-def _compare(search: Search, usual: Trial, challengers: list[Trial], chance: Chance) -> Decision:
+def _compare(
+    search: Search, usual: Trial, challengers: list[Trial], chance: tuple[int, float]
+) -> Decision:
     """The first challenger against the ordinary loss."""
-    compared = [usual, *challengers[: chance.challengers]]
-    gain = search.split.validation.gain(_value(challengers[0]), _value(usual))
+    number, quantile = chance
+    best = challengers[0]
+    compared = [usual, *challengers[:number]]
+    assert best.value is not None
+    assert usual.value is not None
+    gain = search.split.validation.gain(best.value, usual.value)
     luck = search.split.validation.luck(
         [trial.scores for trial in compared],
         [trial.threshold for trial in compared],
         torch.Generator().manual_seed(search.settings.seed),
-        chance.quantile,
+        quantile,
     )
-    return Decision(challengers[0] if gain > luck else usual, usual, challengers[0], gain, luck)
-
-
-def _value(trial: Trial) -> float:
-    assert trial.value is not None
-    return trial.value
+    return Decision(best if gain > luck else usual, usual, best, gain, luck)

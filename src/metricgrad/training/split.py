@@ -11,20 +11,25 @@ and `import metricgrad` does not need to load it.
 
 import math
 import warnings
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import Dataset, IterableDataset, Subset, TensorDataset
 
 from metricgrad.metrics import Metric
 from metricgrad.training.data import (
+    CHUNK,
+    Batch,
     Fold,
     FoldBatches,
     Items,
     Loader,
+    is_pair,
+    length,
     numbers,
     stream_seed,
     without_column,
@@ -39,13 +44,7 @@ _MOST_VALIDATED = 50_000  # items of validation data that the user passed
 
 @dataclass(frozen=True)
 class SplitPlan:
-    """How data is split, drawn and validated.
-
-    Attributes:
-        tune: Whether a threshold is chosen on validation data.
-        folds: The number of folds, 1 for a single split; None decides by the rarest class.
-        share: The share of validation data in a single split.
-    """
+    """How data is split, drawn and validated; `mg.fit` describes it."""
 
     metric: Metric
     tune: bool
@@ -61,19 +60,31 @@ class ValidationData:
 
     data: Items | Loader
     index: Tensor | None = None
+    live: Tensor | None = None  # `[K, V]`, False for padding; None if all count
+
+    def items(self) -> ValidationItems:
+        """Its targets, and what counts."""
+        with torch.random.fork_rng(devices=[]):
+            target = torch.cat([batch.y for batch in self.batches(1)], 1)
+        sets = self.data.where if isinstance(self.data, Items) else None
+        where = None if sets is None else sets[self.index]
+        live = torch.ones(target.shape[:2], dtype=torch.bool) if self.live is None else self.live
+        return ValidationItems(target, live, where)
+
+    def batches(self, copies: int) -> Iterator[Batch]:
+        """All of it in order, `copies` times for every fold: `[copies * K, B, ...]`."""
+        if isinstance(self.data, Loader):
+            yield from self.data.epoch(0, copies)
+            return
+        assert self.index is not None
+        for part in self.index.split(CHUNK, -1):
+            yield self.data.take(part.repeat(copies, 1))
 
 
 class Split(NamedTuple):
-    """Data that has been split.
+    """Data that has been split: its folds, what models train on, and what they are validated on."""
 
-    Attributes:
-        folds: Their indices; a loader has one fold without any.
-        batches: What models are trained on.
-        data: What they are validated on.
-        validation: The metric of it.
-    """
-
-    folds: list[Fold]
+    folds: list[Fold]  # a loader has one, without items
     batches: FoldBatches | Loader
     data: ValidationData
     validation: Validation
@@ -86,28 +97,21 @@ def split_data(
     if valid is None:
         if isinstance(trained, Loader):
             raise ValueError("a loader cannot be split into training and validation; pass valid=")
-        return _split_off(trained, plan, seed)
+        folds = split_items(trained, _number_of_folds(trained, plan.folds), plan.share, seed)
+        index = pad_sequence([fold.valid for fold in folds], batch_first=True)
+        lengths = torch.tensor([len(fold.valid) for fold in folds])
+        live = torch.arange(index.shape[1]) < lengths.unsqueeze(-1)
+        return _split(trained, folds, ValidationData(trained, index, live), plan, seed)
     if plan.folds is not None:
         raise ValueError(
             "folds split training data, but there is validation data already; "
             f"leave out folds or valid. Got folds={plan.folds}"
         )
-    folds = everything(trained)
-    batches = (
-        FoldBatches(trained, folds, plan.batch, plan.balanced, seed)
-        if isinstance(trained, Items)
-        else trained
-    )
-    if isinstance(valid, Loader):
-        with torch.random.fork_rng(devices=[]):
-            target = torch.cat([batch.y for batch in valid.epoch(0, 0, 1)], 1)
-        data = ValidationData(valid)
-        items = ValidationItems(target, torch.ones(target.shape[:2], dtype=torch.bool))
-    else:
+    index = None
+    if isinstance(valid, Items):
         order = torch.randperm(len(valid), generator=torch.Generator().manual_seed(seed))
-        data = ValidationData(valid, order[:_MOST_VALIDATED].sort().values.unsqueeze(0))
-        items = validation_items(data)
-    return Split(folds, batches, data, Validation(plan.metric, items, plan.tune))
+        index = order[:_MOST_VALIDATED].sort().values.unsqueeze(0)
+    return _split(trained, everything(trained), ValidationData(valid, index), plan, seed)
 
 
 def everything(trained: Items | Loader) -> list[Fold]:
@@ -116,34 +120,35 @@ def everything(trained: Items | Loader) -> list[Fold]:
     return [Fold(items, torch.zeros(0, dtype=torch.int64))]
 
 
-def validation_items(data: ValidationData, live: Tensor | None = None) -> ValidationItems:
-    """The targets of validation data in memory; all items count unless `live` says otherwise."""
-    assert isinstance(data.data, Items)
-    assert data.index is not None
-    taken = data.data.take(data.index)
-    live = torch.ones_like(data.index, dtype=torch.bool) if live is None else live
-    return ValidationItems(taken.y, live, taken.where)
+def unsplit(items: Items, plan: SplitPlan, seed: int) -> Split:
+    """All items, both to train and to validate on."""
+    folds = everything(items)
+    return _split(items, folds, ValidationData(items, folds[0].train.unsqueeze(0)), plan, seed)
 
 
-def _split_off(trained: Items, plan: SplitPlan, seed: int) -> Split:
-    """Folds of training data, one of which each model is validated on."""
-    folds = split_items(trained, _number_of_folds(trained, plan.folds), plan.share, seed)
-    longest = max(len(fold.valid) for fold in folds)
-    padded = [F.pad(fold.valid, (0, longest - len(fold.valid))) for fold in folds]
-    live = torch.stack([torch.arange(longest) < len(fold.valid) for fold in folds])
-    data = ValidationData(trained, torch.stack(padded))
-    validation = Validation(plan.metric, validation_items(data, live), plan.tune)
-    batches = FoldBatches(trained, folds, plan.batch, plan.balanced, seed)
-    return Split(folds, batches, data, validation)
+def _split(
+    trained: Items | Loader, folds: list[Fold], data: ValidationData, plan: SplitPlan, seed: int
+) -> Split:
+    if isinstance(trained, Loader):
+        batches = replace(trained, seed=seed)
+    else:
+        batches = FoldBatches(trained, folds, plan.batch, plan.balanced, seed)
+    return Split(folds, batches, data, Validation(plan.metric, data.items(), plan.tune))
+
+
+def _class_counts(items: Items) -> Tensor | None:
+    """The number of items of each class, if they have classes; ValueError if there is only one."""
+    counts = items.classes()
+    if counts is not None and len(counts) < 2:
+        raise ValueError(
+            f"all {len(items)} targets are {items.y[0].item()}: there is nothing to tell apart"
+        )
+    return counts
 
 
 def _number_of_folds(trained: Items, asked: int | None) -> int:
     """How many folds there are: as many as asked for, or by the rarest class; both need items."""
-    counts = trained.classes()
-    if counts is not None and len(counts) < 2:
-        raise ValueError(
-            f"all {len(trained)} targets are {trained.y[0].item()}: there is nothing to tell apart"
-        )
+    counts = _class_counts(trained)
     fewest = len(trained) // 5 if counts is None else int(counts.min())
     number = asked or (1 if fewest >= _ENOUGH else _FOLDS)
     if counts is not None and fewest < max(2, number):
@@ -193,19 +198,12 @@ def split_dataset(data: Any, share: float, seed: int) -> tuple[Any, Any]:
     """
     if not isinstance(data, Dataset) or isinstance(data, TensorDataset | IterableDataset):
         return data, None
-    count = len(data)  # pyright: ignore[reportArgumentType] (every other kind has a length)
-    if not count:
-        raise ValueError("train is a Dataset without items")
-    first = data[0]
-    if not (isinstance(first, tuple | list) and len(first) == 2):
-        raise TypeError(f"a Dataset must give items (x, y); got {type(first).__name__}")
+    count = length("train", data)
+    if not is_pair(data[0]):
+        raise TypeError(f"a Dataset must give items (x, y); got {type(data[0]).__name__}")
     target = without_column(torch.stack([numbers(data[number][1]) for number in range(count)]))
     items = Items(target, target)
-    classes = items.classes()
-    if classes is not None and len(classes) < 2:
-        raise ValueError(
-            f"all {count} targets are {target[0].item()}: there is nothing to tell apart"
-        )
+    classes = _class_counts(items)
     (fold,) = split_items(items, 1, share, seed)
     if classes is not None:
         fewest = int(target[fold.valid].unique(return_counts=True)[1].min())

@@ -5,27 +5,23 @@ is paid once for each parameter. While they are joined, parameters are views of 
 gradients views of another; the numbers stay the same.
 """
 
-from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import cast
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
+from metricgrad.training.checkpoint import State, named, part_of
 
-class Descent(ABC):
-    """Adam on one vector, or on R of them at once.
 
-    Args:
-        vector: `[P]` or `[R, P]`, the parameters.
-        rate: The learning rate, or `[R, 1]` for one each.
-        clip: The largest norm of a gradient; None does not clip.
+class Descent:
+    """Adam on one vector `[P]`, or on R of them at once, `[R, P]`; each has its own norm.
 
-    Attributes:
-        gradient: The gradient, in the vector's shape.
-        decay: Weight decay as AdamW has it: the share of the vector that a step takes away, in
-            units of the learning rate.
+    The learning rate is one for all, or `[R, 1]`. `decay` is that of AdamW: the share of the vector
+    that a step takes away, in units of the learning rate.
     """
 
     decay = 0.0
@@ -40,18 +36,6 @@ class Descent(ABC):
         self._square = torch.zeros_like(vector)
         self._step = 0
 
-    @abstractmethod
-    def join(self) -> None:
-        """Takes the parameters as they are now, before the first step."""
-
-    @abstractmethod
-    def part(self) -> None:
-        """Gives the parameters back to their modules after the last step."""
-
-    @abstractmethod
-    def freeze(self, frozen: bool) -> None:
-        """Switches the computation of gradients for the parameters off, or on again."""
-
     def descend(self, value: Tensor, share: float = 1.0) -> None:
         """One step down the gradient of a 0-dim value, or of R values, each for its own vector.
 
@@ -59,11 +43,9 @@ class Descent(ABC):
         """
         self.gradient.zero_()
         value.sum().backward()
-        if self._clip is not None:
+        if self._clip is not None:  # as clip_grad_norm_ does
             norm = torch.linalg.vector_norm(self.gradient, dim=-1, keepdim=True)
-            self.gradient.mul_(
-                (self._clip / (norm + 1e-6)).clamp_(max=1.0)
-            )  # as clip_grad_norm_ does
+            self.gradient.mul_((self._clip / (norm + 1e-6)).clamp_(max=1.0))
         self._adam(share)
 
     @torch.no_grad()
@@ -83,25 +65,21 @@ class Descent(ABC):
             share = share * self.rate
         self.vector.addcdiv_(self._mean, spread, value=-share / (1 - beta1**self._step))
 
-    def state(self) -> dict[str, Tensor]:
-        """The moments of Adam."""
+    def _moments(self) -> State:
         return {"mean": self._mean, "square": self._square, "step": torch.tensor(self._step)}
 
-    def restore(self, state: dict[str, Tensor]) -> None:
-        """Goes back to the state of an earlier moment."""
+    def _restore_moments(self, state: State) -> None:
         self._mean.copy_(state["mean"])
         self._square.copy_(state["square"])
         self._step = int(state["step"])
 
 
 class Flat(Descent):
-    """A module's parameters as one vector.
+    """The parameters of one module; those that need no gradient are left alone."""
 
-    Parameters that need no gradient are left alone.
-    """
-
-    def __init__(self, parameters: Iterable[nn.Parameter], rate: float, clip: float | None) -> None:
-        self._parameters = [each for each in parameters if each.requires_grad]
+    def __init__(self, module: nn.Module, rate: float, clip: float | None) -> None:
+        self._module = module
+        self._parameters = [each for each in module.parameters() if each.requires_grad]
         if not self._parameters:
             raise ValueError("there is nothing to train: no parameter requires a gradient")
         kinds = sorted({str(each.dtype) for each in self._parameters})
@@ -109,12 +87,11 @@ class Flat(Descent):
             raise ValueError(
                 f"all parameters must have one dtype; got {' and '.join(kinds)}. Pass model.float()"
             )
-        super().__init__(
-            torch.cat([each.detach().flatten() for each in self._parameters]), rate, clip
-        )
+        vector = torch.cat([each.detach().flatten() for each in self._parameters])
+        super().__init__(vector, rate, clip)
 
     def join(self) -> None:
-        """Makes the parameters, as they are now, views of the vector."""
+        """Makes the parameters, as they are now, views of the vector, before the first step."""
         sizes = [each.numel() for each in self._parameters]
         parts = zip(self.vector.split(sizes), self.gradient.split(sizes), strict=True)
         for each, (values, gradients) in zip(self._parameters, parts, strict=True):
@@ -123,7 +100,7 @@ class Flat(Descent):
             each.grad = gradients.view_as(each)
 
     def part(self) -> None:
-        """Gives the parameters tensors of their own again."""
+        """Gives the parameters tensors of their own again, after the last step."""
         for each in self._parameters:
             each.data = each.data.clone()
             each.grad = None
@@ -133,19 +110,22 @@ class Flat(Descent):
         for each in self._parameters:
             each.requires_grad_(not frozen)
 
+    def state(self, name: str) -> State:
+        """The module's own state, and Adam's, under names that begin with this one."""
+        own = named(f"{name}.", self._module.state_dict())
+        return own | named(f"{name}_adam.", self._moments())
+
+    def restore(self, state: State, name: str) -> None:
+        """Goes back to the state of an earlier moment."""
+        self._module.load_state_dict(part_of(state, f"{name}."))
+        self._restore_moments(part_of(state, f"{name}_adam."))
+
 
 class Stack(Descent):
     """The parameters and buffers of R modules of one architecture, stacked.
 
-    Args:
-        modules: R modules whose parameters have the same names and shapes.
-        rate: The learning rate, or `[R, 1]` for one each.
-        clip: The largest norm of each gradient; None does not clip.
-        together: Whether all modules run in one batched pass (`torch.vmap`); some cannot, and run
-            one after the other.
-
-    Attributes:
-        buffers: The modules' buffers by name, `[R, ...]`.
+    Together, all modules run in one batched pass (`torch.vmap`); some cannot, and run one after the
+    other. `buffers` holds the modules' buffers by name, `[R, ...]`.
     """
 
     def __init__(
@@ -169,9 +149,8 @@ class Stack(Descent):
                 )
         size = sum(shape.numel() for shape in self._shapes.values())
         example = next(modules[0].parameters())
-        super().__init__(
-            example.new_zeros(len(modules), size).detach().requires_grad_(), rate, clip
-        )
+        vector = example.new_zeros(len(modules), size).detach().requires_grad_()
+        super().__init__(vector, rate, clip)
         self.vector.grad = self.gradient
         if self._frozen:
             moving = [
@@ -183,7 +162,7 @@ class Stack(Descent):
 
     @torch.no_grad()
     def join(self) -> None:
-        """Takes parameters and buffers as they are in the modules."""
+        """Takes parameters and buffers as they are in the modules, before the first step."""
         for row, module in zip(self.vector, self._modules, strict=True):
             row.copy_(torch.cat([each.flatten() for each in module.parameters()]))
         stored = [dict(module.named_buffers()) for module in self._modules]
@@ -191,7 +170,7 @@ class Stack(Descent):
 
     @torch.no_grad()
     def part(self) -> None:
-        """Gives parameters and buffers back to the modules."""
+        """Gives parameters and buffers back to the modules, after the last step."""
         stacked = self.parameters()
         for number, module in enumerate(self._modules):
             for name, each in module.named_parameters():
@@ -203,10 +182,9 @@ class Stack(Descent):
         """Views of the vector by name, `[R, ...]`, through which gradients flow."""
         sizes = [shape.numel() for shape in self._shapes.values()]
         parts = self.vector.split(sizes, -1)
-        count = len(self._modules)
         return {
             name: (part.detach() if name in self._frozen else part).view(
-                count, *cast(torch.Size, shape)
+                len(self._modules), *cast(torch.Size, shape)
             )
             for (name, shape), part in zip(self._shapes.items(), parts, strict=True)
         }
@@ -214,37 +192,36 @@ class Stack(Descent):
     def __call__(self, x: Tensor) -> Tensor:
         """What each module gives for its own part of x: `[R, ...]` from `[R, ...]`."""
 
-        def one(parameters: dict[str, Tensor], buffers: dict[str, Tensor], part: Tensor) -> Tensor:
+        def one(parameters: State, buffers: State, part: Tensor) -> Tensor:
             return functional_call(self._modules[0], (parameters, buffers), (part,))
 
-        if not self.together:
-            stacked = self.parameters()
-            buffers = self.buffers
-            rows = range(len(self._modules))
-            return torch.stack(
-                [one(_row(stacked, row), _row(buffers, row), x[row]) for row in rows]
-            )
-        return vmap(one, randomness="different")(self.parameters(), self.buffers, x)
+        stacked = self.parameters()
+        if self.together:
+            return vmap(one, randomness="different")(stacked, self.buffers, x)
+        rows = range(len(self._modules))
+        return torch.stack(
+            [one(_row(stacked, row), _row(self.buffers, row), x[row]) for row in rows]
+        )
 
     def freeze(self, frozen: bool) -> None:
-        """Switches the computation of gradients for the parameters off, or on again."""
+        """Switches the computation of gradients for the vector off, or on again."""
         self.vector.requires_grad_(not frozen)
 
-    def state(self) -> dict[str, Tensor]:
-        """The moments of Adam, the parameters and the buffers."""
-        held = {
-            "vector": self.vector.detach(),
-            **{f"buffer.{name}": value for name, value in self.buffers.items()},
-        }
-        return {**super().state(), **held}
+    def state(self, name: str) -> State:
+        """The moments of Adam, the vector and the buffers, under names that begin with this one."""
+        return named(f"{name}.", {**self._moments(), **self.weights()})
+
+    def weights(self) -> State:
+        """The vector `[R, P]` and the buffers `[R, ...]`, not copied."""
+        return {"vector": self.vector.detach(), **named("buffer.", self.buffers)}
 
     @torch.no_grad()
-    def restore(self, state: dict[str, Tensor]) -> None:
-        """Goes back to the state of an earlier moment."""
-        super().restore(state)
-        self.vector.copy_(state["vector"])
-        for name, value in self.buffers.items():
-            value.copy_(state[f"buffer.{name}"])
+    def restore(self, state: State, name: str) -> None:
+        """Goes back to an earlier state; the modules get their weights when the stack is parted."""
+        stored = part_of(state, f"{name}.")
+        self._restore_moments(stored)
+        for each, value in self.weights().items():
+            value.copy_(stored[each])
 
 
 def _row(stacked: dict[str, Tensor], row: int) -> dict[str, Tensor]:
@@ -255,3 +232,19 @@ def _row(stacked: dict[str, Tensor], row: int) -> dict[str, Tensor]:
 def _frozen(module: nn.Module) -> set[str]:
     """Names of the parameters that need no gradient, which stay as they are."""
     return {name for name, each in module.named_parameters() if not each.requires_grad}
+
+
+def half_cosine(done: float) -> float:
+    """The share of a learning rate that falls along half a cosine wave, to 0 when all is done."""
+    return 0.5 + 0.5 * math.cos(math.pi * min(done, 1.0))
+
+
+@contextmanager
+def modes_kept(network: nn.Module) -> Iterator[None]:
+    """Puts every module back into the mode it was in, `train()` or `eval()`, at the end."""
+    modes = [(each, each.training) for each in network.modules()]
+    try:
+        yield
+    finally:
+        for each, training in modes:
+            each.training = training

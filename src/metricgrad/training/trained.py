@@ -9,11 +9,11 @@ from torch import Tensor, nn
 
 from metricgrad.metrics import Metric
 from metricgrad.surrogates.score_sets import ScoreSets
-from metricgrad.training.algorithm import modes_kept
 from metricgrad.training.candidates import ORDINARY
 from metricgrad.training.data import CHUNK, features, numbers, without_column
 from metricgrad.training.search import Decision
-from metricgrad.training.trials import Trial
+from metricgrad.training.stack import modes_kept
+from metricgrad.training.trials import Trial, best_first
 from metricgrad.training.validation import ValidationItems
 
 _SHOWN = 5  # trials in the table of a `Fit`
@@ -71,9 +71,6 @@ class Trained:
         Args:
             x: `[items, ...]`, an array or a tensor.
             y: Their targets, `[items]` or, as in `mg.fit`, `[items, 1]`.
-
-        Returns:
-            The metric.
         """
         metric, scores = self.metric.at_threshold(self.threshold, self.scores(x))
         target = numbers(y)
@@ -181,10 +178,6 @@ class Fit(Trained):
 
     def _table(self) -> list[tuple[str, ...]]:
         """The best few trials, the best first, below a header."""
-        finished = [trial for trial in self.trials if trial.value is not None]
-        ranked = sorted(
-            finished, key=lambda trial: trial.value or 0.0, reverse=self.metric.higher_is_better
-        )
         rows = [
             (
                 f"{trial.value:.4f}",
@@ -192,7 +185,7 @@ class Fit(Trained):
                 f"{trial.rate:g}",
                 f"{trial.epoch} of {trial.epochs}",
             )
-            for trial in ranked[:_SHOWN]
+            for trial in best_first(self.trials, self.metric)[:_SHOWN]
         ]
         return [(self.metric.name, "trial", "rate", "best epoch"), *rows]
 

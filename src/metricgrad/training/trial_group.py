@@ -1,6 +1,6 @@
 """Trials that are trained side by side: one loss, several slopes and learning rates, all folds.
 
-The models of a group are stacked into one (`flat.py`) where that is possible, so that five folds
+The models of a group are stacked into one (`stack.py`) where that is possible, so that five folds
 and four rates cost little more than a single model. Every trial keeps its model at the epoch that
 `BestEpochs` calls best. All that the next epoch depends on is a tensor, so a checkpoint after every
 epoch is enough to continue exactly.
@@ -10,8 +10,7 @@ Tensors have a leading dimension of R models: the K folds of the first trial, th
 
 import copy
 import math
-from collections.abc import Iterator
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -19,61 +18,56 @@ import torch
 from torch import Tensor, nn
 
 from metricgrad.progress import Tell
-from metricgrad.surrogates import with_memory
-from metricgrad.training.algorithm import modes_kept
+from metricgrad.surrogates import BilevelLoss, with_memory
 from metricgrad.training.candidates import ordinary_candidate
-from metricgrad.training.checkpoint import read_checkpoint, write_checkpoint
-from metricgrad.training.data import CHUNK, NO_BATCH, Batch, Loader
+from metricgrad.training.checkpoint import State, named, part_of, read_checkpoint, write_checkpoint
+from metricgrad.training.data import NO_BATCH, Batch, FoldBatches
+from metricgrad.training.joint import JointTraining
 from metricgrad.training.split import Split
-from metricgrad.training.stack import Stack
+from metricgrad.training.stack import Stack, half_cosine, modes_kept
 from metricgrad.training.trials import BestEpochs, PlannedTrial, Trial, TrialSettings
 
+_MODEL_STEPS = 3  # of an iteration of `method="bilevel"`
+_UNIVERSAL_STEPS = 2000
 
+
+@dataclass(eq=False)
 class TrialGroup:
-    """Trains trials whose candidates are `kin`, each from the weights that the model has.
+    """Trains trials whose candidates are `kin`, each from the weights that the model has."""
 
-    Attributes:
-        stopped: Whether the user pressed Ctrl-C.
-    """
+    model: nn.Module
+    planned: list[PlannedTrial]
+    split: Split
+    epochs: int
+    settings: TrialSettings
+    stopped: bool = field(default=False, init=False)  # by Ctrl-C
 
-    def __init__(
-        self,
-        model: nn.Module,
-        planned: list[PlannedTrial],
-        split: Split,
-        epochs: int,
-        settings: TrialSettings,
-    ) -> None:
-        self.planned = planned
-        self.epochs = epochs
-        self.settings = settings
-        self.stopped = False
-        self._split = split
-        self._validation = split.validation
-        self._folds = len(split.folds)
+    def __post_init__(self) -> None:
         self._epoch = 0
+        self._folds = len(self.split.folds)
+        self._validation = self.split.validation
+        metric = self._validation.metric
+        first = self.planned[0].candidate
+        self._warm_up = self.epochs // 2 if first.warm_start else 0
+        trials = len(self.planned)
+        self._best = BestEpochs(self.epochs, trials, self._warm_up, metric.higher_is_better)
+        self._kept: State = {}
 
-        first = planned[0].candidate
-        metric = split.validation.metric
-        self._warm_up = epochs // 2 if first.warm_start else 0
-        self._best = BestEpochs(epochs, len(planned), self._warm_up, metric.higher_is_better)
-        self._kept: dict[str, Tensor] = {}
-
-        models = len(planned) * self._folds
-        self._module = copy.deepcopy(model)
-        self._modules = [self._module, *(copy.deepcopy(model) for _ in range(models - 1))]
-        rates = torch.tensor([each.rate for each in planned]).repeat_interleave(self._folds)
-        self._stack = Stack(self._modules, rates.unsqueeze(-1), settings.clip, together=models > 1)
-        self._stack.decay = settings.decay
-        scales = torch.tensor([each.candidate.scale(metric) for each in planned])
+        models = trials * self._folds
+        self._modules = [copy.deepcopy(self.model) for _ in range(models)]
+        self._module = self._modules[0]
+        rates = torch.tensor([each.rate for each in self.planned]).repeat_interleave(self._folds)
+        clip = self.settings.clip
+        self._stack = Stack(self._modules, rates.unsqueeze(-1), clip, together=models > 1)
+        self._stack.decay = self.settings.decay
+        scales = torch.tensor([each.candidate.scale(metric) for each in self.planned])
         self._scales = None if (scales == 1).all() else scales.repeat_interleave(self._folds)
         self._ordinary = ordinary_candidate(metric, self._validation.sets).loss(metric, 0)
-        loss = first.loss(metric, settings.seed)
-        self._losses = [loss]
-        if settings.memory:  # every model remembers its own scores
-            self._losses = [
-                with_memory(copy.deepcopy(loss), settings.memory) for _ in self._modules
-            ]
+        self._losses = [first.loss(metric, self.settings.seed)]
+        if self.settings.memory:  # every model remembers its own scores
+            size = self.settings.memory
+            copies = [copy.deepcopy(self._losses[0]) for _ in self._modules]
+            self._losses = [with_memory(loss, size) for loss in copies]
 
     def run(
         self, path: Path | None = None, tell: Tell = lambda *_: None, only: int | None = None
@@ -88,8 +82,10 @@ class TrialGroup:
             must_match = self._must_match()
             if path is not None and path.exists():
                 self._restore(read_checkpoint(path, self._state(), must_match, varying="loss."))
+            last = self.epochs if only is None else only
+            patience = self.settings.patience if only is None else None
             try:
-                while not self._is_done(only):
+                while self._epoch < last and not self._best.gave_up(self._epoch, patience):
                     losses = self._train()
                     self._epoch += 1
                     if only in (None, self._epoch):
@@ -102,7 +98,7 @@ class TrialGroup:
             tell(self.epochs - self._epoch, "")
         return [self._trial(number) for number in range(len(self.planned))]
 
-    def train_only(self, epochs: int) -> tuple[dict[str, Tensor], Tensor]:
+    def train_only(self, epochs: int) -> tuple[State, Tensor]:
         """The state of one model after its first epochs, and its scores `[K, V, ...]`."""
         with torch.random.fork_rng(devices=[]), modes_kept(self._module):
             while self._epoch < epochs:
@@ -112,11 +108,6 @@ class TrialGroup:
         self._stack.part()
         return {name: value.clone() for name, value in self._module.state_dict().items()}, scores
 
-    def _is_done(self, only: int | None) -> bool:
-        if only is not None:
-            return self._epoch >= only
-        return self._epoch >= self.epochs or self._best.gave_up(self._epoch, self.settings.patience)
-
     def _must_match(self) -> dict[str, Any]:
         """What a checkpoint must share with this run; the keys are those of its file."""
         settings = asdict(self.settings)
@@ -125,7 +116,7 @@ class TrialGroup:
             "entrants": [[str(candidate), rate] for candidate, rate in self.planned],
             "epochs": self.epochs,
             "metric": self._validation.metric.name,
-            "batches": self._steps(),
+            "batches": self.split.batches.steps,
             "validation": self._validation.items.live.sum(-1).tolist(),
             **settings,
             **must_match,
@@ -145,8 +136,7 @@ class TrialGroup:
         self._kept = {
             "threshold": torch.full((len(self.planned), *size), torch.nan),
             "scores": torch.zeros_like(scores),
-            "vector": self._stack.vector.detach().clone(),
-            **{f"buffer.{name}": each.clone() for name, each in self._stack.buffers.items()},
+            **{name: each.clone() for name, each in self._stack.weights().items()},
         }
 
     def _train(self) -> Tensor:
@@ -155,9 +145,8 @@ class TrialGroup:
         torch.manual_seed(self.settings.seed * 7919 + self._epoch)
         sums = torch.zeros(len(self._modules), dtype=torch.float64)
         steps = 0
-        for batch in self._batches():
-            scores = self._item_scores(batch).nan_to_num(0.0)
-            values = self._values(scores, batch)
+        for batch in self.split.batches.epoch(self._epoch, len(self.planned)):
+            values = self._values(self._item_scores(batch).nan_to_num(0.0), batch)
             self._stack.descend(values, self._share(steps))
             sums += values.detach()
             steps += 1
@@ -169,18 +158,8 @@ class TrialGroup:
         """The share of the learning rate at a step: half a cosine, anew after a warm start."""
         start = self._warm_up if self._epoch >= self._warm_up else 0
         end = self.epochs if self._epoch >= self._warm_up else self._warm_up
-        done = (self._epoch - start + step / self._steps()) / max(1, end - start)
-        return 0.5 + 0.5 * math.cos(math.pi * min(done, 1.0))
-
-    def _batches(self) -> Iterator[Batch]:
-        batches = self._split.batches
-        if isinstance(batches, Loader):
-            return batches.epoch(self._epoch, self.settings.seed, len(self._modules))
-        return batches.epoch(self._epoch, len(self.planned))
-
-    def _steps(self) -> int:
-        batches = self._split.batches
-        return len(batches.batches) if isinstance(batches, Loader) else batches.steps
+        done = self._epoch - start + step / self.split.batches.steps
+        return half_cosine(done / max(1, end - start))
 
     def _values(self, scores: Tensor, batch: Batch) -> Tensor:
         """The loss of every model, `[R]`."""
@@ -203,24 +182,17 @@ class TrialGroup:
     def _scores(self) -> Tensor:
         """Scores of the validation data, `[trials, K, V, ...]`."""
         self._module.eval()
-        data = self._split.data
-        if isinstance(data.data, Loader):
-            found = []
-            targets = []
-            for batch in data.data.epoch(0, 0, len(self._modules)):
-                found.append(self._item_scores(batch))
-                targets.append(batch.y[:1])
-            if not torch.equal(torch.cat(targets, 1), self._validation.items.target):
-                raise ValueError(
-                    "the validation loader gives other items, or another order, each time; "
-                    "do not shuffle it"
-                )
-        else:
-            assert data.index is not None
-            found = [
-                self._item_scores(data.data.take(part.repeat(len(self.planned), 1)))
-                for part in data.index.split(CHUNK, -1)
-            ]
+        found = []
+        targets = []
+        for batch in self.split.data.batches(len(self.planned)):
+            found.append(self._item_scores(batch))
+            targets.append(batch.y[:1])
+        loaded = self.split.data.index is None
+        if loaded and not torch.equal(torch.cat(targets, 1), self._validation.items.target):
+            raise ValueError(
+                "the validation loader gives other items, or another order, each time; "
+                "do not shuffle it"
+            )
         return torch.cat(found, 1).unflatten(0, (len(self.planned), self._folds))
 
     def _validate(self, losses: Tensor) -> None:
@@ -234,9 +206,8 @@ class TrialGroup:
                 continue
             rows = slice(number * self._folds, (number + 1) * self._folds)
             self._kept["scores"][number] = scores[number]
-            self._kept["vector"][rows] = self._stack.vector.detach()[rows]
-            for name, buffer in self._stack.buffers.items():
-                self._kept[f"buffer.{name}"][rows] = buffer[rows]
+            for name, each in self._stack.weights().items():
+                self._kept[name][rows] = each[rows]
             if threshold is not None:
                 self._kept["threshold"][number] = threshold
 
@@ -261,7 +232,7 @@ class TrialGroup:
         )
 
     @torch.no_grad()
-    def _best_state(self, row: int) -> dict[str, Tensor]:
+    def _best_state(self, row: int) -> State:
         """A model's best state, by way of the module, which knows what is tied or not saved."""
         sizes = [each.numel() for each in self._module.parameters()]
         parts = self._kept["vector"][row].split(sizes)
@@ -271,21 +242,17 @@ class TrialGroup:
             buffer.copy_(self._kept[f"buffer.{name}"][row])
         return {name: value.clone() for name, value in self._module.state_dict().items()}
 
-    def _state(self) -> dict[str, Tensor]:
+    def _state(self) -> State:
         """Everything that the next epoch depends on; the names are those of the checkpoint."""
-        state = {
-            f"crew.{name}": each.detach().clone() for name, each in self._stack.state().items()
-        }
-        state |= {f"best.{name}": value for name, value in self._kept.items()}
-        state |= self._best.state()
+        state = self._stack.state("crew") | named("best.", self._kept) | self._best.state()
         state["epoch"] = torch.tensor(self._epoch)
         if self.settings.memory:
             for row, loss in enumerate(self._losses):
-                state |= {f"loss.{row}.{name}": each for name, each in loss.state_dict().items()}
+                state |= named(f"loss.{row}.", loss.state_dict())
         return state
 
-    def _restore(self, state: dict[str, Tensor]) -> None:
-        self._stack.restore(part_of(state, "crew."))
+    def _restore(self, state: State) -> None:
+        self._stack.restore(state, "crew")
         self._kept = {name: state[f"best.{name}"] for name in self._kept}
         self._best.restore(state)
         self._epoch = int(state["epoch"])
@@ -294,11 +261,69 @@ class TrialGroup:
                 loss.load_state_dict(part_of(state, f"loss.{row}."))
 
 
-def part_of(state: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
-    """The tensors whose names begin with a prefix, without it."""
-    return {
-        name.removeprefix(prefix): value for name, value in state.items() if name.startswith(prefix)
-    }
+class JointTrialGroup(TrialGroup):
+    """Trials of `method="bilevel"`: every model is trained along with its loss, by Algorithm 1.
+
+    The loss learns from made-up sets once; every model then refines its own copy of it.
+    """
+
+    def __post_init__(self) -> None:
+        batches = self.split.batches
+        settings = self.settings
+        if not isinstance(batches, FoldBatches) or settings.memory:
+            raise ValueError(
+                "method='bilevel' draws its own batches; pass train=(x, y) in memory, and memory=0"
+            )
+        if settings.decay:
+            raise ValueError(
+                f"method='bilevel' has no weight decay; pass decay=0. Got {settings.decay}"
+            )
+        if batches.balanced:
+            raise ValueError(
+                "method='bilevel' draws its own batches, in which classes keep their shares; "
+                "pass balanced=False"
+            )
+        super().__post_init__()
+        (loss,) = self._losses
+        assert isinstance(loss, BilevelLoss)
+        self._iterations = -(-batches.steps // _MODEL_STEPS)
+        self._runs: list[JointTraining] = []
+        for row, module in enumerate(self._modules):
+            trial, fold = divmod(row, self._folds)
+            x, y, _ = batches.items.take(batches.folds[fold].train)
+            run = JointTraining(
+                module,
+                loss if row == 0 else copy.deepcopy(loss),
+                x,
+                y,
+                model_rate=self.planned[trial].rate,
+                model_steps=_MODEL_STEPS,
+                decay=self._iterations * self.epochs,
+                clip=settings.clip,
+                batch=batches.size,
+                universal={"steps": _UNIVERSAL_STEPS, "progress": False},
+                generator=torch.Generator().manual_seed(settings.seed),
+            )
+            if row == 0:
+                run.teach()
+            self._runs.append(run)
+
+    def _train(self) -> Tensor:
+        """Trains one epoch of every run; the mean loss of every trial."""
+        found = [run.advance(self._iterations, progress=False).loss for run in self._runs]
+        self._stack.join()
+        return torch.tensor(found, dtype=torch.float64).unflatten(0, (-1, self._folds)).mean(-1)
+
+    def _state(self) -> State:
+        state = super()._state()
+        for row, run in enumerate(self._runs):
+            state |= named(f"pair.{row}.", run.state())
+        return state
+
+    def _restore(self, state: State) -> None:
+        super()._restore(state)
+        for row, run in enumerate(self._runs):
+            run.restore(part_of(state, f"pair.{row}."))
 
 
 def _mean(values: Tensor, defined: Tensor) -> Tensor:

@@ -15,24 +15,23 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from metricgrad.metrics import Metric
 from metricgrad.training.candidates import Candidate
+from metricgrad.training.checkpoint import State, named
 
 _RECENT = 3  # epochs whose mean decides which is best
 
 
 @dataclass(frozen=True)
 class TrialSettings:
-    """The settings that all trials of one fit share; `mg.fit` describes them.
-
-    Attributes:
-        must_match: What else a resumed run must share with its checkpoint, ready for JSON.
-    """
+    """The settings that all trials of one fit share; `mg.fit` describes them."""
 
     seed: int = 0
     decay: float = 0.0
     clip: float | None = 1.0
     memory: int = 0
     patience: int | None = None
+    # What else a resumed run must share with its checkpoint, ready for JSON.
     must_match: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -45,28 +44,17 @@ class PlannedTrial(NamedTuple):
 
 @dataclass(eq=False)
 class Trial:
-    """A trial after its training.
-
-    Attributes:
-        rate: The learning rate that the trial started with.
-        epochs: How many epochs it was to be trained for.
-        epoch: The best of them.
-        value: The metric at that epoch, on validation data; None if the training diverged.
-        threshold: The threshold at which the value was reached; None if the metric has none.
-        scores: `[K, V, ...]`, of the validation data at that epoch.
-        state: The model's state at that epoch, where there is one fold.
-        curve: `[epochs, 2]`, loss and metric; NaN for epochs that were not trained.
-    """
+    """A trial after its training."""
 
     candidate: Candidate
-    rate: float
-    epochs: int
-    epoch: int
-    value: float | None
-    threshold: Tensor | None
-    scores: Tensor
-    state: dict[str, Tensor]
-    curve: Tensor
+    rate: float  # the learning rate that it started with
+    epochs: int  # that it was to be trained for
+    epoch: int  # the best of them
+    value: float | None  # the metric then, on validation data; None if the training diverged
+    threshold: Tensor | None  # at which the value was reached; None if the metric has none
+    scores: Tensor  # of the validation data at the best epoch, [K, V, ...]
+    state: dict[str, Tensor]  # of the model at the best epoch, where there is one fold
+    curve: Tensor  # loss and metric, [epochs, 2]; NaN for epochs that were not trained
 
     def forget(self) -> None:
         """Drops scores and state, which need much memory, and keeps what tells how it went."""
@@ -74,21 +62,20 @@ class Trial:
         self.state = {}
 
 
-class BestEpochs:
-    """The curves of several trials, and the best epoch of each, the `warm_up` left out.
+def best_first(trials: list[Trial], metric: Metric) -> list[Trial]:
+    """The trials that did not diverge, by their value."""
+    finished = [trial for trial in trials if trial.value is not None]
+    return sorted(finished, key=lambda trial: trial.value or 0.0, reverse=metric.higher_is_better)
 
-    Attributes:
-        curve: `[epochs, trials, 2]`, loss and metric.
-        value: `[trials]`, the metric at the best epoch; NaN if there is none.
-        recent: `[trials]`, the mean of the last three epochs there.
-        epoch: `[trials]`, counted from 1; 0 if there is none.
-    """
+
+class BestEpochs:
+    """The curves of several trials, and the best epoch of each, the `warm_up` left out."""
 
     def __init__(self, epochs: int, trials: int, warm_up: int, higher_is_better: bool) -> None:
         self.curve = torch.full((epochs, trials, 2), torch.nan, dtype=torch.float64)
-        self.value = torch.full((trials,), torch.nan, dtype=torch.float64)
-        self.recent = torch.full((trials,), torch.nan, dtype=torch.float64)
-        self.epoch = torch.zeros(trials, dtype=torch.int64)
+        self.epoch = torch.zeros(trials, dtype=torch.int64)  # the best, from 1; 0 if there is none
+        self.value = torch.full((trials,), torch.nan, dtype=torch.float64)  # the metric there,
+        self.recent = self.value.clone()  # and its mean over the last three epochs
         self._warm_up = warm_up
         self._sign = 1 if higher_is_better else -1
 
@@ -110,24 +97,19 @@ class BestEpochs:
         """Whether no trial has improved for as many epochs as patience allows, warm-up aside."""
         if patience is None or epoch <= self._warm_up:
             return False
-        latest = max(int(self.epoch.max()), self._warm_up)
-        return epoch - latest >= patience
+        return epoch - max(int(self.epoch.max()), self._warm_up) >= patience
 
     def best_value(self) -> float | None:
         """The best value of all trials so far."""
         known = self._sign * self.value[self.value.isfinite()]
         return self._sign * known.max().item() if len(known) else None
 
-    def state(self) -> dict[str, Tensor]:
+    def state(self) -> State:
         """Everything that a checkpoint must keep."""
-        return {
-            "best.value": self.value,
-            "best.recent": self.recent,
-            "best.epoch": self.epoch,
-            "curve": self.curve,
-        }
+        best = {"value": self.value, "recent": self.recent, "epoch": self.epoch}
+        return named("best.", best) | {"curve": self.curve}
 
-    def restore(self, state: Mapping[str, Tensor]) -> None:
+    def restore(self, state: State) -> None:
         """Continues from what `state` returned."""
         self.value = state["best.value"]
         self.recent = state["best.recent"]

@@ -39,26 +39,16 @@ class Measured(NamedTuple):
 
 @dataclass(frozen=True)
 class ValidationItems:
-    """The validation items of K folds, padded to the same number.
+    """The validation items of K folds, padded to the same number."""
 
-    Attributes:
-        target: `[K, V, ...]`.
-        live: `[K, V]`, False for padding.
-        where: `[K, V, N]` if every item is a set of its own; True for what counts.
-    """
-
-    target: Tensor
-    live: Tensor
-    where: Tensor | None = None
+    target: Tensor  # [K, V, ...]
+    live: Tensor  # [K, V], False for padding
+    where: Tensor | None = None  # [K, V, N] if every item is a set; True for what counts of it
 
 
 @dataclass(frozen=True)
 class Validation:
-    """The metric on validation items.
-
-    Attributes:
-        tune: Whether a threshold is chosen, where the metric has one.
-    """
+    """The metric on validation items; `tune` says whether a threshold is chosen for it."""
 
     metric: Metric
     items: ValidationItems

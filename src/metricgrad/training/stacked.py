@@ -1,0 +1,173 @@
+"""A grid of joint trainings (seeds, metrics, learning rates) in one batched model.
+
+A step of networks as small as the paper's is all overhead, so twenty of them stacked cost hardly
+more than one. Each run has its own batches, weights, metric and gradient norm. It gives what a run
+of its own would give, but for rounding and the random numbers that it draws.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from metricgrad.surrogates.base import full_precision
+from metricgrad.surrogates.bilevel import BilevelLoss, set_network
+from metricgrad.surrogates.elements import Elements
+from metricgrad.training.algorithm import Algorithm1, Alternation, Means
+from metricgrad.training.checkpoint import State
+from metricgrad.training.joint import LossStart, check_start
+from metricgrad.training.stack import Stack
+
+
+class StackedTraining(Algorithm1):
+    """Algorithm 1 for R models and their losses at once, on sets of binary scores.
+
+    Args:
+        models: R models of one architecture.
+        losses: R losses, one for each, of the same widths and distance; their metrics may differ.
+        x: `[items, ...]`, features of the training data, shared by all runs.
+        y: `[items]`, targets of the training data, shared by all runs.
+        model_rates: Adam's learning rates for the models, one each, instead of `model_rate`.
+        loss_rates: Adam's learning rates for the losses, one each, instead of `loss_rate`.
+        start: `"universal"` first teaches losses that have not learned yet, one by one; `"scratch"`
+            does not.
+        universal: Options of `learn_universal` for the universal start.
+        generator: Source of randomness for batches, made-up sets and dropout.
+        **settings: The other options of `JointTraining`.
+
+    Example:
+        >>> import metricgrad as mg
+        >>> x = torch.randn(500, 4, generator=torch.Generator().manual_seed(0))
+        >>> models = [torch.nn.Linear(4, 1) for _ in range(3)]
+        >>> losses = [mg.BilevelLoss(name) for name in ("f1", "auc", "mcc")]
+        >>> run = mg.StackedTraining(models, losses, x, x[:, 0] > 1, start="scratch")
+        >>> run.advance(20).misfit.shape
+        torch.Size([3])
+
+    Reference:
+        Learning Surrogate Losses, Algorithm 1.
+    """
+
+    def __init__(
+        self,
+        models: Sequence[nn.Module],
+        losses: Sequence[BilevelLoss],
+        x: Tensor,
+        y: Tensor,
+        *,
+        model_rates: Sequence[float] | None = None,
+        loss_rates: Sequence[float] | None = None,
+        start: LossStart = "universal",
+        universal: Mapping[str, Any] | None = None,
+        generator: torch.Generator | None = None,
+        **settings: Any,
+    ) -> None:
+        chosen = Alternation(**settings)
+        _check_stack(models, losses, model_rates, loss_rates)
+        for loss in losses:
+            check_start(loss, x, y, start, chosen.refine)
+        self.models = list(models)
+        self.losses = list(losses)
+        self._unbounded = torch.tensor([loss.unbounded for loss in losses])
+        self._model_stack = Stack(self.models, _each(model_rates, chosen.model_rate), chosen.clip)
+        self._loss_stack = Stack(self.losses, _each(loss_rates, chosen.loss_rate), chosen.clip)
+        sides = (self._model_stack, self._loss_stack)
+        teaching = (universal or {}) if start == "universal" else None
+        super().__init__(models[0], self.losses, sides, (x, y), chosen, teaching, generator)
+
+    def advance(self, iterations: int, *, progress: bool = True) -> Means:
+        """Makes so many iterations of Algorithm 1.
+
+        Args:
+            iterations: How many to make.
+            progress: Whether to show a progress bar, on a terminal.
+
+        Returns:
+            Means over these iterations, `[R]` each.
+        """
+        return self._advance(iterations, progress)
+
+    def restore(self, state: State) -> None:
+        """Goes back to a state, and gives the modules their weights."""
+        super().restore(state)
+        self._model_stack.part()
+        self._loss_stack.part()
+
+    def _scores(self, index: Tensor) -> Tensor:
+        """One batched pass over all runs, which come first in the stack: `[R, K * N]`."""
+        *steps, runs, items = index.shape
+        if not steps:
+            return self._model_stack(self.x[index]).reshape(index.shape)
+        scores = self._model_stack(self.x[index.transpose(0, 1).flatten(1)])
+        return scores.reshape(runs, *steps, items).transpose(0, 1)
+
+    def _estimate(self, elements: Elements) -> Tensor:
+        layers: dict[str, list[Any]] = {"g": [], "h": []}
+        for name, each in self._loss_stack.parameters().items():
+            layers[name[0]].append(each if each.dim() == 3 else each.unsqueeze(-2))
+        buffers = self._loss_stack.buffers
+        with full_precision(elements.items.device.type):
+            value = set_network(elements, layers["g"], layers["h"])
+            return torch.addcmul(buffers["shift"], value, buffers["scale"])
+
+    def _look(self, scores: Tensor, target: Tensor) -> tuple[Elements, Tensor]:
+        """Elements and truths `[K, R]`; runs that share a metric are valued in one call."""
+        truth = torch.empty(scores.shape[:-1], dtype=self._loss_stack.vector.dtype)
+        left = list(range(len(self.losses)))
+        while left:
+            loss = self.losses[left[0]]
+            runs = [number for number in left if self.losses[number].metric == loss.metric]
+            truth[:, runs] = loss.truth(loss.check(scores[:, runs], target[:, runs], None))
+            left = [number for number in left if number not in runs]
+        self._standardise(truth)
+        return self.losses[0].elements(self.losses[0].check(scores, target, None)), truth
+
+    def _standardise(self, truth: Tensor) -> None:
+        """At the first look, what `BilevelLoss.standardise` does for a loss of its own."""
+        buffers = self._loss_stack.buffers
+        fresh = self._unbounded & (buffers["scale"] == 1) & (buffers["shift"] == 0)
+        if not fresh.any():
+            return
+        for number, loss in enumerate(self.losses):
+            loss.standardise(truth[:, number])
+            for name in ("shift", "scale"):
+                buffers[name][number] = getattr(loss, name)
+
+    def _misfit(self, elements: Elements, truth: Tensor) -> Tensor:
+        """The distance of every run; 0 where its truth is undefined."""
+        gap = torch.where(truth.isfinite(), self._estimate(elements) - truth, 0.0)
+        unit = torch.where(self._unbounded, self._loss_stack.buffers["scale"], 1.0)
+        return self.losses[0].measure(gap / unit)
+
+
+def _check_stack(
+    models: Sequence[nn.Module],
+    losses: Sequence[BilevelLoss],
+    model_rates: Sequence[float] | None,
+    loss_rates: Sequence[float] | None,
+) -> None:
+    """Raises where runs cannot be stacked."""
+    rates = {"model_rates": model_rates, "loss_rates": loss_rates}
+    for name, given in {"losses": losses, **rates}.items():
+        if given is not None and len(given) != len(models):
+            raise ValueError(
+                f"{name} must be one for each model; got {len(given)} for {len(models)} models"
+            )
+    for name, given in rates.items():
+        if given is not None and not all(rate > 0 for rate in given):
+            raise ValueError(f"{name} must be above 0; got {list(given)}")
+    kinds = {(loss.hidden, loss.distance) for loss in losses}
+    if len(kinds) != 1 or any(loss.metric.layout == "labels" for loss in losses):
+        raise ValueError(
+            "stacked losses must be of binary metrics, with the same hidden widths and distance"
+        )
+    if len({repr(model) for model in models}) != 1:
+        raise ValueError(
+            "stacked models must be of one architecture, activations and dropout included"
+        )
+
+
+def _each(rates: Sequence[float] | None, rate: float) -> float | Tensor:
+    """One rate for all runs, or `[R, 1]`."""
+    return rate if rates is None else torch.tensor(rates, dtype=torch.float32).unsqueeze(-1)
