@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from metricgrad.surrogates.bilevel import BilevelLoss
-from metricgrad.surrogates.elements import Elements
+from metricgrad.surrogates.nets.base import Elements
 from metricgrad.training.algorithm import Algorithm1, Alternation
 from metricgrad.training.checkpoint import State, read_checkpoint, write_checkpoint
 from metricgrad.training.stack import Flat

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from metricgrad.surrogates.base import full_precision
 from metricgrad.surrogates.bilevel import BilevelLoss, set_network
-from metricgrad.surrogates.elements import Elements
+from metricgrad.surrogates.nets.base import Elements
 from metricgrad.training.algorithm import Algorithm1, Alternation, Means
 from metricgrad.training.checkpoint import State
 from metricgrad.training.joint import LossStart, check_start
