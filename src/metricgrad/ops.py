@@ -4,7 +4,7 @@ Everything acts on the last dimension and takes any number of leading ones. `whe
 the values and is True for the entries that count; None counts all. All rank statistics rest on one
 fact about a sorted row: `tie_starts`, the position at which each entry's tie group begins. From it
 follow averaged ranks, tied pairs and the vertices of ROC and precision-recall curves
-(`metrics/walk.py`), all in O(N log N) time and O(N) memory. Only `soft_rank` compares all pairs,
+(`metrics/counts.py`), all in O(N log N) time and O(N) memory. Only `soft_rank` compares all pairs,
 because its gradient needs them.
 """
 

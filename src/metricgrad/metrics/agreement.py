@@ -14,7 +14,7 @@ from torch import Tensor
 from metricgrad import ops
 from metricgrad.metrics.checks import whole
 from metricgrad.metrics.confusion import ConfusionMetric
-from metricgrad.metrics.counts import Average, Counts, Pooling, one_hot, share
+from metricgrad.metrics.counts import Average, Counts, Pooling, one_hot, quotient, share
 from metricgrad.metrics.decisions import AllRivals, ItemDecisions, own_margin
 from metricgrad.metrics.reexpression import Reexpression
 
@@ -219,7 +219,7 @@ class BalancedAccuracy(RecallMetric):
             occurs = (support > 0).to(support.dtype)
             return torch.stack([ops.divide(counts.tp, support), occurs], -1)
 
-        return Pooling(terms, lambda sums: ops.divide(sums[..., 0], sums[..., 1]))
+        return Pooling(terms, quotient)
 
 
 @dataclass(frozen=True, kw_only=True)

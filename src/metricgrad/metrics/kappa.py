@@ -21,7 +21,7 @@ from torch import Tensor
 
 from metricgrad import ops
 from metricgrad.metrics.agreement import JointMetric
-from metricgrad.metrics.counts import Counts, Pooling, one_hot
+from metricgrad.metrics.counts import Counts, Pooling, one_hot, quotient
 from metricgrad.metrics.decisions import AllClassPairs, LabelDecisions, best_other_margin
 from metricgrad.metrics.reexpression import Reexpression
 
@@ -67,7 +67,7 @@ class Kappa(JointMetric):
             tp, fp, fn, tn = counts
             return torch.stack([tp * tn - fp * fn, (tp + fn) * (fn + tn)], -1)
 
-        return Pooling(terms, lambda sums: ops.divide(sums[..., 0], sums[..., 1]))
+        return Pooling(terms, quotient)
 
     def multi_class(self, scores: Tensor, target: Tensor, where: Tensor | None) -> Tensor:
         """The value of the highest-scored classes, their confusions weighted."""

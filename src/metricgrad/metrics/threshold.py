@@ -2,7 +2,7 @@
 
 Only N + 1 thresholds differ in what they decide: one above all scores, one between each pair of
 neighbours, one below all. One walk down the sorted scores gives the counts for all of them
-(`walk.py`), and the metric's formula of counts gives their values, in O(N log N). Choose a
+(`counts.py`), and the metric's formula of counts gives their values, in O(N log N). Choose a
 threshold on validation scores, never on test scores.
 
 The best threshold of few items is noisy. `stable_threshold` therefore takes the median of the best
@@ -19,10 +19,9 @@ from metricgrad import ops
 from metricgrad.metrics.base import Metric
 from metricgrad.metrics.checks import shape, to_tensor, whole
 from metricgrad.metrics.confusion import ConfusionMetric
-from metricgrad.metrics.counts import Counts
+from metricgrad.metrics.counts import Counts, Curve, walk_down
 from metricgrad.metrics.order import padded_places
 from metricgrad.metrics.registry import metric as to_metric
-from metricgrad.metrics.walk import Curve, walk_down
 
 _FEWEST_DRAWS = 8
 _MOST_DRAWS = 64
