@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from metricgrad import ops
-from metricgrad.metrics.base import Inputs, Layout, same_shape
-from metricgrad.metrics.checks import expand_where, grades, real_scores, whole
+from metricgrad.metrics.base import Inputs, Layout
+from metricgrad.metrics.checks import expand_where, grades, real_scores, shape, whole
 from metricgrad.metrics.counts import Curve, walk_down
 from metricgrad.metrics.order import Pairs, PlaceRule, make_pairs
 from metricgrad.metrics.reexpression import ComparisonMetric, itself
@@ -47,7 +47,11 @@ class RankingMetric(ComparisonMetric):
 
     def check(self, scores: Tensor, target: Tensor, where: Tensor | None) -> Inputs:
         """Scores `[..., N]`, finite, and grades of the same shape, 0 or more."""
-        same_shape(self, scores, target)
+        if scores.shape != target.shape:
+            raise ValueError(
+                f"{self.name} takes scores [..., N] and a target of the same shape; "
+                f"got scores {shape(scores)} and target {shape(target)}"
+            )
         where = expand_where(where, scores.shape, scores.dim())
         scores = real_scores(scores, where)
         return Inputs(scores, grades(target, where, scores.dtype), where)
