@@ -127,7 +127,7 @@ class Metric(ABC):
 
     @property
     def has_rivals(self) -> bool:
-        """Whether a target is compared with all other classes; a surrogate may keep the best."""
+        """Whether a target meets every other class, so that a surrogate may keep a few of them."""
         return False
 
     @property

@@ -152,7 +152,11 @@ class Mrr(RelevanceMetric):
 
 @dataclass(frozen=True, kw_only=True)
 class HitsMetric(RelevanceMetric):
-    """A share of the relevant items among the first k ranks, for classifiers, too."""
+    """A share of the relevant items among the first k ranks, for classifiers, too.
+
+    Args:
+        k: How many ranks count.
+    """
 
     families = ("binary", "ranking")
     ties = "lost"
