@@ -1,11 +1,13 @@
 """Tensor maths with no notion of a metric: masked reductions, ranks, correlations, noise, groups.
 
 Everything acts on the last dimension and takes any number of leading ones. `where` has the shape of
-the values and is True for the entries that count; None counts all. All rank statistics rest on one
-fact about a sorted row: `tie_starts`, the position at which each entry's tie group begins. From it
-follow averaged ranks, tied pairs and the vertices of ROC and precision-recall curves
-(`metrics/walk.py`), all in O(N log N) time and O(N) memory. Only `soft_rank` compares all pairs,
-because its gradient needs them.
+the values and is True for the entries that count; None counts all. Correlations are `[...]` in
+[-1, 1] from x and y `[..., N]`, and 0 where one of them is constant.
+
+All rank statistics rest on one fact about a sorted row: `tie_starts`, the position at which each
+entry's tie group begins. From it follow averaged ranks, tied pairs and the vertices of ROC and
+precision-recall curves (`metrics/counts.py`), all in O(N log N) time and O(N) memory. Only
+`soft_rank` compares all pairs, because its gradient needs them.
 """
 
 from collections.abc import Iterator
@@ -17,8 +19,7 @@ from torch import Tensor
 def float_dtype(values: Tensor) -> torch.dtype:
     """The dtype in which to compute with these values without losing their order.
 
-    It is float32 for float32 and shorter floats, float64 for float64 and integers (exact up to
-    2^53).
+    It is float32 for floats up to that, float64 for float64 and integers (exact up to 2^53).
 
     Example:
         >>> float_dtype(torch.zeros(1, dtype=torch.bfloat16)), float_dtype(torch.tensor([1]))
@@ -46,10 +47,7 @@ def log_odds(scores: Tensor) -> Tensor:
     .. math:: \log \frac{p_c}{1 - p_c} = s_c - \log \sum_{j \ne c} e^{s_j}
 
     They are ordered as the probabilities are, even where these round to 1 (in float32 from a lead
-    of 17 on).
-
-    Returns:
-        `[..., C]`, float64, from scores `[..., C]` of at least two classes.
+    of 17 on): `[..., C]`, float64, from scores `[..., C]` of at least two classes.
 
     Example:
         >>> log_odds(torch.tensor([[0.0, 20.0], [0.0, 30.0]]))
@@ -124,10 +122,7 @@ def tie_starts(ordered: Tensor) -> Tensor:
 
 
 def hard_rank(values: Tensor, where: Tensor | None = None) -> Tensor:
-    """Ascending ranks, 1 for the smallest; entries that tie share the mean of their ranks.
-
-    Returns:
-        `[..., N]`, float; 0 where an entry does not count.
+    """Ascending ranks, 1 for the smallest, the mean for ties, 0 for entries that do not count.
 
     Example:
         >>> hard_rank(torch.tensor([10.0, 30.0, 20.0, 20.0]))
@@ -172,9 +167,6 @@ def first_alike(keys: Tensor) -> Tensor:
 def spearman(x: Tensor, y: Tensor, where: Tensor | None = None) -> Tensor:
     """Spearman rank correlation: the Pearson correlation of averaged ranks.
 
-    Returns:
-        `[...]` in [-1, 1] from x and y `[..., N]`; 0 where one of them is constant.
-
     Example:
         >>> spearman(torch.tensor([1.0, 2.0, 3.0, 4.0]), torch.tensor([1.0, 3.0, 2.0, 4.0]))
         tensor(0.8000)
@@ -187,9 +179,6 @@ def spearman(x: Tensor, y: Tensor, where: Tensor | None = None) -> Tensor:
 
 def pearson(x: Tensor, y: Tensor, where: Tensor | None = None) -> Tensor:
     """Pearson correlation, differentiable in both arguments.
-
-    Returns:
-        `[...]` in [-1, 1] from x and y `[..., N]`; 0 where one of them is constant.
 
     Example:
         >>> pearson(torch.tensor([1.0, 2.0, 3.0]), torch.tensor([2.0, 4.0, 6.0]))
@@ -208,9 +197,6 @@ def kendall(x: Tensor, y: Tensor, where: Tensor | None = None) -> Tensor:
 
     .. math:: \tau_b = (n_0 - n_1 - n_2 + n_3 - 2D) / \sqrt{(n_0 - n_1)(n_0 - n_2)}
 
-    Returns:
-        `[...]` in [-1, 1] from x and y `[..., N]`; 0 where one of them is constant.
-
     Example:
         >>> kendall(torch.tensor([1.0, 2.0, 3.0, 4.0]), torch.tensor([1.0, 3.0, 2.0, 4.0]))
         tensor(0.6667)
@@ -225,9 +211,8 @@ def kendall(x: Tensor, y: Tensor, where: Tensor | None = None) -> Tensor:
     by_both = (x_rank * x.shape[-1] + y_rank).argsort(-1)
     x_rank = x_rank.gather(-1, by_both)
     y_rank = y_rank.gather(-1, by_both)
-    counted = torch.ones_like(x_rank, dtype=torch.bool)
-    if where is not None:
-        counted = where.gather(-1, by_both)
+    counted = torch.ones_like(x_rank, dtype=torch.bool) if where is None else where
+    counted = counted.gather(-1, by_both)
 
     def tied_pairs(ordered: Tensor) -> Tensor:
         before = torch.arange(ordered.shape[-1], device=ordered.device) - tie_starts(ordered)
@@ -250,13 +235,8 @@ def soft_rank(values: Tensor, slope: float = 1.0, where: Tensor | None = None) -
 
     .. math:: r_i = 1 + \sum_{j \ne i} \sigma(\mathrm{slope} \, (v_i - v_j))
 
-    Args:
-        values: `[..., N]`, float.
-        slope: How steep the sigmoid is; the steeper, the closer the result is to `hard_rank`.
-        where: `[..., N]`, True where an entry counts.
-
-    Returns:
-        `[..., N]`; 0 where an entry does not count. Needs O(N^2) memory.
+    The steeper the slope, the closer they are to `hard_rank`, which also gives 0 to entries that do
+    not count. Needs O(N^2) memory.
 
     Example:
         >>> soft_rank(torch.tensor([10.0, 30.0, 20.0, 20.0]))
@@ -288,12 +268,9 @@ def add_gumbel_noise(
 def group_batches(groups: Tensor) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
     """Batches of groups of similar size, one row each, so that padding at most doubles the items.
 
-    Args:
-        groups: `[N]`, integer ids in any order.
-
     Yields:
-        which `[G]`, positions of these groups among all by ascending id; index `[G, L]`, positions
-        of their items, 0 as padding; where `[G, L]`, False on the padding.
+        From ids `[N]` in any order: which `[G]`, positions of these groups among all by ascending
+        id; index `[G, L]`, positions of their items, 0 as padding; where `[G, L]`, False there.
 
     Example:
         >>> for which, index, where in group_batches(torch.tensor([7, 3, 7, 7])):

@@ -14,7 +14,7 @@ from torch import Tensor
 from metricgrad import ops
 from metricgrad.metrics.checks import whole
 from metricgrad.metrics.confusion import ConfusionMetric
-from metricgrad.metrics.counts import Average, Counts, Pooling, one_hot, share
+from metricgrad.metrics.counts import Average, Counts, Pooling, averaged, one_hot, share
 from metricgrad.metrics.decisions import AllRivals, ItemDecisions, own_margin
 from metricgrad.metrics.reexpression import Reexpression
 
@@ -49,13 +49,9 @@ class RecallMetric(JointMetric):
     ) -> Reexpression:
         """The target's score against the k-th best other, or against each other class."""
         live = torch.ones_like(target, dtype=torch.bool) if where is None else where
+        pooling = self.class_pooling()
         items = ItemDecisions(
-            compare=lambda scores: own_margin(scores, target, self.k),
-            target=target,
-            live=live,
-            classes=classes,
-            pooling=self.class_pooling(),
-            dtype=dtype,
+            lambda scores: own_margin(scores, target, self.k), target, live, classes, pooling, dtype
         )
         if self.pairs == "best":
             return items
@@ -101,9 +97,8 @@ class Accuracy(RecallMetric):
         super().__post_init__()
         whole("k", self.k, 1)
         if self.k > 1 and self.multilabel:
-            raise ValueError(
-                f"k is for classes, not for labels; got k={self.k} with multilabel=True"
-            )
+            wrong = f"got k={self.k} with multilabel=True"
+            raise ValueError(f"k is for classes, not for labels; {wrong}")
 
     def of_counts(self, counts: Counts) -> Tensor:
         """(tp + tn) / n."""
@@ -134,24 +129,7 @@ class Accuracy(RecallMetric):
 
 
 @dataclass(frozen=True, kw_only=True)
-class WrongShare(RecallMetric):
-    """Share of wrong decisions, (fp + fn) / n; of items or of labels."""
-
-    higher_is_better = False
-    best = 0.0
-    worst = 1.0
-
-    def of_counts(self, counts: Counts) -> Tensor:
-        """(fp + fn) / n."""
-        return ops.divide(counts.fp + counts.fn, sum(counts, torch.zeros_like(counts.tp)))
-
-    def class_pooling(self) -> Pooling:
-        """Wrong items / items."""
-        return share(lambda counts: counts.fn)
-
-
-@dataclass(frozen=True, kw_only=True)
-class ErrorRate(WrongShare):
+class ErrorRate(RecallMetric):
     """Share of wrong decisions: (fp + fn) / n.
 
     Example:
@@ -163,12 +141,23 @@ class ErrorRate(WrongShare):
     """
 
     name = "error_rate"
+    higher_is_better = False
+    best = 0.0
+    worst = 1.0
     mean_of_items = True
     reference = "sklearn zero_one_loss"
 
+    def of_counts(self, counts: Counts) -> Tensor:
+        """(fp + fn) / n."""
+        return ops.divide(counts.fp + counts.fn, sum(counts, torch.zeros_like(counts.tp)))
+
+    def class_pooling(self) -> Pooling:
+        """Wrong items / items."""
+        return share(lambda counts: counts.fn)
+
 
 @dataclass(frozen=True, kw_only=True)
-class Hamming(WrongShare):
+class Hamming(ErrorRate):
     """Share of wrong labels over all items and labels, for multi-label targets: Hamming loss.
 
     Example:
@@ -182,6 +171,7 @@ class Hamming(WrongShare):
     name = "hamming"
     families = ("multi-label",)
     takes_classes = False
+    mean_of_items = False
     reference = "sklearn hamming_loss"
 
     average: Average | None = "micro"
@@ -213,13 +203,11 @@ class BalancedAccuracy(RecallMetric):
 
     def class_pooling(self) -> Pooling:
         """Mean recall of the classes that occur."""
-
-        def terms(counts: Counts) -> Tensor:
-            support = counts.tp + counts.fn
-            occurs = (support > 0).to(support.dtype)
-            return torch.stack([ops.divide(counts.tp, support), occurs], -1)
-
-        return Pooling(terms, lambda sums: ops.divide(sums[..., 0], sums[..., 1]))
+        return averaged(
+            lambda counts: ops.divide(counts.tp, counts.tp + counts.fn),
+            "macro",
+            lambda counts: counts.tp + counts.fn > 0,
+        )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -43,17 +43,11 @@ _ORDINARY = {"grades": "list_net", "heatmaps": "heatmap_mse"}  # cross-entropy f
 
 
 class Inputs(NamedTuple):
-    """What `Metric.evaluate` may rely on: checked tensors, with 0 in entries that do not count.
+    """What `Metric.evaluate` may rely on: checked tensors, with 0 in entries that do not count."""
 
-    Attributes:
-        scores: float32 or float64 (int64 token ids for text), finite where they count.
-        target: bool (0 and 1), int64 (class indices, token ids) or float (grades, joints).
-        where: bool, in the shape of all that can be masked, or None where everything counts.
-    """
-
-    scores: Tensor
-    target: Tensor
-    where: Tensor | None
+    scores: Tensor  # float32 or float64 (int64 token ids for text), finite
+    target: Tensor  # bool (0 and 1), int64 (class indices, token ids) or float (grades, joints)
+    where: Tensor | None  # bool, in the shape of all that can be masked; None counts everything
 
 
 class Metric(ABC):
@@ -127,17 +121,13 @@ class Metric(ABC):
     def scale_free(self) -> bool:
         """Whether multiplying the scores by a positive number is known to leave the value alone.
 
-        Classes are an exception for metrics of order: these rank items by softmax, which the scale
-        of the scores changes.
+        Metrics of order rank the items of a class by softmax, so for classes this does not hold.
         """
         return False
 
     @property
     def has_rivals(self) -> bool:
-        """Whether an item's target is compared with every other class.
-
-        A surrogate may then keep only the strongest of these rivals.
-        """
+        """Whether a target meets every other class, so that a surrogate may keep a few of them."""
         return False
 
     @property
@@ -175,13 +165,11 @@ class Metric(ABC):
             target: The ground truth, shaped as `docs/metrics.md` says.
             where: True for what counts; one flag per item, or per entry of an item. None counts
                 everything.
-            groups: `[N]`, integer ids that cut one flat set into many, such as query ids. Scores
-                and target then have no leading set dimensions, and the values are ordered by
-                ascending id.
+            groups: `[N]`, integer ids that cut one flat set into many, such as query ids; values
+                are ordered by ascending id.
 
         Returns:
-            `[...]`, one value per set; float64 for float64 (or integer) scores, else float32.
-            Always finite.
+            `[...]`, always finite; float64 for float64 (or integer) scores, else float32.
         """
         scores = to_tensor("scores", scores)
         target = to_tensor("target", target)
@@ -230,12 +218,3 @@ class Metric(ABC):
                 raise refusal
             values[which] = found.to(values.dtype)
         return values
-
-
-def same_shape(metric: Metric, scores: Tensor, target: Tensor) -> None:
-    """Raises ValueError unless scores and target have one shape."""
-    if scores.shape != target.shape:
-        raise ValueError(
-            f"{metric.name} takes scores [..., N] and a target of the same shape; "
-            f"got scores {shape(scores)} and target {shape(target)}"
-        )

@@ -28,10 +28,8 @@ def to_tensor(argument: str, value: Any) -> Tensor:
     elif tensor.is_floating_point() and tensor.dtype.itemsize == 1:
         tensor = tensor.to(torch.float32)
     if not tensor.dim():
-        raise ValueError(
-            f"{argument} must have at least one dimension, the items of a set; "
-            f"got the number {tensor}"
-        )
+        wanted = "at least one dimension, the items of a set"
+        raise ValueError(f"{argument} must have {wanted}; got the number {tensor}")
     return tensor
 
 
@@ -52,10 +50,7 @@ def expand_where(where: Tensor | None, full: Sequence[int], items: int) -> Tenso
 
 
 def real_scores(scores: Tensor, where: Tensor | None) -> Tensor:
-    """Scores in float32 or float64, 0 where they do not count; ValueError for NaN and infinity.
-
-    Shorter floats become float32 and integers float64, which keeps their order.
-    """
+    """Scores in float32 or float64, 0 where they do not count; ValueError for NaN and infinity."""
     scores = scores.to(ops.float_dtype(scores))
     if where is not None:
         scores = scores.masked_fill(~where, 0.0)
@@ -78,13 +73,12 @@ def zero_one(argument: str, target: Tensor, where: Tensor | None = None, hint: s
     truth = target != 0
     if where is not None:
         truth = truth & where
-    if target.dtype == torch.bool or not target.numel():
+    if target.dtype == torch.bool:
         return truth
     wrong = truth != target if where is None else (truth != target) & where
     if wrong.any():
-        found = _examples(target[wrong])
         raise ValueError(
-            f"{argument} must hold only 0 and 1; got {found} among its values "
+            f"{argument} must hold only 0 and 1; got {_examples(target[wrong])} among its values "
             f"(shape {shape(target)}){hint}"
         )
     return truth
@@ -95,16 +89,13 @@ def class_indices(target: Tensor, classes: int, where: Tensor | None) -> Tensor:
     indices = target.to(torch.int64)
     if where is not None:
         indices = indices.masked_fill(~where, 0)
-    if not target.numel():
-        return indices
     wrong = (indices < 0) | (indices >= classes)
     if target.is_floating_point():
         wrong |= (indices != target) if where is None else (indices != target) & where
     if wrong.any():
-        found = _examples(target[wrong])
         raise ValueError(
             f"target must hold class indices 0 to {classes - 1}, as scores has {classes} classes; "
-            f"got {found} among its values (shape {shape(target)})"
+            f"got {_examples(target[wrong])} among its values (shape {shape(target)})"
         )
     return indices
 
@@ -124,9 +115,9 @@ def grades(target: Tensor, where: Tensor | None, dtype: torch.dtype) -> Tensor:
         grade = grade.masked_fill(~where, 0.0)
     wrong = ~((grade >= 0) & grade.isfinite())
     if wrong.any():
-        found = _examples(grade[wrong])
         raise ValueError(
-            f"target must hold finite grades of 0 or more; got {found} (shape {shape(target)})"
+            f"target must hold finite grades of 0 or more; got {_examples(grade[wrong])} "
+            f"(shape {shape(target)})"
         )
     return grade
 

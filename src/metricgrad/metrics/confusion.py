@@ -179,13 +179,7 @@ def label_decisions(
     """
     truth = one_hot(target, classes)
     live = torch.ones_like(truth) if where is None else where.unsqueeze(-1).expand_as(truth)
-    labels = LabelDecisions(
-        compare=lambda scores: best_other_margin(items(scores)),
-        truth=truth,
-        live=live,
-        pooling=pooling,
-        dtype=dtype,
-    )
+    labels = LabelDecisions(lambda s: best_other_margin(items(s)), truth, live, pooling, dtype)
     return labels if pairs == "best" else AllClassPairs(target, labels, items)
 
 

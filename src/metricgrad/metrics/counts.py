@@ -2,8 +2,7 @@
 
 Equal shapes are binary sets, or items with many labels if the metric says `multilabel=True`. A
 target with one dimension fewer holds class indices. Two classes without `average` are the binary
-question s1 - s0 > threshold. More classes are answered class by class, and the answers are
-averaged:
+question s1 - s0 > threshold. More classes are answered class by class, and the answers averaged:
 
     macro      mean over the classes          weighted   mean by the classes' number of positives
     micro      all answers counted together
@@ -11,6 +10,10 @@ averaged:
 Classes that appear neither in the target nor in the predictions are left out of a multi-class
 average, as scikit-learn and torchmetrics do; labels of a multi-label target always take part. A
 `Pooling` is such an average, or any other way to make one value of the counts of the classes.
+
+A `Curve` holds the counts for every threshold at once: walk down the sorted scores and count the
+positives (tp) and negatives (fp) passed. Items with equal scores are passed together, so a curve
+has a vertex only at the last of them. O(N log N) time, O(N) memory, all sets at once.
 """
 
 from abc import abstractmethod
@@ -19,6 +22,7 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple, get_args
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from metricgrad import ops
@@ -82,23 +86,18 @@ class ClassificationMetric(ComparisonMetric):
 
     def check(self, scores: Tensor, target: Tensor, where: Tensor | None) -> Inputs:
         """Binary scores and a bool target (two classes as s1 - s0), or class indices."""
-        match self.task(scores.shape, target.shape):
-            case "binary":
-                where = expand_where(where, scores.shape, scores.dim())
-                hint = "; class indices need scores [..., N, C] with a column per class"
-                return Inputs(
-                    real_scores(scores, where), zero_one("target", target, where, hint), where
-                )
-            case "multilabel":
-                where = expand_where(where, scores.shape, scores.dim() - 1)
-                return Inputs(real_scores(scores, where), zero_one("target", target, where), where)
-            case "multiclass":
-                where = expand_where(where, target.shape, target.dim())
-                scores = real_scores(scores, None if where is None else where.unsqueeze(-1))
-                target = class_indices(target, scores.shape[-1], where)
-                if self._is_binary(scores.shape[-1]):
-                    return Inputs(scores[..., 1] - scores[..., 0], target == 1, where)
-                return Inputs(scores, target, where)
+        if self.task(scores.shape, target.shape) == "multiclass":
+            where = expand_where(where, target.shape, target.dim())
+            scores = real_scores(scores, None if where is None else where.unsqueeze(-1))
+            target = class_indices(target, scores.shape[-1], where)
+            if self._is_binary(scores.shape[-1]):
+                return Inputs(scores[..., 1] - scores[..., 0], target == 1, where)
+            return Inputs(scores, target, where)
+        where = expand_where(where, scores.shape, scores.dim() - self.multilabel)
+        scores = real_scores(scores, where)
+        hint = "; class indices need scores [..., N, C] with a column per class"
+        target = zero_one("target", target, where, "" if self.multilabel else hint)
+        return Inputs(scores, target, where)
 
     def evaluate(self, scores: Tensor, target: Tensor, where: Tensor | None) -> Tensor:
         """The metric of every set, by the task its shapes ask for."""
@@ -176,14 +175,57 @@ def class_counts(
     return Counts(tp, fp, support - tp, support.sum(-1, keepdim=True) - support - fp)
 
 
-def average_classes(
-    values: Tensor, support: Tensor, takes_part: Tensor, average: Average | None
-) -> Tensor:
-    """Mean `[...]` over the classes `[..., C]` that take part, by support if it is weighted."""
-    weight = takes_part.to(values.dtype)
-    if average == "weighted":
-        weight = weight * support
-    return ops.divide((values * weight).sum(-1), weight.sum(-1))
+class Curve(NamedTuple):
+    """The counts on the way down from the highest score, `[..., N]` each."""
+
+    scores: Tensor  # from the highest to the lowest
+    tp: Tensor  # int64, positives at or above the i-th highest score
+    fp: Tensor  # negatives likewise
+    tp_before: Tensor  # positives strictly above it: tp at the previous vertex
+    fp_before: Tensor
+    vertex: Tensor  # bool, True at the last of equal scores
+    positives: Tensor  # [..., 1], all of them
+    negatives: Tensor
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The float dtype in which to answer."""
+        return self.scores.dtype
+
+    def ratio(self, numerator: Tensor, denominator: Tensor) -> Tensor:
+        """Quotient of two counts in the answer's dtype; 0 for 0 / 0."""
+        return ops.divide(numerator.to(self.dtype), denominator.to(self.dtype))
+
+    def sum(self, terms: Tensor) -> Tensor:
+        """Sum of terms `[..., N]` over the vertices, `[...]`."""
+        return ops.masked_sum(terms, self.vertex)
+
+    def precision(self) -> Tensor:
+        """tp / (tp + fp), `[..., N]`."""
+        return self.ratio(self.tp, self.tp + self.fp)
+
+
+def walk_down(scores: Tensor, positive: Tensor, where: Tensor | None) -> Curve:
+    """The curve of every set `[..., N]`; items that do not count come last, without vertices."""
+    size = scores.shape[-1]
+    counting = scores if where is None else scores.masked_fill(~where, -torch.inf)
+    ordered, order = counting.sort(-1, descending=True)
+    hits = positive.gather(-1, order)
+    tp = hits.cumsum(-1)
+    starts = ops.tie_starts(ordered)
+    positions = torch.arange(1, size + 1, device=scores.device)
+    vertex = F.pad(starts[..., 1:] == positions[:-1], (0, 1), value=True)[..., :size]
+    positives = positive.sum(-1, keepdim=True)
+    if where is None:
+        counted = torch.full_like(positives, size)
+    else:
+        counted = where.sum(-1, keepdim=True)
+        vertex = vertex & (positions <= counted)
+    tp_before = (tp - hits.to(tp.dtype)).gather(-1, starts)
+    fp_before = starts - tp_before
+    return Curve(
+        ordered, tp, positions - tp, tp_before, fp_before, vertex, positives, counted - positives
+    )
 
 
 def one_hot(target: Tensor, classes: int) -> Tensor:
@@ -191,27 +233,21 @@ def one_hot(target: Tensor, classes: int) -> Tensor:
     return target.unsqueeze(-1) == torch.arange(classes, device=target.device)
 
 
+Formula = Callable[[Counts], Tensor]
+
+
 class Pooling(NamedTuple):
-    """How the counts of the classes make one value: value(sum over classes of terms(counts)).
+    """How the counts of the classes make one value: value(sum over classes of terms(counts))."""
 
-    Attributes:
-        terms: From counts `[..., C]` to what each class adds, `[..., C, K]`.
-        value: From the sums `[..., K]` to the value `[...]`.
-    """
-
-    terms: Callable[[Counts], Tensor]
-    value: Callable[[Tensor], Tensor]
+    terms: Formula  # counts [..., C] -> what each class adds, [..., C, K]
+    value: Callable[[Tensor], Tensor]  # sums [..., K] -> [...]
 
     def __call__(self, counts: Counts) -> Tensor:
         """The value `[...]` of counts `[..., C]`."""
         return self.value(self.terms(counts).sum(-2))
 
 
-def averaged(
-    formula: Callable[[Counts], Tensor],
-    average: Average | None,
-    takes_part: Callable[[Counts], Tensor],
-) -> Pooling:
+def averaged(formula: Formula, average: Average | None, takes_part: Formula) -> Pooling:
     """The average over classes of a formula of counts; micro adds the counts up first."""
     if average == "micro":
         return pooled(formula)
@@ -222,10 +258,10 @@ def averaged(
             weight = weight * (counts.tp + counts.fn)
         return torch.stack([formula(counts) * weight, weight], -1)
 
-    return Pooling(terms, lambda sums: ops.divide(sums[..., 0], sums[..., 1]))
+    return Pooling(terms, quotient)
 
 
-def pooled(formula: Callable[[Counts], Tensor]) -> Pooling:
+def pooled(formula: Formula) -> Pooling:
     """A formula of the counts of all classes together."""
     return Pooling(
         terms=lambda counts: torch.stack(list(counts), -1),
@@ -233,13 +269,14 @@ def pooled(formula: Callable[[Counts], Tensor]) -> Pooling:
     )
 
 
-def share(chosen: Callable[[Counts], Tensor]) -> Pooling:
+def share(chosen: Formula) -> Pooling:
     """Chosen items over all items."""
+    return Pooling(lambda c: torch.stack([chosen(c), c.tp + c.fn], -1), quotient)
 
-    def terms(counts: Counts) -> Tensor:
-        return torch.stack([chosen(counts), counts.tp + counts.fn], -1)
 
-    return Pooling(terms, lambda sums: ops.divide(sums[..., 0], sums[..., 1]))
+def quotient(sums: Tensor) -> Tensor:
+    """The first of two sums over the second."""
+    return ops.divide(sums[..., 0], sums[..., 1])
 
 
 def occurring(counts: Counts) -> Tensor:

@@ -1,7 +1,7 @@
 """Metrics of order: areas and points of the ROC and precision-recall curves.
 
 Walk down the scores from the highest, counting the positives (tp) and negatives (fp) passed
-(`walk.py`). The ROC curve is (fp / negatives, tp / positives), the precision-recall curve is
+(`counts.py`). The ROC curve is (fp / negatives, tp / positives), the precision-recall curve is
 (tp / positives, tp / (tp + fp)). Every metric here is one expression over the vertices of such a
 curve and, for surrogates, a rule of lost comparisons (`order.py`).
 
@@ -17,25 +17,19 @@ import torch
 from torch import Tensor
 
 from metricgrad import ops
-from metricgrad.metrics.counts import ClassificationMetric, average_classes, one_hot
+from metricgrad.metrics.counts import ClassificationMetric, Curve, one_hot, walk_down
 from metricgrad.metrics.order import Cycles, Pairs, PlaceRule, make_pairs
 from metricgrad.metrics.reexpression import itself
-from metricgrad.metrics.walk import Curve, walk_down
 
 
 @dataclass(frozen=True, kw_only=True)
 class CurveMetric(ClassificationMetric):
-    """An expression over the vertices of a set's curve.
-
-    Args:
-        average: How the values of the classes become one; None means macro.
-        multilabel: Whether scores and target `[..., N, C]` are items with C labels, not sets of
-            binary scores.
-    """
+    """An expression over the vertices of a set's curve."""
 
     families = ("binary", "multi-class", "multi-label")
     decided_by = "order"
-    needs_negatives = False
+    needs_negatives = True
+    undefined = "0 where positives or negatives are missing; such classes are left out of averages"
 
     @abstractmethod
     def of_curve(self, curve: Curve) -> Tensor:
@@ -52,55 +46,50 @@ class CurveMetric(ClassificationMetric):
     def multi_class(self, scores: Tensor, target: Tensor, where: Tensor | None) -> Tensor:
         """Every class ranked against the rest by the log-odds of its softmax probability."""
         positive, where = _against_rest(scores.shape[-1], target, where)
-        return self._over_classes(ops.log_odds(scores), positive, where)
+        return self.multi_label(ops.log_odds(scores), positive, where)
 
     def multi_label(self, scores: Tensor, target: Tensor, where: Tensor | None) -> Tensor:
-        """Every label ranked by its own scores."""
-        return self._over_classes(scores, target, where)
-
-    def _over_classes(self, scores: Tensor, positive: Tensor, where: Tensor | None) -> Tensor:
-        """Value `[...]` of scores `[..., N, C]`, leaving out classes without a value."""
+        """Every label ranked by its own scores, leaving out labels without a value."""
         if self.average == "micro":
             where = None if where is None else where.flatten(-2)
-            return self.of_curve(walk_down(scores.flatten(-2), positive.flatten(-2), where))
-        curve = walk_down(scores.mT, positive.mT, None if where is None else where.mT)
-        positives = curve.positives.squeeze(-1)
-        defined = self._defined(positives, curve.negatives.squeeze(-1))
-        return average_classes(
-            self.of_curve(curve), positives.to(curve.dtype), defined, self.average
-        )
+            return self.binary(scores.flatten(-2), target.flatten(-2), where)
+        curve = walk_down(scores.mT, target.mT, None if where is None else where.mT)
+        weight = self._weights(curve.positives, curve.negatives, curve.dtype).squeeze(-1)
+        return ops.divide((self.of_curve(curve) * weight).sum(-1), weight.sum(-1))
 
-    def _defined(self, positives: Tensor, negatives: Tensor) -> Tensor:
-        """Classes `[..., C]` with a value of their own, from how many positives they have."""
-        return (positives > 0) & ((negatives > 0) | (not self.needs_negatives))
+    def _weights(self, positives: Tensor, negatives: Tensor, dtype: torch.dtype) -> Tensor:
+        """What the classes weigh in their average; 0 for those without a value of their own."""
+        defined = (positives > 0) & ((negatives > 0) | (not self.needs_negatives))
+        weight = defined.to(dtype)
+        return weight * positives.to(dtype) if self.average == "weighted" else weight
 
     def reexpress(
         self, shape: Sequence[int], target: Tensor, where: Tensor | None, dtype: torch.dtype
     ) -> Pairs:
         """Positives against negatives, class by class where there are classes."""
         task = self.task(shape, target.shape)
-        rule = self.rule()._replace(needs_negatives=True) if self.needs_negatives else self.rule()
+        rule = self.rule()._replace(needs_negatives=self.needs_negatives)
         if task == "binary":
             return make_pairs(itself, target, where, rule, dtype)
-        convert = ops.log_odds if task == "multiclass" else itself
-        positive = target
+        convert = itself
         if task == "multiclass":
-            positive, where = _against_rest(shape[-1], target, where)
+            convert = ops.log_odds
+            target, where = _against_rest(shape[-1], target, where)
         if self.average == "micro":
-            positive = positive.flatten(-2)
-            where = None if where is None else where.flatten(-2)
             return make_pairs(
-                lambda scores: convert(scores).flatten(-2), positive, where, rule, dtype
+                lambda scores: convert(scores).flatten(-2),
+                target.flatten(-2),
+                None if where is None else where.flatten(-2),
+                rule,
+                dtype,
             )
-        positive = positive.mT
+        target = target.mT
         where = None if where is None else where.mT
-        positives = positive.sum(-1)
-        counted = torch.full_like(positives, positive.shape[-1]) if where is None else where.sum(-1)
-        weight = self._defined(positives, counted - positives).to(dtype)
-        if self.average == "weighted":
-            weight = weight * positives.to(dtype)
+        positives = target.sum(-1)
+        counted = torch.full_like(positives, target.shape[-1]) if where is None else where.sum(-1)
+        weight = self._weights(positives, counted - positives, dtype)
         weight = ops.divide(weight, weight.sum(-1, keepdim=True))
-        return make_pairs(lambda scores: convert(scores).mT, positive, where, rule, dtype, weight)
+        return make_pairs(lambda scores: convert(scores).mT, target, where, rule, dtype, weight)
 
 
 def _against_rest(
@@ -128,9 +117,7 @@ class Auc(CurveMetric):
 
     name = "auc"
     ties = "half"
-    undefined = "0 where positives or negatives are missing; such classes are left out of averages"
     reference = "sklearn roc_auc_score"
-    needs_negatives = True
 
     def rule(self) -> PlaceRule:
         """sum_r (1 - n_(r) / N) / P."""
@@ -146,8 +133,7 @@ class Auc(CurveMetric):
 class PartialAuc(CurveMetric):
     """Area under the ROC curve up to a false-positive rate, scaled to 0.5 for chance and 1 at best.
 
-    With A the area left of f = `max_fpr`: (1 + (A - f^2 / 2) / (f - f^2 / 2)) / 2, after McClish
-    (1989).
+    With A the area left of f = `max_fpr`: (1 + (A - f^2 / 2) / (f - f^2 / 2)) / 2 (McClish, 1989).
 
     Args:
         max_fpr: The false-positive rate at which the curve is cut, above 0 and at most 1.
@@ -162,9 +148,7 @@ class PartialAuc(CurveMetric):
 
     name = "partial_auc"
     ties = "segment"
-    undefined = "0 where positives or negatives are missing; such classes are left out of averages"
     reference = "sklearn roc_auc_score(max_fpr)"
-    needs_negatives = True
 
     max_fpr: float = 0.1
     worst: float = field(init=False, repr=False, compare=False)
@@ -225,6 +209,7 @@ class AveragePrecision(CurveMetric):
 
     name = "average_precision"
     ties = "together"
+    needs_negatives = False
     undefined = "0 where positives are missing; such classes are left out of averages"
     reference = "sklearn average_precision_score"
 
@@ -263,9 +248,7 @@ class Eer(CurveMetric):
     best = 0.0
     worst = 1.0
     ties = "segment"
-    undefined = "0 where positives or negatives are missing; such classes are left out of averages"
     reference = "crossing on sklearn roc_curve"
-    needs_negatives = True
 
     def rule(self) -> PlaceRule:
         """min_r max(n_(r) / N, 1 - r / P)."""
@@ -308,6 +291,7 @@ class RecallAtPrecision(CurveMetric):
 
     name = "recall_at_precision"
     ties = "together"
+    needs_negatives = False
     undefined = "0 where positives are missing; such classes are left out of averages"
     reference = "torchmetrics recall_at_fixed_precision"
 

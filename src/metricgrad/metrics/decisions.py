@@ -27,22 +27,13 @@ from metricgrad.metrics.reexpression import Compare, Reexpression, itself
 
 @dataclass(frozen=True)
 class LabelDecisions(Reexpression):
-    """A bit per item and label (or class).
+    """A bit per item and label (or class)."""
 
-    Attributes:
-        compare: From scores to score - threshold `[..., N, C]`, positive where the label is decided
-            to be present.
-        truth: `[..., N, C]`, bool.
-        live: `[..., N, C]`, bool, False where a label does not count.
-        pooling: From the labels' counts to the value.
-        dtype: The float dtype of the values.
-    """
-
-    compare: Compare
-    truth: Tensor
-    live: Tensor
+    compare: Compare  # scores -> [..., N, C], positive where the label is decided to be present
+    truth: Tensor  # [..., N, C], bool
+    live: Tensor  # [..., N, C], bool, False where a label does not count
     pooling: Pooling
-    dtype: torch.dtype
+    dtype: torch.dtype  # of the values
 
     def comparisons(self, scores: Tensor) -> tuple[Tensor, Tensor]:
         """score - threshold where the label is present, its negative elsewhere: `[..., N * C]`."""
@@ -76,44 +67,25 @@ class LabelDecisions(Reexpression):
 
     def flip_gains(self, bits: Tensor) -> Tensor:
         """One of four gains per class: for its positives and its others, right and wrong."""
-        tp, fp, fn, tn = counts = self.counts(bits)
-        found, missed, spared, taken = _gains(
-            self.pooling,
-            counts,
-            Counts(tp - 1, fp, fn + 1, tn),
-            Counts(tp + 1, fp, fn - 1, tn),
-            Counts(tp, fp + 1, fn, tn - 1),
-            Counts(tp, fp - 1, fn, tn + 1),
-        )
+        found, missed, spared, taken = _gains(self.pooling, self.counts(bits)).unsqueeze(-2)
         right = bits.unflatten(-1, self.truth.shape[-2:])
-        positive = torch.where(right, found.unsqueeze(-2), missed.unsqueeze(-2))
-        other = torch.where(right, spared.unsqueeze(-2), taken.unsqueeze(-2))
+        positive = torch.where(right, found, missed)
+        other = torch.where(right, spared, taken)
         return torch.where(self.live, torch.where(self.truth, positive, other), 0.0).flatten(-2)
 
 
 @dataclass(frozen=True)
 class ItemDecisions(Reexpression):
-    """A bit per item: whether it is right.
+    """A bit per item: whether it is right."""
 
-    Attributes:
-        compare: From scores to comparisons `[..., N]`, positive where the item is right.
-        target: `[..., N]`, class indices.
-        live: `[..., N]`, bool; where False the item does not count.
-        classes: The number of classes C.
-        pooling: From counts to the value; it sees tp and fn only.
-        dtype: The float dtype of the values.
-        always: `[..., N]`, bool, items that count but are right whatever the scores.
-        never: `[..., N]`, bool, items that count but are wrong whatever the scores.
-    """
-
-    compare: Compare
-    target: Tensor
-    live: Tensor
+    compare: Compare  # scores -> [..., N], positive where the item is right
+    target: Tensor  # [..., N], class indices
+    live: Tensor  # [..., N], bool, False where the item does not count
     classes: int
-    pooling: Pooling
-    dtype: torch.dtype
-    always: Tensor | None = None
-    never: Tensor | None = None
+    pooling: Pooling  # sees tp and fn only
+    dtype: torch.dtype  # of the values
+    always: Tensor | None = None  # [..., N], items that are right whatever the scores
+    never: Tensor | None = None  # [..., N], items that are wrong whatever the scores
 
     def comparisons(self, scores: Tensor) -> tuple[Tensor, Tensor]:
         """The target against its best rival, `[..., N]`."""
@@ -145,10 +117,7 @@ class ItemDecisions(Reexpression):
 
     def flip_gains(self, bits: Tensor) -> Tensor:
         """One of two gains per class: for its right and its wrong items."""
-        tp, fp, fn, tn = counts = self.counts(bits)
-        less = Counts(tp - 1, fp, fn + 1, tn)
-        more = Counts(tp + 1, fp, fn - 1, tn)
-        found, missed = _gains(self.pooling, counts, less, more)
+        found, missed, _, _ = _gains(self.pooling, self.counts(bits))
         index = self.target.expand(bits.shape)
         gains = torch.where(bits, found.gather(-1, index), missed.gather(-1, index))
         return torch.where(self.open(), gains, 0.0)
@@ -156,17 +125,11 @@ class ItemDecisions(Reexpression):
 
 @dataclass(frozen=True)
 class AllRivals(Reexpression):
-    """An item's target against each rival: the item is right if it wins them all (Eqn. 8).
+    """An item's target against each rival: the item is right if it wins them all (Eqn. 8)."""
 
-    Attributes:
-        compare: From scores to comparisons `[..., N, J]` with the J rivals.
-        rivals: `[..., N, J]`, bool, False where there is no rival.
-        items: What the items' decisions are worth.
-    """
-
-    compare: Compare
-    rivals: Tensor
-    items: ItemDecisions
+    compare: Compare  # scores -> [..., N, J], the target against each of J rivals
+    rivals: Tensor  # [..., N, J], bool, False where there is no rival
+    items: ItemDecisions  # what the items' decisions are worth
 
     def comparisons(self, scores: Tensor) -> tuple[Tensor, Tensor]:
         """The target against each rival, `[..., N * J]`."""
@@ -218,16 +181,11 @@ class AllClassPairs(Reexpression):
 
     Pairs (c, j) with c < j are live, turned so that the target wins; D = N * C * C with the others
     as padding.
-
-    Attributes:
-        target: `[..., N]`, class indices.
-        labels: What the classes' decisions are worth.
-        items: From scores to those of the items' classes, `[..., N, C]`.
     """
 
-    target: Tensor
-    labels: LabelDecisions
-    items: Compare = itself
+    target: Tensor  # [..., N], class indices
+    labels: LabelDecisions  # what the classes' decisions are worth
+    items: Compare = itself  # scores -> those of the items' classes, [..., N, C]
 
     def comparisons(self, scores: Tensor) -> tuple[Tensor, Tensor]:
         """Each class against each later one, `[..., N * C * C]`."""
@@ -253,40 +211,36 @@ class AllClassPairs(Reexpression):
         """
         beats = self._beats(bits)
         lost = self._lost(beats)
-        now, on, off = self._terms(lost == 0)
         first = (lost.unsqueeze(-1) - (~beats).to(lost.dtype)) == 0
         second = (lost.unsqueeze(-2) - beats.to(lost.dtype)) == 0
+        ahead, behind = self._values(lost == 0, first, second)
+        gains = torch.where(self._turned(), behind - ahead, ahead - behind)
+        return torch.where(self._live(), gains, 0.0).flatten(-3)
+
+    def _values(self, predicted: Tensor, first: Tensor, second: Tensor) -> tuple[Tensor, Tensor]:
+        """The values `[A, ..., N, C, C]` with the first or the second class of each pair ahead.
+
+        `first` and `second` tell whether that class is then predicted.
+        """
+        now, on, off = self._terms(predicted)
         rest = now.sum(-2, keepdim=True).unsqueeze(-2) - now.unsqueeze(-2) - now.unsqueeze(-3)
         off_c = off.unsqueeze(-2)
         off_j = off.unsqueeze(-3)
         ahead_c = torch.where(first.unsqueeze(-1), on.unsqueeze(-2), off_c)
         ahead_j = torch.where(second.unsqueeze(-1), on.unsqueeze(-3), off_j)
-        ahead = self.labels.pooling.value(rest + ahead_c + off_j)
-        behind = self.labels.pooling.value(rest + off_c + ahead_j)
-        gains = torch.where(self._turned(), behind - ahead, ahead - behind)
-        return torch.where(self._live(), gains, 0.0).flatten(-3)
+        value = self.labels.pooling.value
+        return value(rest + ahead_c + off_j), value(rest + off_c + ahead_j)
 
     def _terms(self, predicted: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Each class's terms as it is, if the item is predicted as it, and if it is not.
-
-        All are `[A, ..., N, C, K]`.
-        """
+        """Each class's terms `[A, ..., N, C, K]` as it is, and if it is predicted, and if not."""
         labels = self.labels
-        tp, fp, fn, tn = counts = labels.counts((predicted == labels.truth).flatten(-2))
-
-        def terms(of: Counts) -> Tensor:
-            return labels.pooling.terms(of).unsqueeze(-3)
-
-        def choose(condition: Tensor, yes: Tensor, no: Tensor) -> Tensor:
-            return torch.where(condition.unsqueeze(-1), yes, no)
-
-        now = terms(counts)
-        hit = terms(Counts(tp + 1, fp, fn - 1, tn))
-        miss = terms(Counts(tp - 1, fp, fn + 1, tn))
-        false = terms(Counts(tp, fp + 1, fn, tn - 1))
-        spared = terms(Counts(tp, fp - 1, fn, tn + 1))
-        on = choose(predicted, now, choose(labels.truth, hit, false))
-        off = choose(predicted, choose(labels.truth, miss, spared), now)
+        counts = labels.counts((predicted == labels.truth).flatten(-2))
+        now = labels.pooling.terms(counts).unsqueeze(-3)
+        miss, hit, false, spared = labels.pooling.terms(_after(counts)).unsqueeze(-3)
+        predicted = predicted.unsqueeze(-1)
+        truth = labels.truth.unsqueeze(-1)
+        on = torch.where(predicted, now, torch.where(truth, hit, false))
+        off = torch.where(predicted, torch.where(truth, miss, spared), now)
         return now.expand_as(on), on, off
 
     def _beats(self, bits: Tensor) -> Tensor:
@@ -329,14 +283,22 @@ def own_margin(scores: Tensor, target: Tensor, k: int) -> Tensor:
     return scores.gather(-1, index).squeeze(-1) - others
 
 
-def _gains(pooling: Pooling, counts: Counts, *changed: Counts) -> list[Tensor]:
-    """Gains `[..., C]` of the bits whose flip leads to the changed counts.
+def _after(counts: Counts) -> Counts:
+    """Counts `[4, ..., C]` after one more miss, one more hit, a false alarm more, and one less."""
+    tp, fp, fn, tn = counts
+    return Counts(
+        tp=torch.stack([tp - 1, tp + 1, tp, tp]),
+        fp=torch.stack([fp, fp, fp + 1, fp - 1]),
+        fn=torch.stack([fn + 1, fn - 1, fn, fn]),
+        tn=torch.stack([tn, tn, tn - 1, tn + 1]),
+    )
 
-    Changed counts come in turn from a won bit that is cleared and from a lost bit that is set.
-    """
+
+def _gains(pooling: Pooling, counts: Counts) -> Tensor:
+    """Gains `[4, ..., C]` of the bits that lead to the counts of `_after`, set minus cleared."""
     terms = pooling.terms(counts)
     sums = terms.sum(-2, keepdim=True)
     now = pooling.value(sums.squeeze(-2)).unsqueeze(-1)
-    together = Counts(*(torch.stack(each) for each in zip(*changed, strict=True)))
-    after = pooling.value(sums - terms + pooling.terms(together))
-    return [now - value if place % 2 == 0 else value - now for place, value in enumerate(after)]
+    after = pooling.value(sums - terms + pooling.terms(_after(counts)))
+    # A miss and a false alarm clear a won bit; the other two set a lost one.
+    return torch.stack([now - after[0], after[1] - now, now - after[2], after[3] - now])

@@ -58,9 +58,6 @@ def from_function(
         arrays: True calls with NumPy arrays, False with tensors; None tries tensors, then arrays.
         name: What to call it; the function's own name by default.
 
-    Returns:
-        The metric.
-
     Example:
         >>> import metricgrad as mg
         >>> from sklearn.metrics import fbeta_score
@@ -131,10 +128,8 @@ class FunctionMetric(Metric):
         lead = self.set_dimensions(scores, target)
         where = expand_where(where, target.shape[: lead + 1], lead + 1)
         if scores.is_floating_point():
-            flags = where
-            if flags is not None:
-                flags = flags.reshape(flags.shape + (1,) * (scores.dim() - flags.dim()))
-            scores = real_scores(scores, flags)
+            each = (..., *[None] * (scores.dim() - lead - 1))  # one flag for all entries of an item
+            scores = real_scores(scores, None if where is None else where[each])
         return Inputs(scores, target, where)
 
     def evaluate(self, scores: Tensor, target: Tensor, where: Tensor | None) -> Tensor:
@@ -149,12 +144,9 @@ class FunctionMetric(Metric):
         arrays = self.arrays
         for index in range(sets):
             counted = slice(None) if flags is None else flags[index]
-            value, arrays = self._one(
-                flat_scores[index][counted],
-                flat_target[index][counted],
-                arrays,
-                f"set {index + 1} of {sets}",
-            )
+            one = flat_scores[index][counted]
+            truth = flat_target[index][counted]
+            value, arrays = self._one(one, truth, arrays, f"set {index + 1} of {sets}")
             values.append(value)
         return torch.tensor(values, dtype=torch.float64).reshape(leading).to(scores.device)
 
@@ -163,16 +155,15 @@ class FunctionMetric(Metric):
         if self.set_dims is not None:
             lead = scores.dim() - self.set_dims[0]
             fits = lead >= 0 and lead == target.dim() - self.set_dims[1]
+            wanted = "sets of {} dimensions of scores and {} of target".format(*self.set_dims)
         else:
             lead = target.dim() - 1
             fits = target.shape in (scores.shape, scores.shape[:-1])
-        if not fits or scores.shape[: lead + 1] != target.shape[: lead + 1]:
             wanted = (
                 "scores and target [..., N], or scores [..., N, C] with classes [..., N]; "
                 "other kinds need set_dims"
             )
-            if self.set_dims is not None:
-                wanted = "sets of {} dimensions of scores and {} of target".format(*self.set_dims)
+        if not fits or scores.shape[: lead + 1] != target.shape[: lead + 1]:
             raise ValueError(
                 f"{self.name} takes {wanted}; got scores {shape(scores)} and target {shape(target)}"
             )

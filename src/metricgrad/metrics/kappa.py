@@ -13,7 +13,7 @@ all classes. The target fixes both tables (`Disagreement`). A flip moves one ite
 two sums by known amounts, and all flip gains of a set follow from the sums and the tables.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal
 
 import torch
@@ -21,7 +21,7 @@ from torch import Tensor
 
 from metricgrad import ops
 from metricgrad.metrics.agreement import JointMetric
-from metricgrad.metrics.counts import Counts, Pooling, one_hot
+from metricgrad.metrics.counts import Counts, Pooling, one_hot, quotient
 from metricgrad.metrics.decisions import AllClassPairs, LabelDecisions, best_other_margin
 from metricgrad.metrics.reexpression import Reexpression
 
@@ -67,7 +67,7 @@ class Kappa(JointMetric):
             tp, fp, fn, tn = counts
             return torch.stack([tp * tn - fp * fn, (tp + fn) * (fn + tn)], -1)
 
-        return Pooling(terms, lambda sums: ops.divide(sums[..., 0], sums[..., 1]))
+        return Pooling(terms, quotient)
 
     def multi_class(self, scores: Tensor, target: Tensor, where: Tensor | None) -> Tensor:
         """The value of the highest-scored classes, their confusions weighted."""
@@ -87,17 +87,17 @@ class Kappa(JointMetric):
         live = torch.ones_like(truth) if where is None else where.unsqueeze(-1).expand_as(truth)
         disagreement = self._disagreement(classes, target, where, dtype)
         labels = WeightedLabels(
-            best_other_margin, truth, live, self.class_pooling(), dtype, disagreement=disagreement
+            best_other_margin, truth, live, self.class_pooling(), dtype, disagreement
         )
-        if self.pairs == "best":
-            return labels
-        return WeightedClassPairs(target, labels, disagreement=disagreement)
+        return labels if self.pairs == "best" else WeightedClassPairs(target, labels)
 
     def _disagreement(
         self, classes: int, target: Tensor, where: Tensor | None, dtype: torch.dtype
     ) -> "Disagreement":
         """What the items of this target add."""
-        weight = self._confusion_weights(classes, dtype, target.device)
+        index = torch.arange(classes, dtype=dtype, device=target.device)
+        distance = (index.unsqueeze(-1) - index).abs()
+        weight = distance if self.weights == "linear" else distance**2
         live = torch.ones_like(target, dtype=torch.bool) if where is None else where
         live = live.unsqueeze(-1)
         given = (one_hot(target, classes) & live).sum(-2).to(dtype)
@@ -107,29 +107,17 @@ class Kappa(JointMetric):
         table = torch.stack([observed, chance.unsqueeze(-2).expand_as(observed)], -1)
         return Disagreement(torch.where(live.unsqueeze(-1), table, 0.0))
 
-    def _confusion_weights(self, classes: int, dtype: torch.dtype, device: torch.device) -> Tensor:
-        """How much each confusion counts, `[C, C]`."""
-        index = torch.arange(classes, dtype=dtype, device=device)
-        distance = (index.unsqueeze(-1) - index).abs()
-        match self.weights:
-            case None:
-                return distance.sign()
-            case "linear":
-                return distance
-            case "quadratic":
-                return distance**2
 
-
-@dataclass(frozen=True)
 class Disagreement:
     """What the items of a target add to the observed and to the expected disagreement.
 
-    Attributes:
-        table: `[..., N, C, 2]`, what an item adds to both if it is predicted as a class; 0 where
-            it does not count.
+    The table `[..., N, C, 2]` says what an item adds to both if it is predicted as a class; it is 0
+    where an item does not count.
     """
 
-    table: Tensor
+    def __init__(self, table: Tensor) -> None:
+        self.table = table
+        self.none = table.mean(-2)  # what an item without a predicted class adds, [..., N, 2]
 
     def value(self, sums: Tensor) -> Tensor:
         """1 - observed / expected, `[...]` from `[..., 2]`; 0 where nothing is expected."""
@@ -142,40 +130,35 @@ class Disagreement:
 
     def added(self, predicted: Tensor) -> Tensor:
         """What each item adds, `[A, ..., N, 2]`."""
-        return self._mean(*self._summed(predicted))
+        return _mean(self._summed(predicted), predicted.sum(-1), self.none)
 
     def added_after_flips(self, predicted: Tensor) -> Tensor:
         """What each item adds after one of its predictions is flipped, `[A, ..., N, C, 2]`."""
-        total, count = self._summed(predicted)
         step = torch.where(predicted, -1, 1)
-        changed = total.unsqueeze(-2) + step.unsqueeze(-1) * self.table
-        return self._mean(changed, count.unsqueeze(-1) + step, self.none.unsqueeze(-2))
+        changed = self._summed(predicted).unsqueeze(-2) + step.unsqueeze(-1) * self.table
+        count = predicted.sum(-1, keepdim=True) + step
+        return _mean(changed, count, self.none.unsqueeze(-2))
 
     def after(self, added: Tensor, instead: Tensor) -> Tensor:
         """The value `[A, ..., N, C]` after one item adds `instead[..., c, :]`, the rest `added`."""
         others = added.sum(-2, keepdim=True) - added
         return self.value(others.unsqueeze(-2) + instead)
 
-    @property
-    def none(self) -> Tensor:
-        """What an item without a predicted class adds, `[..., N, 2]`: the mean over classes."""
-        return self.table.mean(-2)
+    def _summed(self, predicted: Tensor) -> Tensor:
+        """The table summed over the predicted classes, `[A, ..., N, 2]`."""
+        return torch.where(predicted.unsqueeze(-1), self.table, 0.0).sum(-2)
 
-    def _summed(self, predicted: Tensor) -> tuple[Tensor, Tensor]:
-        """The table summed over the predicted classes, and their number `[A, ..., N]`."""
-        return torch.where(predicted.unsqueeze(-1), self.table, 0.0).sum(-2), predicted.sum(-1)
 
-    def _mean(self, total: Tensor, count: Tensor, none: Tensor | None = None) -> Tensor:
-        """Sums over predicted classes as means; `none` where there are none."""
-        none = self.none if none is None else none
-        return torch.where(count.unsqueeze(-1) > 0, total / count.clamp(min=1).unsqueeze(-1), none)
+def _mean(total: Tensor, count: Tensor, none: Tensor) -> Tensor:
+    """Sums over predicted classes as means; `none` where there are none."""
+    return torch.where(count.unsqueeze(-1) > 0, total / count.clamp(min=1).unsqueeze(-1), none)
 
 
 @dataclass(frozen=True)
 class WeightedLabels(LabelDecisions):
     """A bit per item and class: whether it is predicted where it should be, and only there."""
 
-    disagreement: Disagreement = field(kw_only=True)
+    disagreement: Disagreement
 
     def from_bits(self, bits: Tensor) -> Tensor:
         """The value of the predicted classes."""
@@ -199,22 +182,17 @@ class WeightedLabels(LabelDecisions):
 class WeightedClassPairs(AllClassPairs):
     """All pairs of an item's classes: the one that wins all of its comparisons is predicted."""
 
-    disagreement: Disagreement = field(kw_only=True)
+    labels: WeightedLabels
 
-    def flip_gains(self, bits: Tensor) -> Tensor:
-        """The value with the first class of a pair ahead minus that with the second ahead.
+    def _values(self, predicted: Tensor, first: Tensor, second: Tensor) -> tuple[Tensor, Tensor]:
+        """The values with the first or the second class of a pair ahead.
 
-        The one ahead is predicted if it wins all of its other comparisons. Otherwise no class is
-        predicted, or a third one that beats both; the gain is then 0 either way.
+        Where the one ahead is not predicted, no class is, or a third one that beats both; the gain
+        is then 0 either way.
         """
-        beats = self._beats(bits)
-        lost = self._lost(beats)
-        added = self.disagreement.added(lost == 0)
-        one = self.disagreement.after(added, self.disagreement.table)
-        none = self.disagreement.after(added, self.disagreement.none.unsqueeze(-2)).unsqueeze(-1)
-        first = (lost.unsqueeze(-1) - (~beats).to(lost.dtype)) == 0
-        second = (lost.unsqueeze(-2) - beats.to(lost.dtype)) == 0
+        disagreement = self.labels.disagreement
+        added = disagreement.added(predicted)
+        one = disagreement.after(added, disagreement.table)
+        none = disagreement.after(added, disagreement.none.unsqueeze(-2)).unsqueeze(-1)
         ahead = torch.where(first, one.unsqueeze(-1), none)
-        behind = torch.where(second, one.unsqueeze(-2), none)
-        gains = torch.where(self._turned(), behind - ahead, ahead - behind)
-        return torch.where(self._live(), gains, 0.0).flatten(-3)
+        return ahead, torch.where(second, one.unsqueeze(-2), none)

@@ -237,10 +237,10 @@ class Pck(ComparisonMetric):
         self, shape: Sequence[int], target: Tensor, where: Tensor | None, dtype: torch.dtype
     ) -> Reexpression:
         """A bit for each joint, or for each pair of a pixel within the radius and one outside."""
-        near = self.within(shape, target).flatten(-2).flatten(-3, -2)
+        near = _pixels(self.within(shape, target))
         counted = torch.ones_like(near[..., 0]) if where is None else where.flatten(-2)
         joints = ItemDecisions(
-            compare=lambda maps: best_pixel_margin(maps.flatten(-2).flatten(-3, -2), near),
+            compare=lambda maps: best_pixel_margin(_pixels(maps), near),
             target=torch.zeros_like(counted, dtype=torch.int64),
             live=counted,
             classes=1,
@@ -250,6 +250,11 @@ class Pck(ComparisonMetric):
             never=~near.any(-1),
         )
         return joints if self.pairs == "best" else PixelPairs(near, joints)
+
+
+def _pixels(maps: Tensor) -> Tensor:
+    """Maps `[..., N, K, H, W]` as the pixels of J = N * K joints, `[..., J, HW]`."""
+    return maps.flatten(-2).flatten(-3, -2)
 
 
 def best_pixel_margin(pixels: Tensor, near: Tensor) -> Tensor:
@@ -266,22 +271,16 @@ def best_pixel_margin(pixels: Tensor, near: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class PixelPairs(Reexpression):
-    """All pairs of pixels: a joint is right if some pixel within the radius beats all outside.
+    """All pairs of pixels: a joint is right if some pixel within the radius beats all outside."""
 
-    Attributes:
-        near: `[..., J, HW]`, bool, pixels within the radius of the J = N * K joints.
-        joints: What the joints' decisions are worth.
-    """
-
-    near: Tensor
-    joints: ItemDecisions
+    near: Tensor  # [..., J, HW], bool, pixels within the radius of the J = N * K joints
+    joints: ItemDecisions  # what the joints' decisions are worth
 
     def comparisons(self, scores: Tensor) -> tuple[Tensor, Tensor]:
         """Every pixel within minus every pixel outside, `[..., J * P * M]`."""
-        pixels = scores.flatten(-2).flatten(-3, -2)
-        (inside, _), (outside, _) = self._places()
-        higher = pixels.gather(-1, inside).unsqueeze(-1)
-        lower = pixels.gather(-1, outside).unsqueeze(-2)
+        pixels = _pixels(scores)
+        higher = pixels.gather(-1, padded_places(self.near)[0]).unsqueeze(-1)
+        lower = pixels.gather(-1, padded_places(~self.near)[0]).unsqueeze(-2)
         live = self._live() & self.joints.live[..., None, None]
         return (higher - lower).flatten(-3), live.flatten(-3)
 
@@ -313,13 +312,10 @@ class PixelPairs(Reexpression):
         pixel = torch.where(turn, chosen.any(-1, keepdim=True), chosen.any(-2, keepdim=True))
         return bits ^ pixel.expand_as(chosen).flatten(-3)
 
-    def _places(self) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
-        """Pixels within and outside the radius, and which of them are padding."""
-        return padded_places(self.near), padded_places(~self.near)
-
     def _live(self) -> Tensor:
         """Pairs without padding, `[..., J, P, M]`."""
-        (_, inside), (_, outside) = self._places()
+        _, inside = padded_places(self.near)
+        _, outside = padded_places(~self.near)
         return inside.unsqueeze(-1) & outside.unsqueeze(-2)
 
     def _lost(self, bits: Tensor) -> Tensor:
@@ -329,5 +325,4 @@ class PixelPairs(Reexpression):
 
     def _champions(self, lost: Tensor) -> Tensor:
         """Pixels within that lost nothing, `[A, ..., J, P]`."""
-        (_, inside), _ = self._places()
-        return ~lost.any(-1) & inside
+        return ~lost.any(-1) & padded_places(self.near)[1]

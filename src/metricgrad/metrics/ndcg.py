@@ -71,15 +71,8 @@ class Ndcg(RankingMetric):
         ideal = self._gains(target, top).sort(-1, descending=True).values * self._discounts(target)
         outside = level if where is None else level.masked_fill(~where, len(levels) + 1)
         steps = torch.diff(gains, prepend=gains.new_zeros(1))
-        return GradedPairs(
-            high=high,
-            high_live=high_live,
-            high_level=level.gather(-1, high),
-            low_level=outside,
-            steps=steps,
-            ideal=ideal.sum(-1),
-            k=self.k,
-        )
+        high_level = level.gather(-1, high)
+        return GradedPairs(high, high_live, high_level, outside, steps, ideal.sum(-1), self.k)
 
     def _gains(self, grades: Tensor, top: Tensor) -> Tensor:
         """Gains as shares of (nearly) the highest grade's gain, so that no grade overflows."""
@@ -89,32 +82,32 @@ class Ndcg(RankingMetric):
 
     def _discounts(self, like: Tensor) -> Tensor:
         """1 / log2(1 + rank) of as many ranks as the items, 0 beyond k."""
-        ranks = torch.arange(1, like.shape[-1] + 1, device=like.device)
-        discounts = 1 / torch.log2(1 + ranks.to(like.dtype))
-        return discounts if self.k is None else discounts.masked_fill(ranks > self.k, 0.0)
+        ranks = torch.arange(1, like.shape[-1] + 1, dtype=like.dtype, device=like.device)
+        return _discount(ranks, self.k)
+
+
+def _mean_over_ties(values: Tensor, ordered: Tensor) -> Tensor:
+    """Values `[N]` of the ranks, averaged over the ranks that equal scores share, `[..., N]`."""
+    if not (ordered[..., 1:] == ordered[..., :-1]).any():
+        return values
+    first = ops.tie_starts(ordered)
+    after = ordered.shape[-1] - ops.tie_starts(ordered.flip(-1)).flip(-1)
+    sums = F.pad(values.to(torch.float64).cumsum(-1), (1, 0))
+    means = ((sums[after] - sums[first]) / (after - first)).to(values.dtype)
+    return torch.where(after - first == 1, values, means)
 
 
 @dataclass(frozen=True)
 class GradedPairs(Reexpression):
-    """Every relevant document against every document of a lower grade.
+    """Every relevant document against every document of a lower grade."""
 
-    Attributes:
-        high: `[..., R]`, indices of the relevant documents.
-        high_live: `[..., R]`, False on padding.
-        high_level: `[..., R]`, how many levels a document's grade reaches.
-        low_level: `[..., N]`, the same for all documents; L + 1 where a document does not count.
-        steps: `[L]`, heights of the levels' steps.
-        ideal: `[...]`, DCG of the ideal order.
-        k: The last rank that counts; None counts all.
-    """
-
-    high: Tensor
-    high_live: Tensor
-    high_level: Tensor
-    low_level: Tensor
-    steps: Tensor
-    ideal: Tensor
-    k: int | None
+    high: Tensor  # [..., R], indices of the relevant documents
+    high_live: Tensor  # [..., R], False on padding
+    high_level: Tensor  # [..., R], how many levels a document's grade reaches
+    low_level: Tensor  # [..., N], the same for all documents; L + 1 where one does not count
+    steps: Tensor  # [L], heights of the levels' steps
+    ideal: Tensor  # [...], DCG of the ideal order
+    k: int | None  # the last rank that counts
 
     def comparisons(self, scores: Tensor) -> tuple[Tensor, Tensor]:
         """Higher minus lower grade, `[..., R * N]`."""
@@ -138,7 +131,8 @@ class GradedPairs(Reexpression):
         lost, relevant = self._lost(bits)
         ordered = lost.masked_fill(~relevant, FAR).sort(-1).values
         places = torch.arange(1, ordered.shape[-1] + 1, device=bits.device)
-        discounts = torch.where(ordered < FAR, self._discount(places + ordered), 0.0).sum(-1)
+        discounts = _discount((places + ordered).to(self.ideal.dtype), self.k)
+        discounts = torch.where(ordered < FAR, discounts, 0.0).sum(-1)
         return ops.divide((discounts * self.steps).sum(-1), self.ideal)
 
     def flip_gains(self, bits: Tensor) -> Tensor:
@@ -148,10 +142,10 @@ class GradedPairs(Reexpression):
         ordered = lost.sort(-1).values
         first = torch.searchsorted(ordered, lost, right=False) + 1
         last = torch.searchsorted(ordered, lost, right=True)
-        loss = self._discount(last + lost) - self._discount(last + lost + 1)
-        win = self._discount(first + lost - 1) - self._discount(first + lost)
-        loss = self._between(torch.where(relevant, loss, 0.0))
-        win = self._between(torch.where(relevant, win, 0.0))
+        ranks = torch.stack([last + lost, last + lost + 1, first + lost - 1, first + lost])
+        kept, worse, better, left = _discount(ranks.to(self.ideal.dtype), self.k)
+        loss = self._between(torch.where(relevant, kept - worse, 0.0))
+        win = self._between(torch.where(relevant, better - left, 0.0))
         live = self._live()
         gains = torch.where(live, torch.where(bits.unflatten(-1, live.shape[-2:]), loss, win), 0.0)
         return ops.divide(gains.flatten(-2), self.ideal.unsqueeze(-1))
@@ -178,20 +172,8 @@ class GradedPairs(Reexpression):
         higher = self.high_level.unsqueeze(-1) > self.low_level.unsqueeze(-2)
         return higher & self.high_live.unsqueeze(-1)
 
-    def _discount(self, ranks: Tensor) -> Tensor:
-        """1 / log2(1 + rank), 0 beyond k."""
-        ranks = ranks.to(self.ideal.dtype)
-        discount = 1 / torch.log2(1 + ranks.clamp(min=1))
-        return discount if self.k is None else torch.where(ranks <= self.k, discount, 0.0)
 
-
-def _mean_over_ties(values: Tensor, ordered: Tensor) -> Tensor:
-    """Values `[N]` of the ranks, averaged over the ranks that equal scores share, `[..., N]`."""
-    size = ordered.shape[-1]
-    if not (ordered[..., 1:] == ordered[..., :-1]).any():
-        return values
-    first = ops.tie_starts(ordered)
-    after = size - ops.tie_starts(ordered.flip(-1)).flip(-1)
-    sums = F.pad(values.to(torch.float64).cumsum(-1), (1, 0))
-    means = ((sums[after] - sums[first]) / (after - first)).to(values.dtype)
-    return torch.where(after - first == 1, values, means)
+def _discount(ranks: Tensor, k: int | None) -> Tensor:
+    """1 / log2(1 + rank) of float ranks, 0 beyond k."""
+    discounts = 1 / torch.log2(1 + ranks.clamp(min=1))
+    return discounts if k is None else discounts.masked_fill(ranks > k, 0.0)

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from metricgrad import ops
-from metricgrad.metrics.reexpression import Reexpression, tried_flip_gains
+from metricgrad.metrics.reexpression import Compare, Reexpression, tried_flip_gains
 
 Pool = Literal["sum", "max", "envelope"]
 Cycles = Literal["count", "zero"]
@@ -32,48 +32,35 @@ FAR = 1 << 30  # stands for the lost comparisons of padding: sorts last, exact i
 class PlaceRule(NamedTuple):
     """A metric of the comparisons that the positives lost: sign * pool(terms) + offset.
 
-    Attributes:
-        term: From place r, lost n, positives P and negatives N (float, broadcastable, P and N at
-            least 1) to what the place contributes.
-        pool: `"sum"` adds the terms up, `"max"` takes the largest, `"envelope"` adds up, for every
-            place, the largest term from there on.
-        cycles: `"zero"` gives bits that fit no order the value 0, as the UniLoss paper's code does.
-        needs_negatives: Whether a set without negatives has no value, so that 0 stands in.
+    A term is what a place contributes, from r, n and the numbers of positives and negatives (float,
+    broadcastable, at least 1). `"sum"` adds the terms up, `"max"` takes the largest, `"envelope"`
+    adds up, for every place, the largest term from there on.
     """
 
     term: Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
     pool: Pool = "sum"
     sign: float = 1.0
     offset: float = 0.0
-    cycles: Cycles = "count"
-    needs_negatives: bool = False
+    cycles: Cycles = "count"  # "zero": bits that fit no order are worth 0
+    needs_negatives: bool = False  # whether a set without negatives is worth 0
 
 
 @dataclass(frozen=True)
 class Pairs(Reexpression):
     """Every positive against every negative, of every set or of every class of every set.
 
-    Attributes:
-        ranked: From the metric's scores to those that are compared, `[..., N]`, or `[..., C, N]`
-            for classes.
-        high: `[..., P]`, indices of the positives among the items; padded where sets differ.
-        low: `[..., M]`, indices of the negatives.
-        high_live: `[..., P]`, False on padding; None where there is no padding, as in one set.
-        low_live: `[..., M]`, the same for the negatives.
-        rule: From lost comparisons to the value.
-        weight: `[..., C]`, weights of the classes' values, adding up to 1 (or 0 where no class has
-            a value); None where there are no classes.
-        dtype: The float dtype of the values.
+    Sets differ in size, so they are padded; in one set nothing is, and both `live` are None. The
+    weights of the classes' values add up to 1 (to 0 where no class has a value).
     """
 
-    ranked: Callable[[Tensor], Tensor]
-    high: Tensor
-    low: Tensor
-    high_live: Tensor | None
-    low_live: Tensor | None
+    ranked: Compare  # scores -> those that are compared, [..., N], or [..., C, N] for classes
+    high: Tensor  # [..., P], indices of the positives among the items
+    low: Tensor  # [..., M], indices of the negatives
+    high_live: Tensor | None  # [..., P], False on padding
+    low_live: Tensor | None  # [..., M], the same for the negatives
     rule: PlaceRule
-    weight: Tensor | None
-    dtype: torch.dtype
+    weight: Tensor | None  # [..., C]; None where there are no classes
+    dtype: torch.dtype  # of the values
 
     def comparisons(self, scores: Tensor) -> tuple[Tensor, Tensor]:
         """Positive minus negative, `[..., P * M]` or `[..., C * P * M]`."""
@@ -117,7 +104,8 @@ class Pairs(Reexpression):
     def from_bits(self, bits: Tensor) -> Tensor:
         """The rule's value of the comparisons that the positives lost."""
         lost = self._lost(bits)
-        values = self.of_lost(_count(lost))
+        ordered = self._padded(_count(lost)).sort(-1).values
+        values = self._scaled(self._pool(self._terms(ordered)))
         if self.rule.cycles == "zero":
             values = torch.where(self._cyclic(lost), 0.0, values)
         return values if self.weight is None else (self.weight * values).sum(-1)
@@ -131,10 +119,6 @@ class Pairs(Reexpression):
         gains = torch.where(lost, win.unsqueeze(-1), loss.unsqueeze(-1))
         live = self._live
         return self._flat(gains if live is None else torch.where(live, gains, 0.0))
-
-    def of_lost(self, lost: Tensor) -> Tensor:
-        """The value of each set or class, `[A, ...]`, from lost comparisons `[A, ..., P]`."""
-        return self._scaled(self._pool(self._terms(self._padded(lost).sort(-1).values)))
 
     def item_gains(self, lost: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """The value `[A, ...]`, and the `loss` and `win` of each positive, both `[A, ..., P]`.
@@ -161,7 +145,8 @@ class Pairs(Reexpression):
         if self.high_live is not None:
             loss = torch.where(self.high_live, loss, 0.0)
             win = torch.where(self.high_live, win, 0.0)
-        scale = self._scale
+        share = self._defined if self.weight is None else self.weight * self._defined
+        scale = self.rule.sign * (share.unsqueeze(-1) if isinstance(share, Tensor) else share)
         if isinstance(scale, Tensor) or scale != 1:
             loss = loss * scale
             win = win * scale
@@ -225,12 +210,6 @@ class Pairs(Reexpression):
         return positives & self.low_live.any(-1) if self.rule.needs_negatives else positives
 
     @property
-    def _scale(self) -> Tensor | float:
-        """What turns a pooled term into a share of the value, `[..., 1]` or one number."""
-        share = self._defined if self.weight is None else self.weight * self._defined
-        return self.rule.sign * (share.unsqueeze(-1) if isinstance(share, Tensor) else share)
-
-    @property
     def _live(self) -> Tensor | None:
         """Pairs without padding, `[..., P, M]`; None where nothing is padding."""
         if self.high_live is None or self.low_live is None:
@@ -261,7 +240,7 @@ class Pairs(Reexpression):
 
 
 def make_pairs(
-    ranked: Callable[[Tensor], Tensor],
+    ranked: Compare,
     positive: Tensor,
     where: Tensor | None,
     rule: PlaceRule,
@@ -293,18 +272,11 @@ def _around(dims: int, dtype: torch.dtype, device: torch.device) -> Tensor:
 
 def _count(lost: Tensor) -> Tensor:
     """Lost comparisons of each positive, `[..., P]` from `[..., P, M]`."""
-    # Bytes add up faster than bools.
-    return lost.view(torch.uint8).sum(-1, dtype=torch.int32)
+    return lost.view(torch.uint8).sum(-1, dtype=torch.int32)  # bytes add up faster than bools
 
 
 def padded_places(chosen: Tensor) -> tuple[Tensor, Tensor]:
-    """Indices `[..., L]` of the chosen items of each set in order, and False for padding.
-
-    L is the largest number of items `[..., N]` that is chosen in any set.
-    """
-    if chosen.dim() == 1:
-        places = chosen.nonzero().squeeze(-1)
-        return places, torch.ones_like(places, dtype=torch.bool)
+    """Indices `[..., L]` of the chosen items `[..., N]` of each set, and False for padding."""
     sizes = chosen.sum(-1, keepdim=True)
     longest = int(sizes.max()) if sizes.numel() else 0
     places = chosen.to(torch.uint8).argsort(dim=-1, descending=True, stable=True)[..., :longest]

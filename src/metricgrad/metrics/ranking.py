@@ -14,11 +14,11 @@ import torch
 from torch import Tensor
 
 from metricgrad import ops
-from metricgrad.metrics.base import Inputs, Layout, same_shape
-from metricgrad.metrics.checks import expand_where, grades, real_scores, whole
+from metricgrad.metrics.base import Inputs, Layout
+from metricgrad.metrics.checks import expand_where, grades, real_scores, shape, whole
+from metricgrad.metrics.counts import Curve, walk_down
 from metricgrad.metrics.order import Pairs, PlaceRule, make_pairs
 from metricgrad.metrics.reexpression import ComparisonMetric, itself
-from metricgrad.metrics.walk import Curve, walk_down
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,7 +47,11 @@ class RankingMetric(ComparisonMetric):
 
     def check(self, scores: Tensor, target: Tensor, where: Tensor | None) -> Inputs:
         """Scores `[..., N]`, finite, and grades of the same shape, 0 or more."""
-        same_shape(self, scores, target)
+        if scores.shape != target.shape:
+            raise ValueError(
+                f"{self.name} takes scores [..., N] and a target of the same shape; "
+                f"got scores {shape(scores)} and target {shape(target)}"
+            )
         where = expand_where(where, scores.shape, scores.dim())
         scores = real_scores(scores, where)
         return Inputs(scores, grades(target, where, scores.dtype), where)
@@ -101,7 +105,7 @@ class Map(RelevanceMetric):
         """sum_r r / (r + n_(r)) over the ranks r + n_(r) up to k, / min(P, k)."""
         k = torch.inf if self.k is None else self.k
         return PlaceRule(
-            term=lambda r, n, p, m: (r / (r + n)).masked_fill(r + n > k, 0.0) / p.clamp(max=k)
+            lambda r, n, p, m: (r / (r + n)).masked_fill(r + n > k, 0.0) / p.clamp(max=k)
         )
 
     def of_curve(self, curve: Curve) -> Tensor:
@@ -111,7 +115,7 @@ class Map(RelevanceMetric):
         if self.k is not None:
             precise = precise.masked_fill(curve.tp + curve.fp > self.k, 0.0)
             possible = possible.clamp(max=self.k)
-        return ops.divide(curve.sum(precise), possible.to(curve.dtype))
+        return curve.ratio(curve.sum(precise), possible)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -147,11 +151,31 @@ class Mrr(RelevanceMetric):
 
 
 @dataclass(frozen=True, kw_only=True)
-class PrecisionAtK(RelevanceMetric):
-    """Share of the first k ranks that are relevant: hits / k, even if there are fewer items.
+class HitsMetric(RelevanceMetric):
+    """A share of the relevant items among the first k ranks, for classifiers, too.
 
     Args:
         k: How many ranks count.
+    """
+
+    families = ("binary", "ranking")
+    ties = "lost"
+
+    k: int = 10
+
+    def __post_init__(self) -> None:
+        whole("k", self.k, 1)
+
+    def hits(self, curve: Curve) -> Tensor:
+        """Relevant items among the first k ranks, irrelevant ones first among equal scores."""
+        before = curve.tp_before + curve.fp_before
+        within = (curve.tp + curve.fp).clamp(max=self.k) - before
+        return curve.sum((within - (curve.fp - curve.fp_before)).clamp(min=0)).to(curve.dtype)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PrecisionAtK(HitsMetric):
+    """Share of the first k ranks that are relevant: hits / k, even if there are fewer items.
 
     Example:
         >>> PrecisionAtK(k=2)(torch.tensor([3.0, 2.0, 1.0]), torch.tensor([0, 2, 1]))
@@ -162,14 +186,7 @@ class PrecisionAtK(RelevanceMetric):
     """
 
     name = "precision_at_k"
-    families = ("binary", "ranking")
-    ties = "lost"
     reference = "torchmetrics retrieval_precision"
-
-    k: int = 10
-
-    def __post_init__(self) -> None:
-        whole("k", self.k, 1)
 
     def rule(self) -> PlaceRule:
         """Ranks r + n_(r) up to k, / k."""
@@ -177,15 +194,12 @@ class PrecisionAtK(RelevanceMetric):
 
     def of_curve(self, curve: Curve) -> Tensor:
         """Hits / k."""
-        return _hits(curve, self.k) / self.k
+        return self.hits(curve) / self.k
 
 
 @dataclass(frozen=True, kw_only=True)
-class RecallAtK(RelevanceMetric):
+class RecallAtK(HitsMetric):
     """Share of the relevant items that are among the first k ranks: hits / relevant.
-
-    Args:
-        k: How many ranks count.
 
     Example:
         >>> RecallAtK(k=2)(torch.tensor([3.0, 2.0, 1.0]), torch.tensor([0, 2, 1]))
@@ -196,14 +210,7 @@ class RecallAtK(RelevanceMetric):
     """
 
     name = "recall_at_k"
-    families = ("binary", "ranking")
-    ties = "lost"
     reference = "torchmetrics retrieval_recall"
-
-    k: int = 10
-
-    def __post_init__(self) -> None:
-        whole("k", self.k, 1)
 
     def rule(self) -> PlaceRule:
         """Ranks r + n_(r) up to k, / P."""
@@ -211,11 +218,4 @@ class RecallAtK(RelevanceMetric):
 
     def of_curve(self, curve: Curve) -> Tensor:
         """Hits / relevant."""
-        return ops.divide(_hits(curve, self.k), curve.positives.squeeze(-1).to(curve.dtype))
-
-
-def _hits(curve: Curve, k: int) -> Tensor:
-    """Relevant items among the first k ranks, irrelevant ones first among equal scores."""
-    before = curve.tp_before + curve.fp_before
-    within = (curve.tp + curve.fp).clamp(max=k) - before
-    return curve.sum((within - (curve.fp - curve.fp_before)).clamp(min=0)).to(curve.dtype)
+        return curve.ratio(self.hits(curve), curve.positives.squeeze(-1))

@@ -25,19 +25,13 @@ from metricgrad.metrics.reexpression import ComparisonMetric
 from metricgrad.metrics.text import Bleu, EditDistance, ExactMatch, RougeL, SpanF1, WordErrorRate
 from metricgrad.metrics.watching import on_sight
 
-_CLASSIFICATION = (Accuracy, ErrorRate, BalancedAccuracy, Precision, Recall, FBeta, F1, Jaccard)
-_AGREEMENT = (Mcc, Kappa, GMean, Hamming)
-_CURVES = (Auc, PartialAuc, AveragePrecision, Eer, RecallAtPrecision)
-_RANKING = (PrecisionAtK, RecallAtK, Ndcg, Map, Mrr)
-_MAPS = (MeanIou, Dice, Pck)
-_TEXT = (SpanF1, ExactMatch, Bleu, RougeL, EditDistance, WordErrorRate)
 _CLASSES: tuple[type[Metric], ...] = (
-    *_CLASSIFICATION,
-    *_AGREEMENT,
-    *_CURVES,
-    *_RANKING,
-    *_MAPS,
-    *_TEXT,
+    *(Accuracy, ErrorRate, BalancedAccuracy, Precision, Recall, FBeta, F1, Jaccard),
+    *(Mcc, Kappa, GMean, Hamming),
+    *(Auc, PartialAuc, AveragePrecision, Eer, RecallAtPrecision),
+    *(PrecisionAtK, RecallAtK, Ndcg, Map, Mrr),
+    *(MeanIou, Dice, Pck),
+    *(SpanF1, ExactMatch, Bleu, RougeL, EditDistance, WordErrorRate),
 )
 _BY_NAME = {cls.name: cls for cls in _CLASSES}
 
@@ -105,9 +99,6 @@ def metric(spec: Any, **options: Any) -> Metric:
             to `from_function`.
         **options: The metric's own, such as `k=10` for `"ndcg"`; `metricgrad metrics NAME` lists
             them.
-
-    Returns:
-        The metric.
 
     Example:
         >>> metric("ndcg", k=10)

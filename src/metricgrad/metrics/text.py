@@ -88,9 +88,7 @@ class SpanF1(ItemMetric):
 
 @dataclass(frozen=True, kw_only=True)
 class RougeL(ItemMetric):
-    """Mean over the items of the F1 of the longest common subsequence (lcs).
-
-    It is 2 |lcs| / (|hypothesis| + |reference|).
+    """Mean F1 of the longest common subsequence (lcs): 2 |lcs| / (|hypothesis| + |reference|).
 
     Example:
         >>> RougeL()(torch.tensor([[1, 2, 3, 4]]), torch.tensor([[1, 3, 4, 5]]))
@@ -155,9 +153,7 @@ class EditDistance(TextMetric):
 
 @dataclass(frozen=True, kw_only=True)
 class WordErrorRate(TextMetric):
-    """Edits from the closest reference over its words, both summed over the set.
-
-    It is above 1 if much was inserted.
+    """Edits from the closest reference over its words, both summed over the set; may exceed 1.
 
     Example:
         >>> WordErrorRate()(torch.tensor([[1, 2, 3, 4]]), torch.tensor([[1, 3, 4, 5]]))
@@ -221,9 +217,8 @@ class Bleu(TextMetric):
     def __post_init__(self) -> None:
         whole("max_order", self.max_order, 1)
         if self.smoothing not in ("exp", "floor", "add-k", "none"):
-            raise ValueError(
-                f"smoothing must be 'exp', 'floor', 'add-k' or 'none'; got {self.smoothing!r}"
-            )
+            allowed = "'exp', 'floor', 'add-k' or 'none'"
+            raise ValueError(f"smoothing must be {allowed}; got {self.smoothing!r}")
 
     def of_items(self, hypothesis: Tensor, references: Tensor) -> Tensor:
         """Matches, n-grams, hypothesis and reference length: `[B, 2 * max_order + 2]`."""
@@ -231,8 +226,7 @@ class Bleu(TextMetric):
         length = lengths(hypothesis).unsqueeze(-1)
         totals = (length - torch.arange(self.max_order, device=length.device)).clamp(min=0)
         candidates = lengths(references)
-        # Twice the difference, plus 1 for the longer side: the shorter of two equally close
-        # references wins.
+        # Twice the difference, plus 1 for longer ones: the shorter of equally close ones wins.
         difference = 2 * (candidates - length).abs() + (candidates > length)
         difference = difference.masked_fill(~_there(references), torch.iinfo(torch.int64).max)
         closest = candidates.gather(-1, difference.argmin(-1, keepdim=True))

@@ -2,7 +2,7 @@
 
 Only N + 1 thresholds differ in what they decide: one above all scores, one between each pair of
 neighbours, one below all. One walk down the sorted scores gives the counts for all of them
-(`walk.py`), and the metric's formula of counts gives their values, in O(N log N). Choose a
+(`counts.py`), and the metric's formula of counts gives their values, in O(N log N). Choose a
 threshold on validation scores, never on test scores.
 
 The best threshold of few items is noisy. `stable_threshold` therefore takes the median of the best
@@ -19,10 +19,9 @@ from metricgrad import ops
 from metricgrad.metrics.base import Metric
 from metricgrad.metrics.checks import shape, to_tensor, whole
 from metricgrad.metrics.confusion import ConfusionMetric
-from metricgrad.metrics.counts import Counts
+from metricgrad.metrics.counts import Counts, Curve, walk_down
 from metricgrad.metrics.order import padded_places
 from metricgrad.metrics.registry import metric as to_metric
-from metricgrad.metrics.walk import Curve, walk_down
 
 _FEWEST_DRAWS = 8
 _MOST_DRAWS = 64
@@ -78,13 +77,7 @@ def best_threshold(
 def stable_threshold(scores: Tensor, target: Tensor, metric: Metric) -> Tensor:
     """The best threshold; for few items the median over bootstrap draws, which is less noisy.
 
-    Args:
-        scores: `[N]`, or `[N, C]` for labels.
-        target: The same shape, 0 and 1.
-        metric: One that has a threshold.
-
-    Returns:
-        0-dim; for labels `[C]`, or 0-dim if the average is micro.
+    It is 0-dim for scores `[N]`, and `[C]` for labels `[N, C]` unless their average is micro.
     """
     draws = min(_MOST_DRAWS, _DRAWN_ITEMS // len(scores))
     if draws < _FEWEST_DRAWS or not isinstance(metric, ConfusionMetric):
@@ -96,9 +89,8 @@ def stable_threshold(scores: Tensor, target: Tensor, metric: Metric) -> Tensor:
     if scores.dim() == 1:
         return bagged_threshold(scores, target, metric, draws, generator)
     labels = zip(scores.unbind(-1), target.unbind(-1), strict=True)
-    return torch.stack(
-        [bagged_threshold(one, truth, metric, draws, generator) for one, truth in labels]
-    )
+    found = [bagged_threshold(one, truth, metric, draws, generator) for one, truth in labels]
+    return torch.stack(found)
 
 
 @torch.no_grad()
@@ -113,9 +105,8 @@ def bagged_threshold(
     curve = walk_down(scores, target > 0, None)
     hits = curve.tp.diff(prepend=curve.tp.new_zeros(1)).to(scores.dtype)
     drawn = torch.randint(len(scores), (draws, len(scores)), generator=generator)
-    times = scores.new_zeros(draws, len(scores)).scatter_add_(
-        1, drawn, scores.new_ones(()).expand_as(drawn)
-    )
+    once = scores.new_ones(()).expand_as(drawn)
+    times = scores.new_zeros(draws, len(scores)).scatter_add_(1, drawn, once)
     tp = F.pad((times * hits).cumsum(-1), (1, 0))
     fp = F.pad((times * (1 - hits)).cumsum(-1), (1, 0))
     values = metric.of_counts(Counts(tp, fp, tp[:, -1:] - tp, fp[:, -1:] - fp))
@@ -185,13 +176,8 @@ def _by_trying(
     spread = torch.linspace(0, 1, size, dtype=torch.float64, device=scores.device)
     tried = places.gather(-1, (spread * (number - 1)).round().to(torch.int64))
     thresholds = cuts(curve).gather(-1, tried)
-    values = torch.stack(
-        [
-            metric.evaluate(scores - each.unsqueeze(-1), target, where)
-            for each in thresholds.unbind(-1)
-        ],
-        -1,
-    )
+    cut = thresholds.unsqueeze(-2).unbind(-1)
+    values = torch.stack([metric.evaluate(scores - each, target, where) for each in cut], -1)
     everywhere = torch.ones_like(tried, dtype=torch.bool)
     return _best(metric, thresholds, values, everywhere, torch.zeros_like(thresholds[..., :1]))
 

@@ -28,12 +28,6 @@ from metricgrad.metrics.checks import expand_where, real_scores, shape
 PADDING = -1
 
 
-def tidy(ids: Tensor, keep: Tensor) -> Tensor:
-    """Ids `[..., T]` with those that are kept moved to the left, and -1 to their right."""
-    order = keep.to(torch.uint8).argsort(dim=-1, descending=True, stable=True)
-    return ids.masked_fill(~keep, PADDING).gather(-1, order)
-
-
 def lengths(ids: Tensor) -> Tensor:
     """Number of tokens of tidy sequences: `[...]` from `[..., T]`."""
     return (ids != PADDING).sum(-1)
@@ -58,8 +52,7 @@ def ngram_matches(hypothesis: Tensor, references: Tensor, order: int, *, pool: b
             mine = _extend(mine, hypothesis, n, vocabulary)
             theirs = _extend(theirs, references, n, vocabulary)
         mine, theirs, number = _renumber(mine, theirs)
-        # One sorted list of (item, reference, n-gram) tells how often each n-gram stands in each
-        # reference.
+        # One sorted list of (item, reference, n-gram) tells how often a reference holds an n-gram.
         known = torch.where(theirs < 0, -1, rows * number + theirs).flatten().sort().values
         wanted = rows * number + mine.unsqueeze(-2)
         after = torch.searchsorted(known, wanted, right=True)
@@ -134,12 +127,9 @@ def _extend(codes: Tensor, ids: Tensor, n: int, vocabulary: int) -> Tensor:
 def _renumber(left: Tensor, right: Tensor) -> tuple[Tensor, Tensor, int]:
     """Both code tensors with their codes numbered from 0, -1 kept, and a bound on the numbers."""
     codes, numbers = torch.cat([left.flatten(), right.flatten()]).unique(return_inverse=True)
-    left_numbers, right_numbers = numbers.split([left.numel(), right.numel()])
-    return (
-        left_numbers.reshape(left.shape).masked_fill(left < 0, PADDING),
-        right_numbers.reshape(right.shape).masked_fill(right < 0, PADDING),
-        len(codes) + 1,
-    )
+    numbers = numbers.masked_fill(codes[numbers] < 0, PADDING)
+    ours, theirs = numbers.split([left.numel(), right.numel()])
+    return ours.reshape(left.shape), theirs.reshape(right.shape), len(codes) + 1
 
 
 def _occurrence(codes: Tensor) -> Tensor:
@@ -228,9 +218,8 @@ class TextMetric(Metric):
         if not scores.is_floating_point():
             ids = scores.to(torch.int64)
             if ids.dim() < 2:
-                raise ValueError(
-                    f"{self.name} takes token ids [..., N, T]; got shape {shape(scores)}"
-                )
+                wanted = "token ids [..., N, T]"
+                raise ValueError(f"{self.name} takes {wanted}; got shape {shape(scores)}")
             return ids, expand_where(where, ids.shape, ids.dim() - 1)
         if scores.dim() < 3:
             raise ValueError(
@@ -244,32 +233,30 @@ class TextMetric(Metric):
         if self.decode is None:
             return scores.argmax(-1), where
         ids = self.decode(scores)
-        got = type(ids).__name__
-        if isinstance(ids, Tensor):
-            got = f"{ids.dtype} of shape {shape(ids)}"
-        if (
-            not isinstance(ids, Tensor)
-            or ids.is_floating_point()
-            or ids.shape[:-1] != scores.shape[:-2]
-        ):
+        is_tensor = isinstance(ids, Tensor)
+        whole = is_tensor and not ids.is_floating_point()
+        if not whole or ids.shape[:-1] != scores.shape[:-2]:
+            got = f"{ids.dtype} of shape {shape(ids)}" if is_tensor else type(ids).__name__
             raise ValueError(
                 f"decode must give integer ids [..., N, T] for scores {shape(scores)}; it gave "
                 f"{got}"
             )
         if where is not None and where.shape != ids.shape:
-            # A decoder may change the length; a mask of the scores then only tells which items
-            # count.
+            # A decoder may change the length; the mask then only tells which items count.
             where = where.any(-1, keepdim=True).expand(ids.shape)
         return ids.to(torch.int64), where
 
     def _tidy(self, ids: Tensor, where: Tensor | None) -> Tensor:
-        """Ids without padding, without the end and what follows, and without what is masked."""
+        """Ids on the left, without padding, masked ones, the end and what follows; -1 elsewhere."""
         keep = ids >= 0
         if self.padding is not None:
             keep &= ids != self.padding
         if self.end is not None:
             keep &= (ids == self.end).cumsum(-1) == 0
-        return tidy(ids, keep if where is None else keep & where)
+        if where is not None:
+            keep &= where
+        order = keep.to(torch.uint8).argsort(dim=-1, descending=True, stable=True)
+        return ids.masked_fill(~keep, PADDING).gather(-1, order)
 
     def _detokenize(self, *batches: Tensor) -> list[Tensor]:
         """The same sequences as ids of the tokens of their texts, in the order they first occur."""
@@ -282,13 +269,10 @@ class TextMetric(Metric):
                 text = self.detokenize([token for token in row if token != PADDING])
                 split = isinstance(text, str) and not self.splits_characters
                 tokens = str(text).split() if split else text
-                known = [numbers.setdefault(token, len(numbers)) for token in tokens]
-                rows.append(torch.tensor(known).to(ids))
+                rows.append([numbers.setdefault(token, len(numbers)) for token in tokens])
             longest = max(map(len, rows), default=0)
-            padded = torch.full((len(rows), longest), PADDING).to(ids)
-            for row, tokens in zip(padded, rows, strict=True):
-                row[: len(tokens)] = tokens
-            numbered.append(padded.reshape(*ids.shape[:-1], longest))
+            padded = [row + [PADDING] * (longest - len(row)) for row in rows]
+            numbered.append(torch.tensor(padded).to(ids).reshape(*ids.shape[:-1], longest))
         return numbered
 
 
