@@ -14,7 +14,7 @@ from sklearn.metrics import matthews_corrcoef
 import metricgrad as mg
 from metricgrad.studies import ComparisonSettings, comparison
 from metricgrad.studies.comparison import methods_to_compare, paired_differences
-from metricgrad.studies.splits import TableRows
+from metricgrad.studies.tables import TableRows
 from tests.commands import QUICK, run, table
 
 

@@ -15,7 +15,7 @@ from torch import nn
 import metricgrad as mg
 from metricgrad.estimators import classifier as classifier_module
 from metricgrad.estimators import ranker as ranker_module
-from metricgrad.estimators.model_file import _plain
+from metricgrad.estimators.classifier import _plain
 from metricgrad.estimators.networks import perceptron
 from tests.made_fits import THRESHOLD, FakeFit
 

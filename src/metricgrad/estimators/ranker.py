@@ -89,9 +89,6 @@ class MetricRanker(BaseEstimator):
             X: `[documents, columns]`, an array of numbers or a pandas DataFrame.
             y: `[documents]`, grades; above 0 is relevant.
             groups: `[documents]`, the query that each document belongs to.
-
-        Returns:
-            The ranker itself.
         """
         metric = to_metric(self.metric)
         if metric.decided_by != "order" or metric.takes_classes:
@@ -127,28 +124,12 @@ class MetricRanker(BaseEstimator):
         return self
 
     def predict(self, X: Any) -> np.ndarray:  # noqa: N803
-        """Scores; a query's documents are shown in falling order of score.
-
-        Args:
-            X: `[documents, columns]`.
-
-        Returns:
-            `[documents]`.
-        """
+        """Scores `[documents]`; a query's documents are shown in falling order of score."""
         check_is_fitted(self)
         return self.fit_.scores(self._preparation.transform(self._table(X, reset=False))).numpy()
 
     def score(self, X: Any, y: Any, *, groups: Any) -> float:  # noqa: N803
-        """The mean of the metric over the queries that have a relevant document.
-
-        Args:
-            X: `[documents, columns]`.
-            y: `[documents]`, grades.
-            groups: `[documents]`, the query that each document belongs to.
-
-        Returns:
-            The mean metric.
-        """
+        """The mean of the metric over the queries that have a relevant document."""
         check_is_fitted(self)
         items = self._items(self._table(X, reset=False), y, groups)
         assert items.where is not None

@@ -20,9 +20,15 @@ from metricgrad.estimators.target import Target, plain
 from metricgrad.metrics import Metric
 from metricgrad.progress import progress as to_progress
 from metricgrad.studies.results import ComparisonResult, Difference
-from metricgrad.studies.run_folder import RunFolder, digests
+from metricgrad.studies.run_folder import RunFolder
 from metricgrad.studies.settings import ComparisonSettings, chosen_class, named_metric
-from metricgrad.studies.splits import LabelledTable, TableRows, load_table, stratified_split
+from metricgrad.studies.tables import (
+    LabelledTable,
+    TableRows,
+    digests,
+    load_table,
+    stratified_split,
+)
 from metricgrad.training.candidates import ORDINARY, method_names, takes, usual_methods
 
 _APART = 1000  # between the seeds of splits, so that the next --seed shares none of them

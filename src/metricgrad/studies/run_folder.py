@@ -8,7 +8,6 @@ evidence.npz         scores that the figures are drawn from
 result.json          what was found; its presence says that the run is finished
 """
 
-import hashlib
 import json
 import os
 import shutil
@@ -86,18 +85,6 @@ class RunFolder:
         if not result.stopped:
             shutil.rmtree(self.checkpoints, ignore_errors=True)
             (self.path / _LOCK).unlink(missing_ok=True)
-
-
-def digests(*paths: Path | None) -> list[str | None]:
-    """SHA-256 of each file; None for no file, or one that does not exist."""
-    found: list[str | None] = []
-    for path in paths:
-        if path is None or not path.is_file():
-            found.append(None)
-            continue
-        with path.open("rb") as file:
-            found.append(hashlib.file_digest(file, "sha256").hexdigest())
-    return found
 
 
 def _asked(config: Path) -> dict[str, Any] | None:
