@@ -12,18 +12,17 @@ from typing import Any, Self
 import numpy as np
 import torch
 from sklearn.base import BaseEstimator, ClassifierMixin
-from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
 
 from metricgrad.estimators.features import Category, Number, Preparation
-from metricgrad.estimators.networks import calibrated, perceptron, widths
+from metricgrad.estimators.networks import calibrated, perceptron, trained_network, widths
 from metricgrad.estimators.target import Target, plain
 from metricgrad.metrics import metric as to_metric
 from metricgrad.metrics.registry import metric_config, metric_from_config
 from metricgrad.storage import read_tensors, write_tensors
 from metricgrad.surrogates import Surrogate
-from metricgrad.training import Fit, Trained, fit
+from metricgrad.training import Fit, Trained
 
 _HEADER = "metricgrad_classifier"
 _STORED = ("method", "epochs", "batch", "rate", "decay", "folds", "balanced", "budget", "positive")
@@ -124,23 +123,15 @@ class MetricClassifier(ClassifierMixin, BaseEstimator):
         target = self.target_.encode(y)
         self._preparation = Preparation().fit(table, rows)
         x = torch.from_numpy(self._preparation.transform(table, rows))
-        seed = int(check_random_state(self.random_state).randint(2**31 - 1))
-        self.fit_: Fit = fit(
-            perceptron(x.shape[1], widths(self.hidden), self.target_.outputs, seed),
+        self.fit_: Fit = trained_network(
+            self,
+            x.shape[1],
+            self.target_.outputs,
             (x, target),
             metric=self.target_.metric_for(to_metric(self.metric)),
-            method=self.method,
-            options=self.options,
-            epochs=self.epochs,
-            batch=self.batch,
-            rate=self.rate,
-            decay=self.decay,
             folds=self._folds(target),
             balanced=self.balanced,
-            budget=self.budget,
-            seed=seed,
             folder=folder,
-            progress=self.progress,
         )
         self.trained_: Trained = self.fit_
         self.n_iter_ = self.fit_.decision.winner.epoch

@@ -1,4 +1,4 @@
-"""The networks of the estimators, and probabilities from their scores.
+"""The networks of the estimators: how they are made and trained, and what their scores mean.
 
 A loss for a metric has no reason to give scores that are log-odds; only the threshold matters to
 it. So probabilities are p = sigmoid(steepness (s - cut)): 0.5 is put at the threshold, and the
@@ -12,10 +12,13 @@ from typing import Any
 import numpy as np
 import torch
 from sklearn.linear_model import LogisticRegression
+from sklearn.utils import check_random_state
 from torch import Tensor, nn
 
 from metricgrad.surrogates.base import TargetKind
-from metricgrad.training import Fit
+from metricgrad.training import Fit, fit
+
+_PASSED_ON = ("method", "options", "epochs", "batch", "rate", "decay", "budget", "progress")
 
 
 def widths(hidden: Any) -> tuple[int, ...]:
@@ -60,20 +63,28 @@ def perceptron(inputs: int, hidden: tuple[int, ...], outputs: int, seed: int) ->
     return nn.Sequential(*layers[:-1])
 
 
-def calibrated(fit: Fit, kind: TargetKind) -> tuple[float, Tensor]:
+def trained_network(estimator: Any, inputs: int, outputs: int, data: Any, **more: Any) -> Fit:
+    """A network for an estimator, trained by `mg.fit` with the estimator's settings and `more`."""
+    seed = int(check_random_state(estimator.random_state).randint(2**31 - 1))
+    network = perceptron(inputs, widths(estimator.hidden), outputs, seed)
+    settings = {name: getattr(estimator, name) for name in _PASSED_ON}
+    return fit(network, data, seed=seed, **settings, **more)
+
+
+def calibrated(found: Fit, kind: TargetKind) -> tuple[float, Tensor]:
     """How steep probabilities are, and the score where they are one half.
 
     That score is the threshold. A metric of order has none; the regression's own is taken then.
     """
     if kind != "binary":
-        return 1.0, torch.zeros(()) if fit.threshold is None else fit.threshold
-    live = fit.validation.live
-    scores = fit.decision.winner.scores[live].double().numpy()
-    target = fit.validation.target[live].numpy()
+        return 1.0, torch.zeros(()) if found.threshold is None else found.threshold
+    live = found.validation.live
+    scores = found.decision.winner.scores[live].double().numpy()
+    target = found.validation.target[live].numpy()
     line = LogisticRegression(C=1e4).fit(scores.reshape(-1, 1), target)
     slope = float(line.coef_[0, 0])
     shift = float(line.intercept_[0])
     if slope <= 0:  # the scores say nothing about the target
         slope = 1.0
         shift = 0.0
-    return slope, torch.tensor(-shift / slope) if fit.threshold is None else fit.threshold
+    return slope, torch.tensor(-shift / slope) if found.threshold is None else found.threshold

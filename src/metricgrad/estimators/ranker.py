@@ -6,14 +6,13 @@ from typing import Any, Self
 import numpy as np
 import torch
 from sklearn.base import BaseEstimator
-from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from metricgrad.estimators.features import Preparation
-from metricgrad.estimators.networks import perceptron, widths
+from metricgrad.estimators.networks import trained_network
 from metricgrad.metrics import metric as to_metric
 from metricgrad.surrogates import Surrogate
-from metricgrad.training import Fit, fit
+from metricgrad.training import Fit
 from metricgrad.training.data import Items
 
 
@@ -99,27 +98,14 @@ class MetricRanker(BaseEstimator):
         self._preparation = Preparation().fit(table)
         items = self._items(table, y, groups)
         if not (items.y > 0).any():
-            raise ValueError(
-                "no grade is above 0, so no document is relevant; pass grades such as 0, 1, 2"
-            )
+            told = "no grade is above 0, so no document is relevant; pass grades such as 0, 1, 2"
+            raise ValueError(told)
         if len(items) < 2:
             raise ValueError(f"groups must have two or more queries; got {len(items)}")
-        seed = int(check_random_state(self.random_state).randint(2**31 - 1))
-        self.fit_: Fit = fit(
-            perceptron(items.x.shape[-1], widths(self.hidden), 1, seed),
-            items,
-            metric=metric,
-            method=self.method,
-            options=self.options,
-            epochs=self.epochs,
-            batch=self.batch,
-            rate=self.rate,
-            decay=self.decay,
-            folds=min(5, len(items)) if self.folds is None and len(items) < 1000 else self.folds,
-            budget=self.budget,
-            seed=seed,
-            progress=self.progress,
-        )
+        few = self.folds is None and len(items) < 1000
+        folds = min(5, len(items)) if few else self.folds
+        width = items.x.shape[-1]
+        self.fit_: Fit = trained_network(self, width, 1, items, metric=metric, folds=folds)
         self.n_iter_ = self.fit_.decision.winner.epoch
         return self
 

@@ -25,13 +25,8 @@ _LOCK = ".lock"
 class RunFolder:
     """The folder of a run, created where it does not exist, and locked until the process ends.
 
-    Raises ValueError where the folder holds something else, a run with other settings, or a run
-    that another process is working on.
-
-    Args:
-        path: Where the run is kept; the folder is made if it is not there.
-        settings: What the run is asked for.
-        sha256: Digests of its data files.
+    Raises ValueError where the folder holds something else, a run with other settings or data
+    files, or a run that another process is working on.
     """
 
     def __init__(
