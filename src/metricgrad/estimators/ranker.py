@@ -91,9 +91,8 @@ class MetricRanker(BaseEstimator):
         """
         metric = to_metric(self.metric)
         if metric.decided_by != "order" or metric.takes_classes:
-            raise ValueError(
-                f"{metric.name} is not a metric of ranked documents; pass 'ndcg', 'map', 'mrr', ..."
-            )
+            known = "pass 'ndcg', 'map', 'mrr', ..."
+            raise ValueError(f"{metric.name} is not a metric of ranked documents; {known}")
         table = self._table(X, reset=True)
         self._preparation = Preparation().fit(table)
         items = self._items(table, y, groups)

@@ -21,7 +21,6 @@ from metricgrad.training.trials import Trial
 from metricgrad.training.validation import bootstrap
 
 _KEPT = 100_000  # items that are stored of validation and of test data, at most
-_ENDS = (0.025, 0.975)
 
 
 @dataclass(frozen=True)
@@ -186,5 +185,6 @@ def _alignment(fit: Fit, label: str, candidate: Candidate) -> LossAlignment:
 
 
 def _quantiles(draws: Tensor) -> Interval:
-    low, high = torch.quantile(draws, torch.tensor(_ENDS, dtype=torch.float64)).tolist()
+    """The middle 95 %."""
+    low, high = torch.quantile(draws, torch.tensor([0.025, 0.975], dtype=torch.float64)).tolist()
     return (low, high)

@@ -36,6 +36,7 @@ class RunFolder:
         sha256: list[str | None] | None = None,
     ) -> None:
         self.path = path
+        self.checkpoints = path / "checkpoints"
         if path.exists() and not path.is_dir():
             raise ValueError(f"--out {path} is a file; pass a folder")
         before = _asked(path / "config.json")
@@ -48,22 +49,15 @@ class RunFolder:
         if result is None or result.get("stopped"):
             _lock(path)
         config = RunConfig(settings, sha256, versions())
-        if before is not None and self.begun:
+        if before is not None and self._begun():
             _refuse_changes(path, before, json.loads(json.dumps(config.asked())))
         else:
             self.write("config.json", config.to_json())
 
-    @property
-    def begun(self) -> bool:
+    def _begun(self) -> bool:
         """Whether there is work to lose; a refused command leaves only its configuration."""
-        return any((self.path / name).exists() for name in ("result.json", "values.json")) or (
-            self.checkpoints.is_dir() and any(self.checkpoints.iterdir())
-        )
-
-    @property
-    def checkpoints(self) -> Path:
-        """Where training keeps what it needs to continue."""
-        return self.path / "checkpoints"
+        found = [self.path / "result.json", self.path / "values.json", *self.checkpoints.glob("*")]
+        return any(path.exists() for path in found)
 
     def read(self, name: str) -> Any:
         """The content of a JSON file; None where there is no such file."""
