@@ -10,8 +10,7 @@ from scipy.optimize import minimize
 from torch import Tensor, nn
 
 import metricgrad as mg
-from metricgrad.estimators.calibration import calibrated
-from metricgrad.estimators.networks import perceptron, widths
+from metricgrad.estimators.networks import calibrated, perceptron, widths
 from metricgrad.estimators.target import Target, plain
 from tests.made_fits import THRESHOLD, FakeFit
 

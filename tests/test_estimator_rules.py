@@ -13,9 +13,8 @@ from sklearn.exceptions import NotFittedError
 from torch import nn
 
 import metricgrad as mg
-from metricgrad.estimators import classifier as classifier_module
-from metricgrad.estimators import ranker as ranker_module
-from metricgrad.estimators.model_file import _plain
+from metricgrad.estimators import networks
+from metricgrad.estimators.classifier import _plain
 from metricgrad.estimators.networks import perceptron
 from tests.made_fits import THRESHOLD, FakeFit
 
@@ -36,8 +35,7 @@ def passed(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
         threshold = {"classes": None, "order": None}.get(found.get("kind", ""), THRESHOLD)
         return FakeFit(model, options["metric"], threshold)
 
-    monkeypatch.setattr(classifier_module, "fit", fit)
-    monkeypatch.setattr(ranker_module, "fit", fit)
+    monkeypatch.setattr(networks, "fit", fit)
     return found
 
 

@@ -1,13 +1,15 @@
-"""The public names, in reading order; `import metricgrad as mg` offers each as `mg.name`."""
+"""The public names by package; `import metricgrad as mg` offers each as `mg.name`."""
 
 from metricgrad import ops as ops
+from metricgrad.estimators import MetricClassifier as MetricClassifier
+from metricgrad.estimators import MetricRanker as MetricRanker
 from metricgrad.metrics import Metric as Metric
 from metricgrad.metrics import best_threshold as best_threshold
 from metricgrad.metrics import decode_spans as decode_spans
 from metricgrad.metrics import from_function as from_function
 from metricgrad.metrics import metric as metric
 from metricgrad.metrics import metric_names as metric_names
-from metricgrad.metrics import reexpress as reexpress
+from metricgrad.metrics.watching import reexpress as reexpress
 from metricgrad.surrogates import BilevelLoss as BilevelLoss
 from metricgrad.surrogates import ReLoss as ReLoss
 from metricgrad.surrogates import Surrogate as Surrogate

@@ -14,22 +14,13 @@ def progress(title: str, total: int, shown: bool = True) -> Iterator[Tell]:
     if not (shown and sys.stderr.isatty() and importlib.util.find_spec("rich")):
         yield lambda advance=1, note="": None
         return
+    from rich import progress as parts
     from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        TextColumn,
-        TimeRemainingColumn,
-    )
 
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(),
-        TextColumn("{task.fields[note]}"),
-    )
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bars:
+    name = parts.TextColumn("{task.description}")
+    last = parts.TextColumn("{task.fields[note]}")
+    count = (parts.MofNCompleteColumn(), parts.TimeRemainingColumn())
+    columns = (name, parts.BarColumn(), *count, last)
+    with parts.Progress(*columns, console=Console(stderr=True), transient=True) as bars:
         bar = bars.add_task(title, total=total, note="")
         yield lambda advance=1, note="": bars.update(bar, advance=advance, note=note)

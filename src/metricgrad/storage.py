@@ -2,7 +2,7 @@
 
 A new file is written under a temporary name beside the old one and replaces it only when it is
 complete. A crash or a full disk therefore never leaves half a file. Tensors are stored as
-safetensors, never as pickle.
+safetensors, never as pickle; losses that are not stored need not wait for its import.
 """
 
 import json
@@ -11,8 +11,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 
@@ -23,7 +21,7 @@ def complete_file(path: str | Path) -> Iterator[Path]:
     try:
         yield partial
         partial.replace(path)
-    except (SafetensorError, OSError) as error:
+    except OSError as error:
         partial.unlink(missing_ok=True)
         raise OSError(
             f"{path} could not be written: {error}. What was there before has not changed"
@@ -43,16 +41,22 @@ def write_json(path: str | Path, content: Any, indent: int | None = None) -> Non
 
 def write_tensors(path: str | Path, tensors: dict[str, Tensor], kind: str, header: Any) -> None:
     """Writes tensors by name, and a JSON header under the key `kind`, by which readers know it."""
+    from safetensors import SafetensorError
+    from safetensors.torch import save_file
+
+    whole = {name: tensor.contiguous() for name, tensor in tensors.items()}
     with complete_file(path) as partial:
-        save_file(
-            {name: tensor.contiguous() for name, tensor in tensors.items()},
-            partial,
-            {kind: json.dumps(header)},
-        )
+        try:
+            save_file(whole, partial, {kind: json.dumps(header)})
+        except SafetensorError as error:
+            raise OSError(error) from None
 
 
 def read_tensors(path: str | Path, kind: str, name: str) -> tuple[dict[str, Tensor], Any]:
     """The tensors and the header that `write_tensors` wrote; `name` says in errors what it is."""
+    from safetensors import SafetensorError, safe_open
+    from safetensors.torch import load_file
+
     if not Path(path).is_file():
         raise FileNotFoundError(f"there is no {name} {path}")
     try:

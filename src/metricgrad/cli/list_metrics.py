@@ -11,19 +11,10 @@ import typer
 from metricgrad.cli.app import app, examples, plain_errors
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from metricgrad.metrics import Metric
 
-_FAMILY_LETTERS = {
-    "binary": "B",
-    "multi-class": "C",
-    "multi-label": "L",
-    "ranking": "R",
-    "segmentation": "S",
-    "pose": "P",
-    "text": "T",
-}
+_FAMILIES = ("binary", "multi-class", "multi-label", "ranking", "segmentation", "pose", "text")
+_FAMILY_LETTERS: dict[str, str] = dict(zip(_FAMILIES, "BCLRSPT", strict=True))
 
 
 @app.command(
@@ -54,9 +45,7 @@ def list_metrics(
     elif name:
         _describe(chosen[0])
     else:
-        from rich.console import Console
-
-        Console().print(_table(chosen), _legend(chosen))
+        _show_all(chosen)
 
 
 def _facts(each: "Metric") -> dict[str, Any]:
@@ -89,25 +78,13 @@ def _range(each: "Metric") -> str:
     return f"{low}..{high} {up if each.higher_is_better else down}"
 
 
-def _legend(chosen: "list[Metric]") -> "Table":
+def _show_all(chosen: "list[Metric]") -> None:
+    """Prints one row a metric, narrow enough for 80 columns, and a legend."""
+    from rich import box
+    from rich.console import Console
     from rich.table import Table
 
     from metricgrad.metrics import TIE_RULES
-
-    legend = Table.grid(padding=(0, 2, 0, 0))
-    letters = ", ".join(f"{letter} {family}" for family, letter in _FAMILY_LETTERS.items())
-    legend.add_row("family", letters)
-    up, down = _arrows()
-    legend.add_row("range", f"{up} higher is better, {down} lower is better; with default options")
-    for word in dict.fromkeys(each.ties for each in chosen):
-        legend.add_row(word, TIE_RULES[word])
-    return legend
-
-
-def _table(chosen: "list[Metric]") -> "Table":
-    """One row a metric, narrow enough for 80 columns."""
-    from rich import box
-    from rich.table import Table
 
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
     table.add_column("name", no_wrap=True, style="bold")
@@ -117,7 +94,14 @@ def _table(chosen: "list[Metric]") -> "Table":
     for each in chosen:
         family = " ".join(_FAMILY_LETTERS[family] for family in each.families)
         table.add_row(each.name, family, _range(each), each.ties, each.reference)
-    return table
+    legend = Table.grid(padding=(0, 2, 0, 0))
+    letters = ", ".join(f"{letter} {family}" for family, letter in _FAMILY_LETTERS.items())
+    legend.add_row("family", letters)
+    up, down = _arrows()
+    legend.add_row("range", f"{up} higher is better, {down} lower is better; with default options")
+    for word in dict.fromkeys(each.ties for each in chosen):
+        legend.add_row(word, TIE_RULES[word])
+    Console().print(table, legend)
 
 
 def _describe(each: "Metric") -> None:

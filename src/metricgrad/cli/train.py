@@ -25,8 +25,7 @@ def train(
     target: options.TargetOption = "target",
     metric: options.MetricOption = "f1",
     method: Annotated[
-        str,
-        typer.Option(help="Loss to train on, such as uniloss; `auto` searches for the best."),
+        str, typer.Option(help="Loss to train on, such as uniloss; `auto` searches for the best.")
     ] = "auto",
     hidden: options.HiddenOption = "100,30,10",
     test: Annotated[

@@ -1,24 +1,31 @@
-"""A scikit-learn classifier that trains on the metric it is scored by."""
+"""A scikit-learn classifier that trains on the metric it is scored by.
+
+It is stored in one safetensors file: the network's tensors, and everything else as JSON. Nothing is
+pickled, so a file can be opened without trusting its author.
+"""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
 import torch
 from sklearn.base import BaseEstimator, ClassifierMixin
-from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
 
-from metricgrad.estimators.calibration import calibrated
-from metricgrad.estimators.features import Preparation
-from metricgrad.estimators.model_file import load_classifier, save_classifier
-from metricgrad.estimators.networks import perceptron, widths
+from metricgrad.estimators.features import Category, Number, Preparation
+from metricgrad.estimators.networks import calibrated, perceptron, trained_network, widths
 from metricgrad.estimators.target import Target, plain
 from metricgrad.metrics import metric as to_metric
+from metricgrad.metrics.registry import metric_config, metric_from_config
+from metricgrad.storage import read_tensors, write_tensors
 from metricgrad.surrogates import Surrogate
-from metricgrad.training import Fit, Trained, fit
+from metricgrad.training import Fit, Trained
+
+_HEADER = "metricgrad_classifier"
+_STORED = ("method", "epochs", "batch", "rate", "decay", "folds", "balanced", "budget", "positive")
 
 
 class MetricClassifier(ClassifierMixin, BaseEstimator):
@@ -99,14 +106,7 @@ class MetricClassifier(ClassifierMixin, BaseEstimator):
         self.random_state = random_state
         self.progress = progress
 
-    def fit(
-        self,
-        X: Any,  # noqa: N803 (scikit-learn's name)
-        y: Any,
-        *,
-        rows: np.ndarray | None = None,
-        folder: Any = None,
-    ) -> Self:
+    def fit(self, X: Any, y: Any, *, rows: np.ndarray | None = None, folder: Any = None) -> Self:  # noqa: N803
         """Trains the classifier.
 
         Args:
@@ -115,9 +115,6 @@ class MetricClassifier(ClassifierMixin, BaseEstimator):
             rows: Numbers of the items to train on, so that a large table need not be copied; None
                 takes all.
             folder: Where checkpoints go, from which an interrupted training continues.
-
-        Returns:
-            The classifier itself.
         """
         table, y = self._table(X, reset=True, y=None if y is None else plain(y))
         y = y if rows is None else np.asarray(y)[rows]
@@ -126,23 +123,15 @@ class MetricClassifier(ClassifierMixin, BaseEstimator):
         target = self.target_.encode(y)
         self._preparation = Preparation().fit(table, rows)
         x = torch.from_numpy(self._preparation.transform(table, rows))
-        seed = int(check_random_state(self.random_state).randint(2**31 - 1))
-        self.fit_: Fit = fit(
-            perceptron(x.shape[1], widths(self.hidden), self.target_.outputs, seed),
+        self.fit_: Fit = trained_network(
+            self,
+            x.shape[1],
+            self.target_.outputs,
             (x, target),
             metric=self.target_.metric_for(to_metric(self.metric)),
-            method=self.method,
-            options=self.options,
-            epochs=self.epochs,
-            batch=self.batch,
-            rate=self.rate,
-            decay=self.decay,
             folds=self._folds(target),
             balanced=self.balanced,
-            budget=self.budget,
-            seed=seed,
             folder=folder,
-            progress=self.progress,
         )
         self.trained_: Trained = self.fit_
         self.n_iter_ = self.fit_.decision.winner.epoch
@@ -152,24 +141,18 @@ class MetricClassifier(ClassifierMixin, BaseEstimator):
     def decision_function(self, X: Any) -> np.ndarray:  # noqa: N803
         """Scores minus the threshold: above 0 is a positive decision.
 
-        Args:
-            X: `[items, columns]`.
-
         Returns:
             `[items]` for two classes; `[items, classes]`, or `[items, labels]`, otherwise.
         """
         x = self.prepared(X)
         scores = self.trained_.scores(x)
-        return (scores - self._cut).numpy() if self.target_.kind != "classes" else scores.numpy()
+        return (scores if self.target_.kind == "classes" else scores - self._cut).numpy()
 
     def predict(self, X: Any) -> np.ndarray:  # noqa: N803
         """Classes, decided at the threshold that was tuned with the model.
 
         A metric of order has no threshold; two classes are then decided where their probability is
         one half.
-
-        Args:
-            X: `[items, columns]`.
 
         Returns:
             `[items]`, or `[items, labels]` of 0 and 1.
@@ -187,9 +170,6 @@ class MetricClassifier(ClassifierMixin, BaseEstimator):
         For two classes their steepness is fitted on validation data. For many classes and for
         labels they are the softmax and the sigmoid of the scores.
 
-        Args:
-            X: `[items, columns]`.
-
         Returns:
             `[items, classes]`, or `[items, labels]`.
         """
@@ -199,19 +179,12 @@ class MetricClassifier(ClassifierMixin, BaseEstimator):
         if self.target_.kind == "classes":
             return found.softmax(-1).numpy()
         positive = (self._steepness * found).sigmoid()
-        both = torch.stack([1 - positive, positive], -1).numpy()
-        return both[:, list(self.target_.order)]
+        return torch.stack([1 - positive, positive], -1).numpy()[:, list(self.target_.order)]
 
     def score(self, X: Any, y: Any, sample_weight: None = None) -> float:  # noqa: N803
-        """The metric, or minus the metric where lower is better, as scikit-learn wants it.
+        """The metric at the tuned threshold, or minus the metric where lower is better.
 
-        Args:
-            X: `[items, columns]`.
-            y: `[items]` classes, or `[items, labels]`.
-            sample_weight: Must be None, because metrics weigh every item alike.
-
-        Returns:
-            The metric at the tuned threshold.
+        `sample_weight` must be None, because metrics weigh every item alike.
         """
         if sample_weight is not None:
             raise ValueError("metrics weigh every item alike; pass sample_weight=None")
@@ -221,11 +194,31 @@ class MetricClassifier(ClassifierMixin, BaseEstimator):
     def save(self, path: str | Path) -> None:
         """Writes the classifier to one safetensors file, without pickle.
 
-        Args:
-            path: An existing file is replaced only once the new one is complete.
+        An existing file is replaced only once the new one is complete.
         """
         check_is_fitted(self)
-        save_classifier(self, path)
+        classes = self.classes_
+        threshold = self.trained_.threshold
+        columns = self._preparation.columns
+        header = {
+            "metric": metric_config(self.trained_.metric),
+            "hidden": widths(self.hidden),
+            "settings": {name: _plain(getattr(self, name)) for name in _STORED},
+            "classes": {
+                "values": classes.tolist(),
+                "dtype": "object" if classes.dtype == object else classes.dtype.str,
+            },
+            "kind": self.target_.kind,
+            "order": list(self.target_.order),
+            "threshold": None if threshold is None else threshold.tolist(),
+            "cut": self._cut.tolist(),
+            "steepness": self._steepness,
+            "features": self.n_features_in_,
+            "names": list(vars(self).get("feature_names_in_", [])),
+            "columns": [{"kind": type(each).__name__, **asdict(each)} for each in columns],
+            "epoch": self.n_iter_,
+        }
+        write_tensors(path, self.trained_.model.state_dict(), _HEADER, header)
 
     @classmethod
     def load(cls, path: str | Path, *, metric: Any = None) -> "MetricClassifier":
@@ -238,31 +231,35 @@ class MetricClassifier(ClassifierMixin, BaseEstimator):
         Returns:
             The classifier, ready to predict, without the history of its training.
         """
-        return load_classifier(cls, path, metric)
+        tensors, header = read_tensors(path, _HEADER, "model")
+        metric = metric_from_config(header["metric"]) if metric is None else to_metric(metric)
+        hidden = tuple(header["hidden"])
+        model = cls(metric, hidden=hidden, **header["settings"])
+        model.classes_ = np.asarray(header["classes"]["values"], dtype=header["classes"]["dtype"])
+        model.target_ = Target(header["kind"], model.classes_, tuple(header["order"]))
+        model._cut = torch.tensor(header["cut"])
+        model._steepness = header["steepness"]
+        model.n_features_in_ = header["features"]
+        model.n_iter_ = header["epoch"]
+        if header["names"]:
+            model.feature_names_in_ = np.asarray(header["names"], dtype=object)
+        model._preparation = Preparation()
+        model._preparation.columns = [_column(dict(each)) for each in header["columns"]]
+        inputs = sum(column.width for column in model._preparation.columns)
+        network = perceptron(inputs, hidden, model.target_.outputs, 0)
+        network.load_state_dict(tensors)
+        threshold = None if header["threshold"] is None else torch.tensor(header["threshold"])
+        model.trained_ = Trained(model=network.eval(), metric=metric, threshold=threshold)
+        return model
 
     def prepared(self, X: Any, rows: np.ndarray | None = None) -> Tensor:  # noqa: N803
-        """Features as the network takes them.
-
-        Args:
-            X: `[items, columns]`.
-            rows: Numbers of the items to prepare; None takes all.
-
-        Returns:
-            `[items, width]`, float32.
-        """
+        """Features as the network takes them, `[items, width]`; `rows` None takes all."""
         check_is_fitted(self)
         table, _ = self._table(X, reset=False)
         return torch.from_numpy(self._preparation.transform(table, rows))
 
     def encoded(self, y: Any) -> Tensor:
-        """A target as the metric takes it.
-
-        Args:
-            y: `[items]` classes, or `[items, labels]`.
-
-        Returns:
-            Class numbers, where 1 is the positive one of two; or labels.
-        """
+        """A target as the metric takes it: class numbers, of two the positive one 1; or labels."""
         check_is_fitted(self)
         return self.target_.encode(y)
 
@@ -296,3 +293,17 @@ class MetricClassifier(ClassifierMixin, BaseEstimator):
         tags.target_tags.single_output = True
         tags.non_deterministic = False
         return tags
+
+
+def _column(stored: dict[str, Any]) -> Number | Category:
+    if stored.pop("kind") == "Number":
+        return Number(**stored)
+    return Category(tuple(stored["frequent"]), stored["rare"])
+
+
+def _plain(value: Any) -> Any:
+    """A setting as JSON has it; of a surrogate only the name is kept."""
+    if isinstance(value, np.generic):
+        return value.item()
+    known = value is None or isinstance(value, str | int | float | bool)
+    return value if known else type(value).__name__.lower()

@@ -1,4 +1,9 @@
-"""The networks of the estimators: fully connected layers, or a linear model."""
+"""The networks of the estimators: how they are made and trained, and what their scores mean.
+
+A loss for a metric has no reason to give scores that are log-odds; only the threshold matters to
+it. So probabilities are p = sigmoid(steepness (s - cut)): 0.5 is put at the threshold, and the
+steepness is fitted to the validation data by logistic regression.
+"""
 
 import itertools
 from collections.abc import Iterable
@@ -6,7 +11,14 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
+from sklearn.linear_model import LogisticRegression
+from sklearn.utils import check_random_state
+from torch import Tensor, nn
+
+from metricgrad.surrogates.base import TargetKind
+from metricgrad.training import Fit, fit
+
+_PASSED_ON = ("method", "options", "epochs", "batch", "rate", "decay", "budget", "progress")
 
 
 def widths(hidden: Any) -> tuple[int, ...]:
@@ -35,9 +47,6 @@ def perceptron(inputs: int, hidden: tuple[int, ...], outputs: int, seed: int) ->
         outputs: Scores of an item: 1 for two classes.
         seed: Decides the initial weights.
 
-    Returns:
-        The network.
-
     Example:
         >>> [tuple(each.shape) for each in perceptron(4, (8,), 1, 0).parameters()]
         [(8, 4), (8,), (1, 8), (1,)]
@@ -52,3 +61,30 @@ def perceptron(inputs: int, hidden: tuple[int, ...], outputs: int, seed: int) ->
                 nn.init.zeros_(layer.bias)
             layers += [layer, nn.ReLU()]
     return nn.Sequential(*layers[:-1])
+
+
+def trained_network(estimator: Any, inputs: int, outputs: int, data: Any, **more: Any) -> Fit:
+    """A network for an estimator, trained by `mg.fit` with the estimator's settings and `more`."""
+    seed = int(check_random_state(estimator.random_state).randint(2**31 - 1))
+    network = perceptron(inputs, widths(estimator.hidden), outputs, seed)
+    settings = {name: getattr(estimator, name) for name in _PASSED_ON}
+    return fit(network, data, seed=seed, **settings, **more)
+
+
+def calibrated(found: Fit, kind: TargetKind) -> tuple[float, Tensor]:
+    """How steep probabilities are, and the score where they are one half.
+
+    That score is the threshold. A metric of order has none; the regression's own is taken then.
+    """
+    if kind != "binary":
+        return 1.0, torch.zeros(()) if found.threshold is None else found.threshold
+    live = found.validation.live
+    scores = found.decision.winner.scores[live].double().numpy()
+    target = found.validation.target[live].numpy()
+    line = LogisticRegression(C=1e4).fit(scores.reshape(-1, 1), target)
+    slope = float(line.coef_[0, 0])
+    shift = float(line.intercept_[0])
+    if slope <= 0:  # the scores say nothing about the target
+        slope = 1.0
+        shift = 0.0
+    return slope, torch.tensor(-shift / slope) if found.threshold is None else found.threshold

@@ -6,14 +6,13 @@ from typing import Any, Self
 import numpy as np
 import torch
 from sklearn.base import BaseEstimator
-from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from metricgrad.estimators.features import Preparation
-from metricgrad.estimators.networks import perceptron, widths
+from metricgrad.estimators.networks import trained_network
 from metricgrad.metrics import metric as to_metric
 from metricgrad.surrogates import Surrogate
-from metricgrad.training import Fit, fit
+from metricgrad.training import Fit
 from metricgrad.training.data import Items
 
 
@@ -89,66 +88,33 @@ class MetricRanker(BaseEstimator):
             X: `[documents, columns]`, an array of numbers or a pandas DataFrame.
             y: `[documents]`, grades; above 0 is relevant.
             groups: `[documents]`, the query that each document belongs to.
-
-        Returns:
-            The ranker itself.
         """
         metric = to_metric(self.metric)
         if metric.decided_by != "order" or metric.takes_classes:
-            raise ValueError(
-                f"{metric.name} is not a metric of ranked documents; pass 'ndcg', 'map', 'mrr', ..."
-            )
+            known = "pass 'ndcg', 'map', 'mrr', ..."
+            raise ValueError(f"{metric.name} is not a metric of ranked documents; {known}")
         table = self._table(X, reset=True)
         self._preparation = Preparation().fit(table)
         items = self._items(table, y, groups)
         if not (items.y > 0).any():
-            raise ValueError(
-                "no grade is above 0, so no document is relevant; pass grades such as 0, 1, 2"
-            )
+            told = "no grade is above 0, so no document is relevant; pass grades such as 0, 1, 2"
+            raise ValueError(told)
         if len(items) < 2:
             raise ValueError(f"groups must have two or more queries; got {len(items)}")
-        seed = int(check_random_state(self.random_state).randint(2**31 - 1))
-        self.fit_: Fit = fit(
-            perceptron(items.x.shape[-1], widths(self.hidden), 1, seed),
-            items,
-            metric=metric,
-            method=self.method,
-            options=self.options,
-            epochs=self.epochs,
-            batch=self.batch,
-            rate=self.rate,
-            decay=self.decay,
-            folds=min(5, len(items)) if self.folds is None and len(items) < 1000 else self.folds,
-            budget=self.budget,
-            seed=seed,
-            progress=self.progress,
-        )
+        few = self.folds is None and len(items) < 1000
+        folds = min(5, len(items)) if few else self.folds
+        width = items.x.shape[-1]
+        self.fit_: Fit = trained_network(self, width, 1, items, metric=metric, folds=folds)
         self.n_iter_ = self.fit_.decision.winner.epoch
         return self
 
     def predict(self, X: Any) -> np.ndarray:  # noqa: N803
-        """Scores; a query's documents are shown in falling order of score.
-
-        Args:
-            X: `[documents, columns]`.
-
-        Returns:
-            `[documents]`.
-        """
+        """Scores `[documents]`; a query's documents are shown in falling order of score."""
         check_is_fitted(self)
         return self.fit_.scores(self._preparation.transform(self._table(X, reset=False))).numpy()
 
     def score(self, X: Any, y: Any, *, groups: Any) -> float:  # noqa: N803
-        """The mean of the metric over the queries that have a relevant document.
-
-        Args:
-            X: `[documents, columns]`.
-            y: `[documents]`, grades.
-            groups: `[documents]`, the query that each document belongs to.
-
-        Returns:
-            The mean metric.
-        """
+        """The mean of the metric over the queries that have a relevant document."""
         check_is_fitted(self)
         items = self._items(self._table(X, reset=False), y, groups)
         assert items.where is not None

@@ -13,4 +13,3 @@ from metricgrad.metrics.registry import metric_names as metric_names
 from metricgrad.metrics.registry import metric_options as metric_options
 from metricgrad.metrics.threshold import best_threshold as best_threshold
 from metricgrad.metrics.tokens import decode_spans as decode_spans
-from metricgrad.metrics.watching import reexpress as reexpress

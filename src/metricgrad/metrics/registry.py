@@ -23,7 +23,6 @@ from metricgrad.metrics.ndcg import Ndcg
 from metricgrad.metrics.ranking import Map, Mrr, PrecisionAtK, RecallAtK
 from metricgrad.metrics.reexpression import ComparisonMetric
 from metricgrad.metrics.text import Bleu, EditDistance, ExactMatch, RougeL, SpanF1, WordErrorRate
-from metricgrad.metrics.watching import on_sight
 
 _CLASSES: tuple[type[Metric], ...] = (
     *(Accuracy, ErrorRate, BalancedAccuracy, Precision, Recall, FBeta, F1, Jaccard),
@@ -182,6 +181,9 @@ def comparison_metric(
     chosen = metric(spec)
     if isinstance(chosen, FunctionMetric):
         if not isinstance(chosen, ComparisonMetric):
+            # Only a function of one's own needs the package that watches it.
+            from metricgrad.metrics.watching import on_sight
+
             chosen = on_sight(chosen, generator=generator)
     elif isinstance(chosen, ComparisonMetric):
         chosen = with_options(chosen, **options)

@@ -19,10 +19,11 @@ from scipy.stats import t as student
 from metricgrad.estimators.target import Target, plain
 from metricgrad.metrics import Metric
 from metricgrad.progress import progress as to_progress
+from metricgrad.studies import tables
 from metricgrad.studies.results import ComparisonResult, Difference
-from metricgrad.studies.run_folder import RunFolder, digests
+from metricgrad.studies.run_folder import RunFolder
 from metricgrad.studies.settings import ComparisonSettings, chosen_class, named_metric
-from metricgrad.studies.splits import LabelledTable, TableRows, load_table, stratified_split
+from metricgrad.studies.tables import LabelledTable, TableRows, load_table
 from metricgrad.training.candidates import ORDINARY, method_names, takes, usual_methods
 
 _APART = 1000  # between the seeds of splits, so that the next --seed shares none of them
@@ -47,7 +48,7 @@ def compare(
     positive = chosen_class(settings.positive, table.y)
     names = methods_to_compare(methods, metric, table.y, positive)
     settings = replace(settings, methods=tuple(names))
-    folder = RunFolder(out or Path("runs") / settings.folder_name, settings, digests(data))
+    folder = RunFolder(out or Path("runs") / settings.folder_name, settings, tables.digests(data))
     values = measure_methods(folder, settings, table, progress=progress)
     result = ComparisonResult(
         command=command,
@@ -89,7 +90,7 @@ def measure_methods(
     with to_progress("comparing", total, progress) as tell:
         for number in range(settings.splits):
             seed = settings.seed + _APART * number
-            train, test = stratified_split(table.x, table.y, settings.test_share, seed)
+            train, test = tables.stratified_split(table.x, table.y, settings.test_share, seed)
             for name in settings.methods:
                 known = values.setdefault(name, [])
                 if len(known) <= number:
@@ -131,11 +132,10 @@ def paired_differences(
         (0.02, 0.134)
     """
     found: dict[str, Difference] = {}
-    for name, theirs in values.items():
-        if name == ORDINARY:
-            continue
-        each = [one - other for one, other in zip(theirs, values[ORDINARY], strict=True)]
-        each = each if higher_is_better else [-value for value in each]
+    sign = 1 if higher_is_better else -1
+    for name in (name for name in values if name != ORDINARY):
+        pairs = zip(values[name], values[ORDINARY], strict=True)
+        each = [sign * (one - other) for one, other in pairs]
         mean = statistics.fmean(each)
         number = len(each)
         error = statistics.stdev(each) * math.sqrt(1 / number + test_share / (1 - test_share))

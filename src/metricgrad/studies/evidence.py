@@ -6,21 +6,21 @@ figures again without the model or the data.
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from metricgrad.storage import complete_file
-from metricgrad.studies.results import Interval
+from metricgrad.studies.results import Interval, Role
 from metricgrad.surrogates import Surrogate, UniLoss, rank_correlation
 from metricgrad.training import Fit
 from metricgrad.training.candidates import Candidate, ordinary_candidate
+from metricgrad.training.trials import Trial
 from metricgrad.training.validation import bootstrap
 
 _KEPT = 100_000  # items that are stored of validation and of test data, at most
-_ENDS = (0.025, 0.975)
 
 
 @dataclass(frozen=True)
@@ -50,6 +50,25 @@ class Evidence:
     validation_target: np.ndarray
     finalists: dict[str, FinalistScores]
     alignments: list[LossAlignment]
+
+    @classmethod
+    def gather(cls, fit: Fit, x: Tensor, y: Tensor) -> Self:
+        """Scores, decisions and alignment of the finalists, on validation and test data."""
+        x = x[:_KEPT]
+        live = fit.validation.live
+        finalists: dict[str, FinalistScores] = {}
+        for role, trial in finalist_trials(fit).items():
+            trained = fit.finalists[role]
+            scores = trained.scores(x)
+            one_score = scores.dim() == 1
+            decides = trained.threshold is not None if one_score else fit.metric.layout != "labels"
+            finalists[role] = FinalistScores(
+                scores.numpy(),
+                trial.scores[live].numpy()[:_KEPT],
+                trained.predict(x).numpy() if decides else None,
+            )
+        target = fit.validation.target[live].numpy()[:_KEPT]
+        return cls(y[:_KEPT].numpy(), target, finalists, _alignments(fit))
 
     def save(self, path: Path) -> None:
         """Writes all arrays to one `.npz` file."""
@@ -94,15 +113,22 @@ class Evidence:
         return cls(found["test_target"], found["valid_target"], finalists, alignments)
 
 
-class BootstrapIntervals(NamedTuple):
-    """95 % intervals on test data, of each finalist's value and of the gain between them."""
+def finalist_trials(fit: Fit) -> dict[Role, Trial]:
+    """The trials of the ordinary loss and of its best challenger, as far as they took part."""
+    trials: dict[Role, Trial | None] = {
+        "cross_entropy": fit.decision.ordinary,
+        "challenger": fit.decision.challenger,
+    }
+    return {role: trial for role, trial in trials.items() if trial is not None}
 
-    finalists: dict[str, Interval]
-    gain: Interval | None
 
+def bootstrap_intervals(
+    fit: Fit, x: Tensor, y: Tensor
+) -> tuple[dict[str, Interval], Interval | None]:
+    """95 % intervals of each finalist's value on test data, and of the gain between two.
 
-def bootstrap_intervals(fit: Fit, x: Tensor, y: Tensor) -> BootstrapIntervals:
-    """Intervals from resampled test rows; both finalists are measured on the same draws."""
+    They come from resampled rows; both finalists are measured on the same draws.
+    """
     draws: dict[str, Tensor] = {}
     for role, trained in fit.finalists.items():
         scores = trained.scores(x)
@@ -112,29 +138,7 @@ def bootstrap_intervals(fit: Fit, x: Tensor, y: Tensor) -> BootstrapIntervals:
     if len(draws) == 2:
         better = draws["challenger"] - draws["cross_entropy"]
         gain = _quantiles(better if fit.metric.higher_is_better else -better)
-    return BootstrapIntervals({role: _quantiles(each) for role, each in draws.items()}, gain)
-
-
-def gather_evidence(fit: Fit, x: Tensor, y: Tensor) -> Evidence:
-    """Scores, decisions and alignment of the finalists, on validation and test data."""
-    x = x[:_KEPT]
-    live = fit.validation.live
-    trials = {"cross_entropy": fit.decision.ordinary, "challenger": fit.decision.challenger}
-    finalists: dict[str, FinalistScores] = {}
-    for role, trial in trials.items():
-        if trial is None:
-            continue
-        trained = fit.finalists[role]
-        scores = trained.scores(x)
-        one_score = scores.dim() == 1
-        decides = trained.threshold is not None if one_score else fit.metric.layout != "labels"
-        finalists[role] = FinalistScores(
-            scores.numpy(),
-            trial.scores[live].numpy()[:_KEPT],
-            trained.predict(x).numpy() if decides else None,
-        )
-    target = fit.validation.target[live].numpy()[:_KEPT]
-    return Evidence(y[:_KEPT].numpy(), target, finalists, _alignments(fit))
+    return {role: _quantiles(each) for role, each in draws.items()}, gain
 
 
 class _Relaxed(Surrogate):
@@ -181,5 +185,6 @@ def _alignment(fit: Fit, label: str, candidate: Candidate) -> LossAlignment:
 
 
 def _quantiles(draws: Tensor) -> Interval:
-    low, high = torch.quantile(draws, torch.tensor(_ENDS, dtype=torch.float64)).tolist()
+    """The middle 95 %."""
+    low, high = torch.quantile(draws, torch.tensor([0.025, 0.975], dtype=torch.float64)).tolist()
     return (low, high)

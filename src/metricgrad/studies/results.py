@@ -63,11 +63,9 @@ class RunResult:
     """What `metricgrad train` found.
 
     Attributes:
-        command: The command line, to reproduce the run.
         classes: Names of the classes in the order of their numbers.
         positive_share: Share of positives among the test rows; None unless there are two classes.
         finalists: The ordinary loss and its best challenger, as far as they took part.
-        chosen: The finalist that the model comes from.
         gain: How much better the challenger is on validation data.
         test_gain_interval: 95 % interval of the gain on test data, from the same resampled rows.
         luck: The gain that could be chance.

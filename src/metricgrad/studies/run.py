@@ -1,33 +1,26 @@
 """A training run on a table: from a file to a folder with a model and its values on test data.
 
 The test rows are looked at once, after the search has chosen a loss, a learning rate, an epoch and
-a threshold on validation data.
+a threshold on validation data. The model then predicts the rows of other tables.
 """
 
 import json
+import math
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+import pandas as pd
 from torch import Tensor
 
 from metricgrad.estimators import MetricClassifier
-from metricgrad.metrics import Metric
 from metricgrad.metrics.registry import metric_config
-from metricgrad.studies.evidence import Evidence, bootstrap_intervals, gather_evidence
-from metricgrad.studies.results import (
-    ComparisonResult,
-    Finalist,
-    Interval,
-    Role,
-    RowCounts,
-    RunResult,
-    TrialSummary,
-)
+from metricgrad.studies import results, tables
+from metricgrad.studies.evidence import Evidence, bootstrap_intervals, finalist_trials
+from metricgrad.studies.results import ComparisonResult, Finalist, Interval, RunResult
 from metricgrad.studies.run_folder import RunFolder
 from metricgrad.studies.settings import ComparisonSettings, RunConfig, RunSettings, named_metric
-from metricgrad.studies.splits import TableSplit, load_split
 from metricgrad.training import Fit
-from metricgrad.training.trials import Trial
 
 
 @dataclass(frozen=True)
@@ -56,11 +49,28 @@ class StoredComparison:
     result: ComparisonResult
 
 
+@dataclass(frozen=True)
+class MeasuredValue:
+    """The metric of the rows whose truth is known."""
+
+    metric: str
+    value: float
+    rows: int
+
+
+@dataclass(frozen=True)
+class Predictions:
+    """A DataFrame with a prediction and probabilities for each row; the metric, if asked for."""
+
+    table: Any
+    measured: MeasuredValue | None
+
+
 def train(settings: RunSettings, out: Path | None, *, command: str, progress: bool) -> Run:
     """Trains and tests in a folder, continuing what is there."""
-    metric = named_metric(settings.metric)
+    named_metric(settings.metric)  # a wrong name is refused before the data is read
     data, test = (None if each is None else Path(each) for each in (settings.data, settings.test))
-    split = load_split(
+    split = tables.load_split(
         data, settings.target, test, settings.test_share, settings.seed, settings.drop
     )
     folder = RunFolder(out or Path("runs") / settings.folder_name, settings, split.sha256)
@@ -72,8 +82,8 @@ def train(settings: RunSettings, out: Path | None, *, command: str, progress: bo
     model.save(folder.path / "model.safetensors")
     x = model.prepared(split.test.x, split.test.rows)
     y = model.encoded(split.test.target)
-    gather_evidence(model.fit_, x, y).save(folder.path / "evidence.npz")
-    result = _result(model, metric, x, y, split, command)
+    Evidence.gather(model.fit_, x, y).save(folder.path / "evidence.npz")
+    result = _result(model, x, y, split, command)
     folder.finish(result)
     return Run(folder.path, result, fresh=True)
 
@@ -94,20 +104,20 @@ def read_run(path: Path) -> StoredRun | StoredComparison:
 
 
 def _result(
-    model: MetricClassifier, metric: Metric, x: Tensor, y: Tensor, split: TableSplit, command: str
+    model: MetricClassifier, x: Tensor, y: Tensor, split: tables.TableSplit, command: str
 ) -> RunResult:
     """What was found, with the metric on test data."""
     fit = model.fit_
     decision = fit.decision
     finalists, test_gain_interval = _finalists(fit, x, y)
     trials = [
-        TrialSummary(str(each.candidate), each.rate, each.epochs, each.epoch, each.value)
+        results.TrialSummary(str(each.candidate), each.rate, each.epochs, each.epoch, each.value)
         for each in fit.trials
     ]
     return RunResult(
         command=command,
-        metric=metric.name,
-        higher_is_better=metric.higher_is_better,
+        metric=fit.metric.name,
+        higher_is_better=fit.metric.higher_is_better,
         metric_config=metric_config(fit.metric),
         classes=[str(each) for each in model.target_.ordered],
         positive_share=float(y.double().mean()) if model.target_.kind == "binary" else None,
@@ -122,37 +132,71 @@ def _result(
         tried=trials,
         seconds=round(fit.seconds, 1),
         stopped=fit.stopped,
-        rows=RowCounts(len(split.train), len(split.test), split.left_out),
+        rows=results.RowCounts(len(split.train), len(split.test), split.left_out),
     )
 
 
 def _finalists(fit: Fit, x: Tensor, y: Tensor) -> tuple[list[Finalist], Interval | None]:
     """Both finalists on test data, and the interval of the gain where there are two."""
-    bounds = bootstrap_intervals(fit, x, y)
-    trials: dict[Role, Trial | None] = {
-        "cross_entropy": fit.decision.ordinary,
-        "challenger": fit.decision.challenger,
-    }
+    intervals, gain = bootstrap_intervals(fit, x, y)
     found: list[Finalist] = []
-    for role, trial in trials.items():
-        if trial is None:
-            continue
+    for role, trial in finalist_trials(fit).items():
         assert trial.value is not None
-        curve = [
-            (None if loss != loss else loss, None if value != value else value)
-            for loss, value in trial.curve.tolist()
-        ]
+        curve = trial.curve.tolist()
         found.append(
             Finalist(
                 role=role,
                 method=str(trial.candidate),
                 validation=trial.value,
                 test=fit.finalists[role].measure(x, y),
-                interval=bounds.finalists[role],
+                interval=intervals[role],
                 threshold=None if trial.threshold is None else trial.threshold.tolist(),
                 rate=trial.rate,
                 epoch=trial.epoch,
-                curve=curve,
+                curve=[(_known(loss), _known(value)) for loss, value in curve],
             )
         )
-    return found, bounds.gain
+    return found, gain
+
+
+def _known(value: float) -> float | None:
+    """A number as JSON has it, where NaN is null."""
+    return None if math.isnan(value) else value
+
+
+def predict(model: Path, data: Path, target: str | None = None) -> Predictions:
+    """Predicts the rows of a file with the model of a run folder or file.
+
+    `target` names a column with the true classes, to measure the model on.
+    """
+    classifier = MetricClassifier.load(model / "model.safetensors" if model.is_dir() else model)
+    table = tables.read_table(data)
+    x = _features(classifier, table, data, target)
+    found = pd.DataFrame({"prediction": classifier.predict(x)})
+    probabilities = classifier.predict_proba(x)
+    for number, each in enumerate(classifier.classes_):
+        found[f"probability of {each}"] = probabilities[:, number].round(6)
+    return Predictions(found, None if target is None else _measured(classifier, table, x, target))
+
+
+def _features(classifier: MetricClassifier, table: Any, path: Path, target: str | None) -> Any:
+    """The columns that the model was trained on; by position where it was trained on an array."""
+    names = list(vars(classifier).get("feature_names_in_", []))
+    if names:
+        return tables.parsed(tables.with_columns(table, names, path))
+    columns = [name for name in table.columns if name != target]
+    if len(columns) != classifier.n_features_in_:
+        raise ValueError(
+            f"{path} has {len(columns)} columns; the model was trained on "
+            f"{classifier.n_features_in_}"
+        )
+    return tables.parsed(table[columns]).to_numpy()
+
+
+def _measured(classifier: MetricClassifier, table: Any, x: Any, target: str) -> MeasuredValue:
+    """The metric on the rows that have a target."""
+    _, y, _ = tables.split_target(table, target, several=False)
+    known = table[target].notna().to_numpy()
+    features = classifier.prepared(x[known])
+    value = classifier.trained_.measure(features, classifier.encoded(y.to_numpy()))
+    return MeasuredValue(classifier.trained_.metric.name, value, len(y))

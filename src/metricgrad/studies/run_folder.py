@@ -8,7 +8,6 @@ evidence.npz         scores that the figures are drawn from
 result.json          what was found; its presence says that the run is finished
 """
 
-import hashlib
 import json
 import os
 import shutil
@@ -26,13 +25,8 @@ _LOCK = ".lock"
 class RunFolder:
     """The folder of a run, created where it does not exist, and locked until the process ends.
 
-    Raises ValueError where the folder holds something else, a run with other settings, or a run
-    that another process is working on.
-
-    Args:
-        path: Where the run is kept; the folder is made if it is not there.
-        settings: What the run is asked for.
-        sha256: Digests of its data files.
+    Raises ValueError where the folder holds something else, a run with other settings or data
+    files, or a run that another process is working on.
     """
 
     def __init__(
@@ -42,6 +36,7 @@ class RunFolder:
         sha256: list[str | None] | None = None,
     ) -> None:
         self.path = path
+        self.checkpoints = path / "checkpoints"
         if path.exists() and not path.is_dir():
             raise ValueError(f"--out {path} is a file; pass a folder")
         before = _asked(path / "config.json")
@@ -54,22 +49,15 @@ class RunFolder:
         if result is None or result.get("stopped"):
             _lock(path)
         config = RunConfig(settings, sha256, versions())
-        if before is not None and self.begun:
+        if before is not None and self._begun():
             _refuse_changes(path, before, json.loads(json.dumps(config.asked())))
         else:
             self.write("config.json", config.to_json())
 
-    @property
-    def begun(self) -> bool:
+    def _begun(self) -> bool:
         """Whether there is work to lose; a refused command leaves only its configuration."""
-        return any((self.path / name).exists() for name in ("result.json", "values.json")) or (
-            self.checkpoints.is_dir() and any(self.checkpoints.iterdir())
-        )
-
-    @property
-    def checkpoints(self) -> Path:
-        """Where training keeps what it needs to continue."""
-        return self.path / "checkpoints"
+        found = [self.path / "result.json", self.path / "values.json", *self.checkpoints.glob("*")]
+        return any(path.exists() for path in found)
 
     def read(self, name: str) -> Any:
         """The content of a JSON file; None where there is no such file."""
@@ -86,18 +74,6 @@ class RunFolder:
         if not result.stopped:
             shutil.rmtree(self.checkpoints, ignore_errors=True)
             (self.path / _LOCK).unlink(missing_ok=True)
-
-
-def digests(*paths: Path | None) -> list[str | None]:
-    """SHA-256 of each file; None for no file, or one that does not exist."""
-    found: list[str | None] = []
-    for path in paths:
-        if path is None or not path.is_file():
-            found.append(None)
-            continue
-        with path.open("rb") as file:
-            found.append(hashlib.file_digest(file, "sha256").hexdigest())
-    return found
 
 
 def _asked(config: Path) -> dict[str, Any] | None:

@@ -22,13 +22,9 @@ _PACKAGES = ("metricgrad", "torch", "numpy", "scikit-learn", "pandas")
 
 @dataclass(frozen=True, kw_only=True)
 class TableSettings:
-    """What training and comparing have in common; the command's own help says what each is.
+    """What training and comparing have in common, as the help of the commands describes it.
 
-    Attributes:
-        metric: A name with options, such as `fbeta:beta=2`.
-        positive: The positive one of two classes, as text; None takes the second in order.
-        budget: Seconds for the whole search; None sets no limit.
-        drop: Columns to leave out, separated by commas.
+    `budget` is in seconds, and `positive` is text, whatever the type of the target.
     """
 
     command: ClassVar[str]

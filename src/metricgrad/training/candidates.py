@@ -18,7 +18,6 @@ import torch
 from torch import Tensor
 
 from metricgrad.metrics import Metric
-from metricgrad.metrics.watching import NotDecidedError
 from metricgrad.surrogates import BilevelLoss, ReLoss, Surrogate, UniLoss, baselines
 from metricgrad.surrogates.base import TargetKind
 from metricgrad.surrogates.baselines import Baseline
@@ -195,6 +194,8 @@ def _is_decided(metric: Metric, scores: Tensor, target: Tensor) -> bool:
     """Whether comparisons decide a metric; for a user's function, that shows when it runs."""
     if metric.decided_by != "anything":
         return True
+    from metricgrad.metrics.watching import NotDecidedError
+
     try:
         loss = Candidate("uniloss").loss(metric, 0)
         loss.losses(scores.unsqueeze(0), target.unsqueeze(0), None)
