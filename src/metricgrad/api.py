@@ -11,6 +11,7 @@ from metricgrad.metrics import metric as metric
 from metricgrad.metrics import metric_names as metric_names
 from metricgrad.metrics.watching import reexpress as reexpress
 from metricgrad.surrogates import BilevelLoss as BilevelLoss
+from metricgrad.surrogates import MetricLoss as MetricLoss
 from metricgrad.surrogates import ReLoss as ReLoss
 from metricgrad.surrogates import Surrogate as Surrogate
 from metricgrad.surrogates import UniLoss as UniLoss

@@ -6,6 +6,7 @@ from metricgrad.surrogates.base import LearnedSurrogate as LearnedSurrogate
 from metricgrad.surrogates.base import Surrogate as Surrogate
 from metricgrad.surrogates.bilevel import BilevelLoss as BilevelLoss
 from metricgrad.surrogates.interpolation import sample_anchors as sample_anchors
+from metricgrad.surrogates.metric_loss import MetricLoss as MetricLoss
 from metricgrad.surrogates.reloss import ReLoss as ReLoss
 from metricgrad.surrogates.saving import load_surrogate as load_surrogate
 from metricgrad.surrogates.uniloss import UniLoss as UniLoss

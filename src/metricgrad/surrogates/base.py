@@ -41,10 +41,12 @@ class Surrogate(nn.Module, ABC):
 
     Attributes:
         readable: Whether the value of the loss is that of the metric, as a loss.
+        remembers: Whether a batch changes what later ones give, so that every model needs its own.
         metric: The `Metric` that it stands for; None where it stands for none.
     """
 
     readable: bool = False
+    remembers: bool = False
     metric: Any = None
     _batches: int = 0
     _empty: int = 0

@@ -10,11 +10,12 @@ from metricgrad.storage import read_tensors
 from metricgrad.surrogates import baselines, nets
 from metricgrad.surrogates.base import Surrogate
 from metricgrad.surrogates.bilevel import BilevelLoss
+from metricgrad.surrogates.metric_loss import MetricLoss
 from metricgrad.surrogates.reloss import ReLoss
 from metricgrad.surrogates.uniloss import UniLoss
 from metricgrad.surrogates.wrappers import Ordinary, WithMemory, WithOrdinary
 
-_OURS = (UniLoss, ReLoss, BilevelLoss, WithMemory, WithOrdinary, Ordinary)
+_OURS = (MetricLoss, UniLoss, ReLoss, BilevelLoss, WithMemory, WithOrdinary, Ordinary)
 _BASELINES = [each for each in vars(baselines).values() if isinstance(each, type)]
 _CLASSES: dict[str, Any] = {cls.__name__: cls for cls in (*_OURS, *_BASELINES)}
 

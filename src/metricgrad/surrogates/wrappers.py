@@ -58,6 +58,8 @@ class WithMemory(Surrogate):
 
     scores: Tensor  # `[M, ...]`, of the past items, the latest first
     target: Tensor  # `[M, ...]`
+    remembers = True
+    resized = ("scores", "target")
 
     def __init__(self, loss: Surrogate, size: int) -> None:
         super().__init__()
@@ -67,7 +69,7 @@ class WithMemory(Surrogate):
         self.readable = loss.readable
         self.register_buffer("scores", torch.zeros(0))
         self.register_buffer("target", torch.zeros(0))
-        self.register_load_state_dict_pre_hook(_take_stored_shape)
+        self.register_load_state_dict_pre_hook(take_stored_shapes)
 
     def shapes(self) -> Metric:
         """The metric whose shapes the loss takes."""
@@ -112,9 +114,9 @@ class WithMemory(Surrogate):
         self.target = self.target[:0].flatten()
 
 
-def _take_stored_shape(module: WithMemory, state: dict[str, Any], prefix: str, *_: Any) -> None:
-    """A memory may be of any length when it is saved."""
-    for name in ("scores", "target"):
+def take_stored_shapes(module: Any, state: dict[str, Any], prefix: str, *_: Any) -> None:
+    """A hook for buffers, `module.resized`, that may have another shape when they are saved."""
+    for name in module.resized:
         if prefix + name in state:
             setattr(module, name, torch.empty_like(state[prefix + name]))
 
@@ -138,18 +140,7 @@ def with_ordinary(
     Reference:
         ReLoss, Sec. 4.3 and Table 10.
     """
-    if ordinary is None:
-        ordinary = CrossEntropy() if loss.metric is None else ordinary_for(loss.metric)
-        if ordinary is None:
-            raise ValueError(
-                f"no loss is customary for {loss.metric}; pass the one to add: with_ordinary(loss, "
-                "ordinary=...)"
-            )
-    if not isinstance(ordinary, Surrogate):
-        raise TypeError(
-            f"ordinary must be a surrogate, such as mg.baselines.Focal(); got {ordinary!r}"
-        )
-    return WithOrdinary(loss, weight, ordinary)
+    return WithOrdinary(loss, weight, ordinary_beside(loss.metric, ordinary))
 
 
 class WithOrdinary(Surrogate):
@@ -181,6 +172,21 @@ class WithOrdinary(Surrogate):
             "weight": self.weight,
             "ordinary": self.ordinary.description(),
         }
+
+
+def ordinary_beside(metric: Metric | None, given: Surrogate | None) -> Surrogate:
+    """The loss that a user gives to stand beside a metric, or else the customary one."""
+    if given is None:
+        given = CrossEntropy() if metric is None else ordinary_for(metric)
+        if given is None:
+            raise ValueError(
+                f"no loss is customary for {metric}; pass the one to add: ordinary=..."
+            )
+    if not isinstance(given, Surrogate):
+        raise TypeError(
+            f"ordinary must be a surrogate, such as mg.baselines.Focal(); got {given!r}"
+        )
+    return given
 
 
 def ordinary_for(metric: Metric) -> Surrogate | None:

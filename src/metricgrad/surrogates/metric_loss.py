@@ -1,0 +1,225 @@
+r"""MetricLoss: the ordinary loss and the metric together, to swap in for the ordinary loss.
+
+A metric says what counts; the ordinary loss says more about every item. A model that can fit its
+data learns more per step from the ordinary loss. One that cannot spends itself there on items that
+the metric does not care about. How much a plain sum helps depends on the lengths of the two
+gradients, which change by orders of magnitude while a model trains. So they are brought to the same
+length in every step, by the scores s:
+
+.. math:: g = (1 - w) \, g_o + w \, \frac{\|g_o\|}{\|g_m\|} \, g_m, \quad
+    g_o = \nabla_s \ell_{ordinary}, \; g_m = \nabla_s \tilde e
+
+with the gradient of UniLoss as g_m. The result is at most as long as g_o, so a learning rate, an
+optimizer and a schedule that suit the ordinary loss suit this one.
+
+**The free intercept.** Cross-entropy wants scores that are calibrated at 0, and F1 is best at
+another threshold. So that they do not pull at the same bias, cross-entropy sees the scores plus an
+offset, one per class, that is moved to where cross-entropy wants it. The model's own bias is left
+to the metric, whose decisions are made at 0.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from metricgrad.metrics import Metric
+from metricgrad.metrics.checks import whole
+from metricgrad.metrics.registry import metric_config
+from metricgrad.surrogates.base import Surrogate, TargetKind, full_precision
+from metricgrad.surrogates.interpolation import RelaxationName
+from metricgrad.surrogates.uniloss import UniLoss
+from metricgrad.surrogates.wrappers import ordinary_beside, take_stored_shapes
+
+_FADE = (0.5, 0.8)  # the shares of `steps` between which the ordinary loss fades
+_FADED = 0.95  # the metric's weight after that; without the ordinary loss, networks lose their way
+_LONGEST = 1e4  # a metric's gradient that is shorter by more than this is as good as none
+_OFFSET_RATE = 0.1
+_OFFSET_STEP = 0.5  # the longest step of an offset, in logits
+
+
+class MetricLoss(Surrogate):
+    r"""The ordinary loss and the metric at the same gradient length: the loss to swap in.
+
+    .. math:: g = (1 - w) \, g_o + w \, \frac{\|g_o\|}{\|g_m\|} \, g_m
+
+    Its value is the metric of the batch as a loss, like that of `UniLoss`. Its gradient by the
+    scores is g: that of the ordinary loss, g_o, and that of `UniLoss`, g_m, brought to the same
+    length. It works with the learning rate, optimizer and schedule of the ordinary loss.
+
+    Args:
+        metric: A name, a `ComparisonMetric`, or any callable that `UniLoss` takes.
+        steps: How many batches the training will have. If given, the weight rises to 0.95 between
+            half and four fifths of them, which gains a little more where a model is too small for
+            its task.
+        weight: Share of the metric in the gradient, w.
+        slope: Slope of the metric's soft bits, as in `UniLoss`.
+        relaxation: Kind of soft bits, as in `UniLoss`.
+        intercept: Whether cross-entropy has offsets of its own. None decides by the metric: yes for
+            metrics that decide at a threshold or by the highest class, such as F1 and mean IoU; no
+            for accuracy and for metrics of order.
+        ordinary: The loss that stands beside the metric; None takes what is customary for the
+            metric: cross-entropy in its shapes, ListNet for graded documents, squared error for
+            heatmaps.
+        generator: Source of randomness for functions that are taken as black boxes.
+
+    Attributes:
+        offset: What is added to the scores for cross-entropy, a number or one per class.
+
+    Example:
+        >>> import metricgrad as mg
+        >>> loss = mg.MetricLoss("f1")
+        >>> scores = torch.tensor([0.3, -0.1, 0.2, -2.0], requires_grad=True)
+        >>> value = loss(scores, torch.tensor([1, 1, 0, 0]))
+        >>> round(value.item(), 4)  # 1 - F1
+        0.5
+        >>> value.backward()
+        >>> scores.grad.sign()
+        tensor([-1., -1.,  1.,  1.])
+
+    Reference:
+        Ours; UniLoss, Sec. 3, for the metric's part.
+    """
+
+    readable = True
+    remembers = True
+    resized = ("offset",)
+    offset: Tensor
+    done: Tensor
+
+    def __init__(
+        self,
+        metric: Any,
+        *,
+        steps: int | None = None,
+        weight: float = 0.8,
+        slope: float = 5.0,
+        relaxation: RelaxationName | float = "sigmoid",
+        intercept: bool | None = None,
+        ordinary: Surrogate | None = None,
+        generator: torch.Generator | None = None,
+    ) -> None:
+        super().__init__()
+        if not 0 <= weight <= 1:
+            raise ValueError(f"weight must lie between 0 and 1; got {weight}")
+        if steps is not None:
+            whole("steps", steps, 1)
+        self.by_metric = UniLoss(metric, slope=slope, relaxation=relaxation, generator=generator)
+        self.metric: Metric = self.by_metric.metric
+        self.ordinary = ordinary_beside(self.metric, ordinary)
+        self.steps = steps
+        self.weight = weight
+        self.intercept = _wants_intercept(self.metric) if intercept is None else intercept
+        self._given = ordinary is not None
+        self.register_buffer("offset", torch.zeros(()))
+        self.register_buffer("done", torch.zeros((), dtype=torch.int64))
+        self.register_load_state_dict_pre_hook(take_stored_shapes)
+
+    @classmethod
+    def fits(cls, metric: Metric, kind: TargetKind) -> bool:
+        """Whether the loss can be trained on targets of a kind: where UniLoss can."""
+        return metric.ordinary is not None and super().fits(metric, kind)
+
+    def losses(self, scores: Tensor, target: Tensor, where: Tensor | None) -> tuple[Tensor, Tensor]:
+        """The metric of every set as a loss, with its share of g; and where either is defined.
+
+        A set in which the metric is undefined still has an ordinary loss. It takes the mean value
+        of the others, so that the mean over all stays the metric's.
+        """
+        with torch.enable_grad(), full_precision(scores.device.type):
+            leaf = scores.detach().to(torch.promote_types(scores.dtype, torch.float32))
+            leaf.requires_grad_()
+            values, defined = self.by_metric.losses(leaf, target, where)
+            self.metric = self.by_metric.metric
+            plain, also = self.ordinary.losses(leaf + self._shift(leaf, target), target, where)
+            g_m = _gradient_of_mean(values, defined, leaf)
+            g_o = _gradient_of_mean(plain, also, leaf)
+        counted = defined | also
+        known = torch.where(defined, values.detach(), 0.0)
+        values = torch.where(defined, known, known.sum() / defined.sum().clamp(min=1))
+        gradient = self._combined(g_o, g_m) * counted.sum()
+        if self.training:
+            self.done += 1
+            self._move_offset(g_o, target)
+        # Scores without a gradient may be infinite, and infinity times 0 is not a number.
+        moved = torch.where(gradient == 0, 0.0, scores.to(gradient.dtype)) * gradient
+        moved = moved.sum(tuple(range(values.dim(), scores.dim())))
+        return values + (moved - moved.detach()), counted
+
+    def _combined(self, g_o: Tensor, g_m: Tensor) -> Tensor:
+        """The equation of this module; g_o alone where the metric has no gradient."""
+        length = g_m.norm()
+        ratio = g_o.norm() / length
+        usable = (length > 0) & (ratio <= _LONGEST)
+        weight = torch.where(usable, self._weight(), 0.0)
+        return (1 - weight) * g_o + weight * torch.where(usable, ratio, 0.0) * g_m
+
+    def _weight(self) -> Tensor:
+        """w, or if the number of steps is known, what it has risen to by now."""
+        weight = self.done.new_tensor(self.weight, dtype=torch.float32)
+        if self.steps is None:
+            return weight
+        first, last = _FADE
+        faded = ((self.done / self.steps - first) / (last - first)).clamp(0, 1)
+        return weight + faded * (max(self.weight, _FADED) - weight)
+
+    def _shift(self, scores: Tensor, target: Tensor) -> Tensor | float:
+        """The offsets, in a shape to be added to the scores."""
+        if not self.intercept:
+            return 0.0
+        dim = self._class_dim(scores, target)
+        size = () if dim is None else (scores.shape[dim],)
+        if self.offset.shape != size:
+            self.offset = scores.new_zeros(size)
+        return self.offset if dim is None else self.offset.reshape(-1, *(1,) * (-1 - dim))
+
+    def _move_offset(self, g_o: Tensor, target: Tensor) -> None:
+        """A step of Newton's method on cross-entropy, for each offset on its own.
+
+        The gradient of cross-entropy by a score is (p - y) / n, and its curvature p (1 - p) / n is
+        (p - y)^2 / n on average if p is calibrated, so the gradient alone is enough.
+        """
+        if not self.intercept:
+            return
+        dim = self._class_dim(g_o, target)
+        residuals = g_o.reshape(-1) if dim is None else g_o.movedim(dim, -1).flatten(0, -2)
+        number = (residuals != 0).sum(0)
+        curvature = (number * residuals.square().sum(0)).clamp(min=torch.finfo(g_o.dtype).tiny)
+        step = _OFFSET_RATE * residuals.sum(0) / curvature
+        self.offset = self.offset - step.clamp(-_OFFSET_STEP, _OFFSET_STEP)
+
+    def _class_dim(self, scores: Tensor, target: Tensor) -> int | None:
+        """The dimension of the classes; None if there is one score per item."""
+        if self.metric.layout == "maps":
+            return -3
+        labels = self.metric.layout == "labels"
+        return -1 if labels or (scores.dim() > target.dim() and scores.shape[-1] > 1) else None
+
+    def config(self) -> dict[str, Any]:
+        """What rebuilds the loss; a generator and its state are not part of it."""
+        kind, q, slope = self.by_metric.relaxation
+        return {
+            "metric": metric_config(self.metric),
+            "steps": self.steps,
+            "weight": self.weight,
+            "slope": slope,
+            "relaxation": q if kind == "q" else kind,
+            "intercept": self.intercept,
+            **({"ordinary": self.ordinary.description()} if self._given else {}),
+        }
+
+    def extra_repr(self) -> str:
+        """The settings that matter most."""
+        return f"{self.metric!r}, steps={self.steps}, weight={self.weight}"
+
+
+def _wants_intercept(metric: Metric) -> bool:
+    """Whether cross-entropy and the metric may want decisions at different thresholds."""
+    laid_out = metric.layout in ("binary", "labels", "maps", "any")
+    return laid_out and metric.decided_by != "order" and not metric.mean_of_items
+
+
+def _gradient_of_mean(values: Tensor, defined: Tensor, leaf: Tensor) -> Tensor:
+    """The gradient, by the leaf, of the mean over the sets that have a value."""
+    mean = torch.where(defined, values, 0.0).sum() / defined.sum().clamp(min=1)
+    return torch.autograd.grad(mean, leaf)[0]
