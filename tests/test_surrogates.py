@@ -11,7 +11,7 @@ import metricgrad as mg
 from metricgrad import baselines
 from metricgrad.surrogates.base import TargetKind
 
-LOSSES = [mg.UniLoss, mg.ReLoss, mg.BilevelLoss]
+LOSSES = [mg.MetricLoss, mg.UniLoss, mg.ReLoss, mg.BilevelLoss]
 BASELINES = [
     each
     for each in vars(baselines).values()
@@ -98,6 +98,7 @@ def test_a_baseline_fits_whatever_the_metric_is() -> None:
 
 
 ONE_SCORE: dict[str, mg.Surrogate] = {
+    "metric loss": mg.MetricLoss("f1").eval(),  # in train() mode its offset moves
     "uniloss": mg.UniLoss("average_precision"),
     "watched": mg.UniLoss(accuracy),
     "reloss": mg.ReLoss("f1").eval(),

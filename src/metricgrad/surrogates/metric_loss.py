@@ -65,6 +65,8 @@ class MetricLoss(Surrogate):
 
     Attributes:
         offset: What is added to the scores for cross-entropy, a number or one per class.
+        models: How many models' scores a call has, along the first dimension, each with lengths and
+            offsets of its own; None for those of one model. Set where models train side by side.
 
     Example:
         >>> import metricgrad as mg
@@ -86,6 +88,7 @@ class MetricLoss(Surrogate):
     resized = ("offset",)
     offset: Tensor
     done: Tensor
+    models: int | None = None
 
     def __init__(
         self,
@@ -132,12 +135,12 @@ class MetricLoss(Surrogate):
             values, defined = self.by_metric.losses(leaf, target, where)
             self.metric = self.by_metric.metric
             plain, also = self.ordinary.losses(leaf + self._shift(leaf, target), target, where)
-            g_m = _gradient_of_mean(values, defined, leaf)
-            g_o = _gradient_of_mean(plain, also, leaf)
+            g_m = self._gradient(values, defined, leaf)
+            g_o = self._gradient(plain, also, leaf)
         counted = defined | also
-        known = torch.where(defined, values.detach(), 0.0)
-        values = torch.where(defined, known, known.sum() / defined.sum().clamp(min=1))
-        gradient = self._combined(g_o, g_m) * counted.sum()
+        mean = self._mean_of_sets(values.detach(), defined)
+        values = torch.where(defined, values.detach(), _as_sets(mean, values))
+        gradient = self._combined(g_o, g_m) * _as_sets(self._over_sets(counted), g_o)
         if self.training:
             self.done += 1
             self._move_offset(g_o, target)
@@ -146,13 +149,27 @@ class MetricLoss(Surrogate):
         moved = moved.sum(tuple(range(values.dim(), scores.dim())))
         return values + (moved - moved.detach()), counted
 
+    def _over_sets(self, values: Tensor) -> Tensor:
+        """The sum over all sets of a model: 0-dim, or one number for each of the models."""
+        return values.sum() if self.models is None else values.reshape(self.models, -1).sum(-1)
+
+    def _mean_of_sets(self, values: Tensor, defined: Tensor) -> Tensor:
+        """The mean over the sets of a model that have a value."""
+        number = self._over_sets(defined).clamp(min=1)
+        return self._over_sets(torch.where(defined, values, 0.0)) / number
+
+    def _gradient(self, values: Tensor, defined: Tensor, leaf: Tensor) -> Tensor:
+        """The gradient of each model's mean by its scores."""
+        return torch.autograd.grad(self._mean_of_sets(values, defined).sum(), leaf)[0]
+
     def _combined(self, g_o: Tensor, g_m: Tensor) -> Tensor:
         """The equation of this module; g_o alone where the metric has no gradient."""
-        length = g_m.norm()
-        ratio = g_o.norm() / length
+        length = self._over_sets(g_m.square()).sqrt()
+        ratio = self._over_sets(g_o.square()).sqrt() / length
         usable = (length > 0) & (ratio <= _LONGEST)
         weight = torch.where(usable, self._weight(), 0.0)
-        return (1 - weight) * g_o + weight * torch.where(usable, ratio, 0.0) * g_m
+        factor = torch.where(usable, weight * ratio, 0.0)
+        return _as_sets(1 - weight, g_o) * g_o + _as_sets(factor, g_m) * g_m
 
     def _weight(self) -> Tensor:
         """w, or if the number of steps is known, what it has risen to by now."""
@@ -168,10 +185,15 @@ class MetricLoss(Surrogate):
         if not self.intercept:
             return 0.0
         dim = self._class_dim(scores, target)
-        size = () if dim is None else (scores.shape[dim],)
+        models = () if self.models is None else (self.models,)
+        size = models if dim is None else (*models, scores.shape[dim])
         if self.offset.shape != size:
             self.offset = scores.new_zeros(size)
-        return self.offset if dim is None else self.offset.reshape(-1, *(1,) * (-1 - dim))
+        shape = [1] * scores.dim()
+        shape[: len(models)] = models
+        if dim is not None:
+            shape[dim] = scores.shape[dim]
+        return self.offset.reshape(shape)
 
     def _move_offset(self, g_o: Tensor, target: Tensor) -> None:
         """A step of Newton's method on cross-entropy, for each offset on its own.
@@ -182,11 +204,14 @@ class MetricLoss(Surrogate):
         if not self.intercept:
             return
         dim = self._class_dim(g_o, target)
-        residuals = g_o.reshape(-1) if dim is None else g_o.movedim(dim, -1).flatten(0, -2)
-        number = (residuals != 0).sum(0)
-        curvature = (number * residuals.square().sum(0)).clamp(min=torch.finfo(g_o.dtype).tiny)
-        step = _OFFSET_RATE * residuals.sum(0) / curvature
-        self.offset = self.offset - step.clamp(-_OFFSET_STEP, _OFFSET_STEP)
+        by_class = g_o.unsqueeze(-1) if dim is None else g_o.movedim(dim, -1)
+        residuals = by_class.reshape(self.models or 1, -1, by_class.shape[-1])
+        number = (residuals != 0).sum(1)
+        curvature = (number * residuals.square().sum(1)).clamp(min=torch.finfo(g_o.dtype).tiny)
+        step = (_OFFSET_RATE * residuals.sum(1) / curvature).clamp(-_OFFSET_STEP, _OFFSET_STEP)
+        if dim is not None and self.metric.layout != "labels":
+            step = step - step.mean(-1, keepdim=True)  # a softmax does not see what they share
+        self.offset = self.offset - step.reshape(self.offset.shape)
 
     def _class_dim(self, scores: Tensor, target: Tensor) -> int | None:
         """The dimension of the classes; None if there is one score per item."""
@@ -219,7 +244,6 @@ def _wants_intercept(metric: Metric) -> bool:
     return laid_out and metric.decided_by != "order" and not metric.mean_of_items
 
 
-def _gradient_of_mean(values: Tensor, defined: Tensor, leaf: Tensor) -> Tensor:
-    """The gradient, by the leaf, of the mean over the sets that have a value."""
-    mean = torch.where(defined, values, 0.0).sum() / defined.sum().clamp(min=1)
-    return torch.autograd.grad(mean, leaf)[0]
+def _as_sets(values: Tensor, like: Tensor) -> Tensor:
+    """A number, or one for each model, in a shape to be multiplied with what the models have."""
+    return values.reshape(values.shape + (1,) * (like.dim() - values.dim()))

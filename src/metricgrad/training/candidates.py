@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from metricgrad.metrics import Metric
-from metricgrad.surrogates import BilevelLoss, ReLoss, Surrogate, UniLoss, baselines
+from metricgrad.surrogates import BilevelLoss, MetricLoss, ReLoss, Surrogate, UniLoss, baselines
 from metricgrad.surrogates.base import TargetKind
 from metricgrad.surrogates.baselines import Baseline
 
@@ -32,12 +32,14 @@ def _snake(name: str) -> str:
 
 
 _PAPERS: dict[str, type[Surrogate]] = {"uniloss": UniLoss, "reloss": ReLoss, "bilevel": BilevelLoss}
+_COMPARED = ("metric_loss", "uniloss")  # losses that need a metric which comparisons decide
+_COLD = (ORDINARY, "metric_loss", "bilevel")  # losses that need no start on the ordinary one
 BASELINES: dict[str, type[Baseline]] = {
     _snake(name): cls
     for name, cls in vars(baselines).items()
     if isinstance(cls, type) and issubclass(cls, Baseline) and cls is not Baseline
 }
-_METHODS: dict[str, type[Surrogate]] = {**_PAPERS, **BASELINES}
+_METHODS: dict[str, type[Surrogate]] = {"metric_loss": MetricLoss, **_PAPERS, **BASELINES}
 # The loss that people use today for the metric of this name.
 _USUAL = {
     "f1": "soft_f_beta",
@@ -95,6 +97,8 @@ class Candidate:
             return copy.deepcopy(self.given)
         generator = torch.Generator().manual_seed(seed)
         match self.method:
+            case "metric_loss":
+                return MetricLoss(metric, generator=generator, **self.options)
             case "uniloss":
                 options = dict(self.options)
                 if self.scale(metric) != 1.0:
@@ -120,14 +124,14 @@ def candidates_of(
     if isinstance(method, Surrogate):
         names = {cls: name for name, cls in _METHODS.items()}
         name = names.get(type(method), _snake(type(method).__name__))
-        starts = (False,) if name in (ORDINARY, "bilevel") else (False, True)
+        starts = (False,) if name in _COLD else (False, True)
         return [Candidate(name, given=method, warm_start=warm) for warm in starts]
     if method not in _METHODS:
         raise ValueError(
             f"there is no method {method!r}; there are auto, {', '.join(method_names())}"
         )
     given = dict(options or {})
-    if method in (ORDINARY, "bilevel"):
+    if method in _COLD:
         return [Candidate(method, given)]
     if method != "uniloss":
         return [Candidate(method, given, warm) for warm in (False, True)]
@@ -140,8 +144,8 @@ def candidates_of(
 
 
 def challengers(metric: Metric) -> list[Candidate]:
-    """What `method="auto"` compares with the ordinary loss: UniLoss, and what people use today."""
-    found = candidates_of("uniloss")
+    """What `method="auto"` compares with the ordinary loss: ours, and what people use today."""
+    found = [*candidates_of("metric_loss"), *candidates_of("uniloss")]
     # Curves over the items of a data set, such as AUC; rankings of one query gain nothing by it.
     if metric.decided_by == "order" and metric.takes_classes:
         found.append(Candidate("uniloss", {"relaxation": "squared_hinge"}))
@@ -156,21 +160,21 @@ def fitting(
     """The candidates whose losses take such scores `[items, ...]` and targets `[items, ...]`."""
     kind = target_kind(metric, scores, target)
     methods = {each.method for each in found if takes(each.method, metric, kind)}
-    if "uniloss" in methods and not _is_decided(metric, scores, target):
-        methods.remove("uniloss")
+    if methods & set(_COMPARED) and not _is_decided(metric, scores, target):
+        methods -= set(_COMPARED)
     return [each for each in found if each.method in methods]
 
 
 def usual_methods(metric: Metric) -> list[str]:
     """The methods of a comparison unless others are asked for: today's, and the papers'."""
     usual = [_USUAL[metric.name]] if metric.name in _USUAL else []
-    return [ORDINARY, *usual, "focal", *_PAPERS]
+    return [ORDINARY, *usual, "focal", "metric_loss", *_PAPERS]
 
 
 def takes(method: str, metric: Metric, kind: TargetKind | None) -> bool:
     """Whether a method has a loss for targets of a kind; None is the kind of maps and texts."""
     if kind is None:  # comparisons decide maps, and any function may turn out to be decided by them
-        return method == "uniloss" and metric.layout not in ("tokens", "spans")
+        return method in _COMPARED and metric.layout not in ("tokens", "spans")
     return _METHODS[method].fits(metric, kind)
 
 

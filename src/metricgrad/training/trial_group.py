@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from metricgrad.progress import Tell
-from metricgrad.surrogates import BilevelLoss, with_memory
+from metricgrad.surrogates import BilevelLoss, MetricLoss, with_memory
 from metricgrad.training.candidates import ordinary_candidate
 from metricgrad.training.checkpoint import State, named, part_of, read_checkpoint, write_checkpoint
 from metricgrad.training.data import NO_BATCH, Batch, FoldBatches
@@ -68,6 +68,8 @@ class TrialGroup:
             size = self.settings.memory
             copies = [copy.deepcopy(self._losses[0]) for _ in self._modules]
             self._losses = [with_memory(loss, size) for loss in copies]
+        elif isinstance(self._losses[0], MetricLoss):
+            self._losses[0].models = len(self._modules)
 
     def run(
         self, path: Path | None = None, tell: Tell = lambda *_: None, only: int | None = None
@@ -246,7 +248,7 @@ class TrialGroup:
         """Everything that the next epoch depends on; the names are those of the checkpoint."""
         state = self._stack.state("crew") | named("best.", self._kept) | self._best.state()
         state["epoch"] = torch.tensor(self._epoch)
-        if self.settings.memory:
+        if self._losses[0].remembers:
             for row, loss in enumerate(self._losses):
                 state |= named(f"loss.{row}.", loss.state_dict())
         return state
@@ -256,7 +258,7 @@ class TrialGroup:
         self._kept = {name: state[f"best.{name}"] for name in self._kept}
         self._best.restore(state)
         self._epoch = int(state["epoch"])
-        if self.settings.memory:
+        if self._losses[0].remembers:
             for row, loss in enumerate(self._losses):
                 loss.load_state_dict(part_of(state, f"loss.{row}."))
 
