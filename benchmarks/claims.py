@@ -5,6 +5,9 @@ row, column, above [by | times]      a row is not below other rows in a column
 value, never_worse                   no cell with this value is significantly below 0
 value, no_mean_below                 the mean of every cell with this value has a bound
 value, mean_above                    the mean over all cells with this value has a bound
+value, share_of, at_least            the sum over all cells, as a share of another value's
+
+With `rows`, only rows count whose name contains these letters.
 """
 
 import statistics
@@ -81,16 +84,15 @@ def verdict(claim: dict[str, Any], cells: Cells, content: Table, digits: int) ->
 
 def _verdict_on_all(claim: dict[str, Any], cells: Cells, content: Table, digits: int) -> str:
     """The sentence for a claim about one value in all rows and columns."""
-    suffix = f"_{claim['value']}"
-    columns = {
-        f"{name}{suffix}": column["label"] for name, column in content.content["columns"].items()
-    }
-    found = {
-        f"{content.rows[row]['label']} on {columns[column]}": cell
-        for (row, column), cell in cells.items()
-        if column.endswith(suffix)
-    }
+    found = _cells_of(claim["value"], claim.get("rows", ""), cells, content)
+    if not found:
+        return f"{claim['value']}: not measured yet"
     means = {name: cell.mean for name, cell in found.items()}
+    if "share_of" in claim:
+        other = _cells_of(claim["share_of"], claim["rows"], cells, content)
+        share = sum(means.values()) / sum(cell.mean for cell in other.values())
+        asked = f"at least {claim['at_least']:.0%} of {claim['share_of']} in {len(means)} cells"
+        return f"{claim['value']}: {asked}: {share:.0%}, {_word(share >= claim['at_least'])}"
     if "mean_above" in claim:
         mean = statistics.fmean(means.values())
         asked = f"the mean over all {len(means)} cells is above {claim['mean_above']:g}"
@@ -103,6 +105,20 @@ def _verdict_on_all(claim: dict[str, Any], cells: Cells, content: Table, digits:
             f"{_word(means[lowest] >= claim['no_mean_below'])}"
         )
     return f"{claim['value']}: {_tested(found)}"
+
+
+def _cells_of(value: str, rows: str, cells: Cells, content: Table) -> dict[str, Cell]:
+    """The cells that have one value, by label, in the rows whose name contains some letters."""
+    columns = content.content.get("columns")
+    if columns is None:
+        names = {value: ""}
+    else:
+        names = {f"{name}_{value}": f" on {column['label']}" for name, column in columns.items()}
+    return {
+        f"{content.rows[row]['label']}{names[column]}": cell
+        for (row, column), cell in cells.items()
+        if column in names and rows in row
+    }
 
 
 def _tested(found: dict[str, Cell]) -> str:

@@ -107,12 +107,12 @@ def test_the_names_of_methods_are_those_of_surrogates() -> None:
         (mg.from_function(lambda scores, target: scores.sum()), []),
     ],
 )
-def test_challengers_are_uniloss_and_what_people_use(metric: Any, more: list[str]) -> None:
-    assert told(challengers(mg.metric(metric))) == UNILOSS + more
+def test_challengers_are_ours_and_what_people_use(metric: Any, more: list[str]) -> None:
+    assert told(challengers(mg.metric(metric))) == ["metric_loss", *UNILOSS, *more]
 
 
 def test_a_comparison_has_the_usual_methods() -> None:
-    papers = ["uniloss", "reloss", "bilevel"]
+    papers = ["metric_loss", "uniloss", "reloss", "bilevel"]
     assert usual_methods(mg.metric("f1")) == ["cross_entropy", "soft_f_beta", "focal", *papers]
     assert usual_methods(mg.metric("kappa")) == ["cross_entropy", "focal", *papers]
 
@@ -242,10 +242,10 @@ def test_whether_a_method_fits_is_asked_of_its_loss() -> None:
 def test_candidates_that_do_not_fit_are_left_out() -> None:
     auc = mg.metric("auc")
     methods = {each.method for each in fitting(challengers(auc), auc, *CLASSES)}
-    assert methods == {"uniloss"}
+    assert methods == {"metric_loss", "uniloss"}
     methods = {each.method for each in fitting(challengers(auc), auc, *BINARY)}
-    assert methods == {"uniloss", "pairwise_ranking"}
-    assert len(fitting(challengers(auc), auc, *BINARY)) == 8
+    assert methods == {"metric_loss", "uniloss", "pairwise_ranking"}
+    assert len(fitting(challengers(auc), auc, *BINARY)) == 9
 
 
 def test_a_function_that_comparisons_do_not_decide_has_no_uniloss(
@@ -257,7 +257,7 @@ def test_a_function_that_comparisons_do_not_decide_has_no_uniloss(
     def right(scores: Tensor, target: Tensor) -> Tensor:
         return ((scores > 0) == (target > 0)).float().mean()
 
-    for function, number in ((smooth, 0), (right, 6)):
+    for function, number in ((smooth, 0), (right, 7)):
         metric = mg.from_function(function)
         assert len(fitting(challengers(metric), metric, *BINARY)) == number
     # A metric of ours is not asked by running it.
