@@ -93,9 +93,8 @@ def _interpolation(
     values = metric.from_bits(anchors, target, shape=scores.shape)
 
     def idw(flipped: Tensor) -> Tensor:
-        return torch.stack(
-            [inverse_distance(one.double(), anchors, live, values, "exact") for one in flipped]
-        )
+        apart = torch.zeros(bits.shape, dtype=torch.float64)
+        return torch.stack([inverse_distance(apart, anchors ^ one, values) for one in flipped])
 
     return idw
 

@@ -247,6 +247,24 @@ def test_rank_loss_counts_the_classes_above_the_target() -> None:
     torch.testing.assert_close(baselines.RankLoss(slope=1e5)(scores, target), above.mean())
 
 
+@pytest.mark.parametrize("slope", [1.0, 3.0])
+def test_rank_loss_is_its_formula(slope: float) -> None:
+    scores, target = one("classes")
+    where = torch.arange(len(target)) % 3 > 0
+    binary = torch.stack([torch.zeros(len(target)).double(), scores[:, 0]], -1)
+    for values, truth, given in ((scores, target, scores), (binary, target % 2, scores[:, 0])):
+        total = 0.0
+        for row, own, counts in zip(values.tolist(), truth.tolist(), where.tolist(), strict=True):
+            wins = [
+                1 / (1 + math.exp(-slope * (row[own] - other)))
+                for c, other in enumerate(row)
+                if c != own
+            ]
+            total += counts * abs(1 + sum(wins) - len(row))
+        found = baselines.RankLoss(slope=slope)(given, truth, where)
+        assert found.item() == pytest.approx(total / int(where.sum()))
+
+
 def test_lovasz_is_jaccard_where_errors_are_zero_and_one() -> None:
     """Scores of +-1 have errors 0 and 2: twice the Jaccard loss of the decisions."""
     generator = torch.Generator().manual_seed(0)

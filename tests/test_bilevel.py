@@ -171,6 +171,13 @@ def test_it_is_the_network_of_the_paper() -> None:
     )
 
 
+def test_pixels_of_label_maps_are_items() -> None:
+    maps = torch.randn(2, 3, 4, 5, generator=seeded())
+    labels = torch.randint(3, (2, 4, 5), generator=seeded(1))
+    pixels = fresh(KINDS["classes"])(maps.movedim(1, -1).reshape(-1, 3), labels.flatten())
+    torch.testing.assert_close(fresh("mean_iou")(maps, labels), pixels)
+
+
 def test_classes_and_labels_are_means_over_columns() -> None:
     loss, labels = fresh(), fresh(KINDS["labels"])
     scores, target = sets("labels", number=1)
@@ -420,6 +427,10 @@ PLANES = mg.from_function(profit, set_dims=(3, 3))
         (
             lambda: fresh("bleu")(torch.zeros(4, 5, 7), torch.zeros(4, 5).long()),
             r"a set network takes .* for bleu",
+        ),
+        (
+            lambda: fresh("pck")(torch.zeros(4, 2, 5, 5), torch.zeros(4, 2, 3)),
+            r"a set network takes .* for pck",
         ),
         (
             lambda: fresh(PLANES)(torch.zeros(4, 5, 5), torch.zeros(4, 5, 5)),

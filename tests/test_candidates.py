@@ -237,6 +237,18 @@ def test_whether_a_method_fits_is_asked_of_its_loss() -> None:
     assert takes("uniloss", mg.metric("mean_iou"), None)
     assert not takes("uniloss", mg.metric("bleu"), None)
     assert not takes("focal", mg.metric("mean_iou"), None)
+    # Their ordinary loss is cross-entropy of pixels and places, or the squared error of heatmaps.
+    assert takes("cross_entropy", mg.metric("mean_iou"), None)
+    assert takes("heatmap_mse", mg.metric("pck"), None)
+    assert not takes("cross_entropy", mg.metric("pck"), None)
+    assert not takes("heatmap_mse", mg.metric("mean_iou"), None)
+
+
+def test_cross_entropy_of_a_label_map_is_that_of_its_pixels() -> None:
+    scores, target = MAPS
+    loss = Candidate("cross_entropy").loss(mg.metric("mean_iou"), 0)
+    pixels = torch.nn.functional.cross_entropy(scores, target)
+    torch.testing.assert_close(loss(scores, target), pixels)
 
 
 def test_candidates_that_do_not_fit_are_left_out() -> None:

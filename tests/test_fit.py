@@ -92,6 +92,45 @@ def test_classes_labels_and_functions() -> None:
     assert own.value > 0.85
 
 
+def images() -> tuple[Tensor, Tensor, Tensor]:
+    """Noise with one dark pixel each, the joints at these pixels, and label maps of them."""
+    x = 0.3 * torch.randn(60, 1, 5, 6, generator=seeded())
+    place = torch.randint(30, (60,), generator=seeded(1))
+    dark = torch.nn.functional.one_hot(place, 30).reshape(60, 5, 6)
+    joints = torch.stack([place % 6, place // 6], -1).float().unsqueeze(1)
+    return x - 3 * dark.unsqueeze(1), joints, dark
+
+
+@pytest.mark.parametrize("method", ["auto", "heatmap_mse"])
+def test_poses(method: str) -> None:
+    x, joints, _ = images()
+    model = nn.Conv2d(1, 1, 1)
+    nn.init.ones_(model.weight)  # takes the brightest pixel for the joint
+    metric = mg.metric("pck", radius=1.0)
+    found = quick(model, (x, joints), metric=metric, method=method, epochs=2, folds=1)
+    assert found.measure(x, joints) > 0.9
+
+
+@pytest.mark.parametrize("method", ["auto", "cross_entropy"])
+def test_label_maps(method: str) -> None:
+    x, _, labels = images()
+    model = nn.Conv2d(1, 2, 1)
+    found = quick(model, (x, labels), metric="mean_iou", method=method, epochs=2, folds=1)
+    assert found.measure(x, labels) > 0.9
+
+
+@pytest.mark.parametrize("method", ["cross_entropy", "focal", "reloss", "bilevel"])
+def test_a_method_without_a_loss_for_heatmaps_is_refused_by_the_metrics_name(method: str) -> None:
+    x, joints, _ = images()
+    metric = mg.metric("pck", radius=1.0)
+    message = (
+        "for pck, whose scores are heatmaps, method must be 'auto', 'heatmap_mse', 'uniloss' or a "
+        f"surrogate that takes them; got '{method}'"
+    )
+    with pytest.raises(ValueError, match=message):
+        mg.fit(nn.Conv2d(1, 1, 1), (x, joints), metric=metric, method=method)
+
+
 def test_a_two_class_model_is_one_of_binary_scores() -> None:
     found = quick(linear(2), made(), metric="auc", method="cross_entropy")
     assert found.value > 0.85

@@ -1,4 +1,4 @@
-r"""BilevelLoss: a set network that imitates any metric, learned along with the model.
+r"""BilevelLoss: a set network that imitates a metric by its values, learned along with the model.
 
 The surrogate is a network of the whole set, h(mean_i g(y_i, s_i)) (Grabocka et al., 2019, Eqn. 2),
 invariant to the order of its items by construction: g extracts error components of each item, their
@@ -65,7 +65,7 @@ class BilevelLoss(LearnedSurrogate):
 
     Args:
         metric: A name, a `Metric` or any callable `(scores, target) -> number`, including those of
-            scikit-learn.
+            scikit-learn, of binary scores, classes, labels or grades; `mean_iou` and `dice`, too.
         hidden: Widths of the layers of g and of h; the paper's by default.
         distance: What the misfit measures with: `"l1"` (the paper's), `"l2"` or `"huber"`.
 

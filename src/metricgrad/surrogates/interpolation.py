@@ -18,7 +18,9 @@ interpolation, not IDW.
     bad    every bit at random
 
 The re-expression decides which bits belong together: for pose, a flip takes all bits of a pixel
-with it.
+with it. Where only a portion of the bits is used, anchors are still whole configurations: the best
+one wins all comparisons, and a bad one has every bit at random. Only flips are drawn from those in
+use.
 
 **Sums over pairs** are the multilinear interpolation of a metric of order without a matrix of all
 pairs. Such a metric has two gains per positive, whatever the number of negatives
@@ -112,6 +114,7 @@ def sample_anchors(
     number: int = 16,
     near: Near = "any",
     kinds: tuple[str, ...] = ("good", "near", "bad"),
+    used: Tensor | None = None,
 ) -> Tensor:
     """The paper's anchors.
 
@@ -123,6 +126,8 @@ def sample_anchors(
         number: How many anchors of each kind.
         near: Which bits nearby anchors flip.
         kinds: Which kinds to draw, besides the best one.
+        used: `[..., D]`, the live bits that are used in this step, among which flips are drawn;
+            None uses all.
 
     Returns:
         `[1 + len(kinds) * number, ..., D]`, bool.
@@ -137,14 +142,15 @@ def sample_anchors(
         torch.Size([7, 2])
     """
     best = plan.best_bits(bits)
+    used = live if used is None else used
     drawn = [best.unsqueeze(0)]
     if "good" in kinds:
-        drawn.append(plan.flip(best, _choose(live, number, generator)))
+        drawn.append(plan.flip(best, _choose(used, number, generator)))
     if "near" in kinds:
-        candidates = live
+        candidates = used
         if near == "wrong":
-            wrong = live & ~bits
-            candidates = torch.where(wrong.any(-1, keepdim=True), wrong, live)
+            wrong = used & ~bits
+            candidates = torch.where(wrong.any(-1, keepdim=True), wrong, used)
         drawn.append(plan.flip(bits, _choose(candidates, number, generator)))
     if "bad" in kinds:
         drawn.append(_coins((number, *bits.shape), generator, bits.device))

@@ -37,6 +37,7 @@ from metricgrad.surrogates.interpolation import relaxation as to_relaxation
 
 Interpolation = Literal["multilinear", "idw"]
 Gradient = Literal["exact", "released"]
+_LEAST = 1e-290  # the smallest squared distance: its inverse is finite, times a value as well
 _STORED = ("anchors", "near", "gradient", "portion", "rivals", "samples", "squash")
 
 
@@ -63,7 +64,9 @@ class UniLoss(Surrogate):
             does.
         gradient: For IDW, `"exact"` is that of Eqn. 10; `"released"` that of the paper's code, in
             which every anchor attracts: grad(N S) / S^2 with N = sum(v / d), S = sum(1 / d).
-        portion: The share of the comparisons used in each step, drawn at random (Sec. 4.4).
+        portion: The share of the comparisons that get a gradient in each step, drawn at random
+            (Sec. 4.4). The metric stays whole: IDW's anchors are configurations of all comparisons,
+            and only distances are measured with those that were drawn.
         pairs: `"best"` or `"all"`; replaces the metric's own option of that name.
         rivals: With all pairs of a target and the other classes, how many of the highest-scored
             ones it is compared with; the others get no gradient. None compares with all; the
@@ -129,7 +132,7 @@ class UniLoss(Surrogate):
         cls,
         metric: Any,
         *,
-        gradient: Gradient = "released",
+        gradient: Gradient | None = None,
         rivals: int | None = None,
         generator: torch.Generator | None = None,
     ) -> "UniLoss":
@@ -137,11 +140,18 @@ class UniLoss(Surrogate):
 
         IDW with slope 1 and 16 anchors of each kind, nearby ones corrected toward the target; all
         pairs; bits that fit no order worth 0 and precision interpolated where the metric is average
-        precision; a sigmoid on the scores, except for heatmaps.
+        precision; a sigmoid on the scores; the gradient with a wrong sign.
+
+        The paper's code for poses is another: the gradient is the exact one, heatmaps are compared
+        as they are, and nearby anchors may also get worse. So far we have it, with anchors as in
+        the supplement, Sec. 1.2, which flip all bits of one pixel. That code instead draws
+        anchors for each image and joins them in random order, good ones with many random bits lost,
+        nearby ones with a pixel's bits all won or all lost, the current configuration among them.
 
         Args:
             metric: A name or a `ComparisonMetric`.
-            gradient: The released code's, or `"exact"`, the gradient of Eqn. 10 itself.
+            gradient: `"exact"` or `"released"`; None takes what the paper's code has: exact for
+                heatmaps, released for everything else.
             rivals: 20 for CIFAR-100, as the released code has it; None compares with every other
                 class.
             generator: Source of randomness for the anchors.
@@ -149,14 +159,15 @@ class UniLoss(Surrogate):
         chosen = comparison_metric(metric, generator=generator, pairs="all")
         if chosen.name == "average_precision":
             chosen = comparison_metric(chosen, interpolated=True, cycles="zero")
+        poses = chosen.layout == "heatmaps"
         return cls(
             chosen,
             interpolation="idw",
             slope=1.0,
-            near="wrong",
-            gradient=gradient,
+            near="any" if poses else "wrong",
+            gradient=gradient or ("exact" if poses else "released"),
             rivals=rivals,
-            squash=chosen.layout != "heatmaps",
+            squash=not poses,
             generator=generator,
         )
 
@@ -197,26 +208,34 @@ class UniLoss(Surrogate):
             return pair_sum(pairs, scores, self.relaxation)
         comparisons, live = plan.comparisons(scores)  # c = f(s)
         untied = not ((comparisons == 0) & live).any()
+        used = live
         if self.portion < 1:
             drawn = torch.rand(live.shape, generator=self.generator, device=live.device)
-            live = live & (drawn < self.portion)
-        soft = self.relaxation.soft(comparisons)  # u = h~(c), Eqn. 9
+            used = live & (drawn < self.portion)
         bits = comparisons.detach() > 0  # v = h(c)
         value = plan.from_bits(bits)  # g(v)
         if self.interpolation == "multilinear":
+            soft = self.relaxation.soft(comparisons)  # u = h~(c), Eqn. 9
             gains = self._gains(plan, scores.detach(), bits) / self.portion
-            change = multilinear(soft, bits, live, gains)
+            change = multilinear(soft, bits, used, gains)
         else:
-            anchors = self._sample(plan, bits, live)
+            anchors = self._sample(plan, bits, live, used)
+            # |u - v| by the symmetry of the step, as 1 - u would lose the digits of a u close to 1.
+            beaten = torch.where(bits, -comparisons, comparisons)
+            apart = torch.where(used, self.relaxation.soft(beaten.double()), 0.0)
+            differs = (anchors ^ bits).bitwise_and_(used)
             values = plan.from_bits(anchors)
-            change = inverse_distance(soft, anchors, live, values, self.gradient) - value
+            change = inverse_distance(apart, differs, values, self.gradient) - value
         return Interpolated.of(value, change, plan.direct(), plan.scale(), untied)
 
-    def _sample(self, plan: Reexpression, bits: Tensor, live: Tensor) -> Tensor:
+    def _sample(self, plan: Reexpression, bits: Tensor, live: Tensor, used: Tensor) -> Tensor:
         """Anchors `[A, ..., D]`."""
         if callable(self.anchors):
             return self.anchors(plan, bits, live, self.generator)
-        return sample_anchors(plan, bits, live, self.generator, number=self.anchors, near=self.near)
+        number = self.anchors
+        return sample_anchors(
+            plan, bits, live, self.generator, number=number, near=self.near, used=used
+        )
 
     def _gains(self, plan: Reexpression, scores: Tensor, bits: Tensor) -> Tensor:
         """Flip gains at the current bits, or their mean over configurations drawn around them."""
@@ -281,26 +300,41 @@ def multilinear(soft: Tensor, bits: Tensor, live: Tensor, gains: Tensor) -> Tens
 
 
 def inverse_distance(
-    soft: Tensor, anchors: Tensor, live: Tensor, values: Tensor, gradient: Gradient
+    apart: Tensor, differs: Tensor, values: Tensor, gradient: Gradient = "exact"
 ) -> Tensor:
     """Inverse distance weighting, Eqn. 10: sum_i g(a_i) / d(u, a_i) over sum_i 1 / d(u, a_i).
 
-    Soft bits u `[..., D]`, anchors a_i `[A, ..., D]` and their values g(a_i) `[A, ...]` give
-    `[...]`; `"released"` has grad(N S) / S^2 in place of grad(N / S).
+    The gradient is exact however close the soft bits u are to an anchor, because nothing cancels.
+    A bit of an anchor is |u - v| away if it is the hard bit v next to u, and 1 - |u - v| if not, so
+    d^2 = sum_d |u - v|^2 + sum over the bits that differ of (1 - 2 |u - v|), without a negative
+    term.
+
+    Args:
+        apart: |u - v|, `[..., D]` in float64, at most 1/2; 0 for bits that are not used.
+        differs: Where the anchors' bits differ from v, `[A, ..., D]`, bool.
+        values: The anchors' values g(a_i), `[A, ...]`.
+        gradient: `"released"` has grad(N S) / S^2 in place of grad(N / S), where N = sum(g / d) and
+            S = sum(1 / d).
+
+    Returns:
+        The interpolated value, `[...]`.
     """
-    soft = torch.where(live, soft, 0.0)
-    # Bytes become floats faster than bools do.
-    corners = (anchors & live).view(torch.uint8).to(soft.dtype)
-    # ||u - a||^2 = ||u||^2 + a (1 - 2 u) for a of 0 and 1: no table of differences is kept for the
-    # backward pass.
-    if soft.dim() == 1:
-        apart = corners @ (1 - 2 * soft)
+    # The large table of bits has the values' precision; bytes become floats faster than bools do.
+    corners = differs.view(torch.uint8).to(values.dtype)
+    longer = (1 - 2 * apart).to(values.dtype)
+    if apart.dim() == 1:
+        further = corners @ longer
     else:
-        apart = torch.einsum("a...d,...d->a...", corners, 1 - 2 * soft)
-    squared = (soft * soft).sum(-1) + apart
-    distance = squared.clamp(min=torch.finfo(soft.dtype).eps ** 2).sqrt()
-    numerator = (values / distance).sum(0)
-    weights = (1 / distance).sum(0)
-    if gradient == "exact":
-        return numerator / weights
-    return numerator * weights / weights.detach() ** 2
+        further = torch.einsum("a...d,...d->a...", corners, longer)
+    close = apart.square().sum(-1)
+    # The slope of 1 / d at v itself overflows float32. It is kept from `further`, which is 0 there
+    # and has no part in it; where a tie makes it 0, u and v are 1/2 apart.
+    squared = torch.where((further == 0) & (close < 0.25), close, close + further.double())
+    nearness = squared.clamp(min=_LEAST).log() / -2  # log(1 / d)
+    # Near an anchor, the value is the anchor's and a little more; only the latter has a gradient.
+    nearest = values.gather(0, squared.argmin(0, keepdim=True))
+    found = nearest.squeeze(0) + (nearness.softmax(0) * (values - nearest)).sum(0)
+    if gradient == "released":  # grad(N S) / S^2 = grad(N / S) + 2 (N / S) grad(log S)
+        pull = nearness.logsumexp(0)
+        found = found + 2 * found.detach() * (pull - pull.detach())
+    return found.to(values.dtype)

@@ -21,6 +21,7 @@ from metricgrad.metrics import Metric
 from metricgrad.surrogates import BilevelLoss, MetricLoss, ReLoss, Surrogate, UniLoss, baselines
 from metricgrad.surrogates.base import TargetKind
 from metricgrad.surrogates.baselines import Baseline
+from metricgrad.surrogates.wrappers import Ordinary
 
 RATES = (0.003, 0.01, 0.03, 0.1)
 ORDINARY = "cross_entropy"
@@ -40,6 +41,7 @@ BASELINES: dict[str, type[Baseline]] = {
     if isinstance(cls, type) and issubclass(cls, Baseline) and cls is not Baseline
 }
 _METHODS: dict[str, type[Surrogate]] = {"metric_loss": MetricLoss, **_PAPERS, **BASELINES}
+_PLACES = ("maps", "tokens", "spans")  # layouts whose items are pixels or places of a text
 # The loss that people use today for the metric of this name.
 _USUAL = {
     "f1": "soft_f_beta",
@@ -108,6 +110,8 @@ class Candidate:
                 return _reloss(metric, generator, self.options)
             case "bilevel":
                 return BilevelLoss(metric, generator=generator, **self.options)
+            case "cross_entropy" if metric.layout in _PLACES and not self.options:
+                return Ordinary(metric)
             case _:
                 return BASELINES[self.method](**self.options)
 
@@ -165,6 +169,19 @@ def fitting(
     return [each for each in found if each.method in methods]
 
 
+def require_fitting(method: str, metric: Metric) -> None:
+    """ValueError for a method by name that has no loss for a metric of maps or texts.
+
+    Losses of items say themselves which shapes they take, and no loss of items takes these.
+    """
+    methods = ["auto", *(name for name in method_names() if takes(name, metric, None))]
+    if metric.layout in ("heatmaps", *_PLACES) and method not in methods:
+        raise ValueError(
+            f"for {metric.name}, whose scores are {metric.layout}, method must be "
+            f"{', '.join(map(repr, methods))} or a surrogate that takes them; got {method!r}"
+        )
+
+
 def usual_methods(metric: Metric) -> list[str]:
     """The methods of a comparison unless others are asked for: today's, and the papers'."""
     usual = [_USUAL[metric.name]] if metric.name in _USUAL else []
@@ -174,7 +191,8 @@ def usual_methods(metric: Metric) -> list[str]:
 def takes(method: str, metric: Metric, kind: TargetKind | None) -> bool:
     """Whether a method has a loss for targets of a kind; None is the kind of maps and texts."""
     if kind is None:  # comparisons decide maps, and any function may turn out to be decided by them
-        return method in _COMPARED and metric.layout not in ("tokens", "spans")
+        decided = method in _COMPARED and metric.layout not in ("tokens", "spans")
+        return decided or (method == metric.ordinary and metric.layout != "any")
     return _METHODS[method].fits(metric, kind)
 
 

@@ -31,6 +31,7 @@ from metricgrad.training.candidates import (
     challengers,
     fitting,
     ordinary_candidate,
+    require_fitting,
 )
 from metricgrad.training.data import Items, Loader, fingerprint, one_class_each, to_data
 from metricgrad.training.search import (
@@ -130,6 +131,9 @@ def fit(
         model, method, options, epochs=epochs, batch=batch, folds=folds, patience=patience,
         rate=rate, clip=clip, budget=budget, share=share, decay=decay, memory=memory,
     )  # fmt: skip
+
+    if isinstance(method, str):
+        require_fitting(method, chosen)
 
     # Split the data.
     if valid is None:

@@ -1,8 +1,10 @@
 r"""Losses of order: pairs of a positive and a negative, thresholds, soft ranks, whole lists.
 
-A soft rank counts soft comparisons with all others:
+A soft rank counts soft comparisons with all others; the highest score has rank 1:
 
 .. math:: rank_i = 1 + \sum_{j \ne i} sigmoid(slope \, (s_j - s_i))
+
+`RankLoss` alone counts from the other end.
 """
 
 import math
@@ -303,9 +305,18 @@ class ListNet(Graded):
 
 
 class RankLoss(Baseline):
-    r"""How far the target's soft rank among the C classes is from the top.
+    r"""How far the target class y is from the top of the C classes, by its soft ascending rank.
 
-    .. math:: |r_{pos} - C|, \quad r \text{ the soft ascending rank}
+    .. math:: \frac{1}{N} \sum_i |r_i - C|, \quad
+        r_i = 1 + \sum_{c \ne y_i} sigmoid(slope \, (s_{i y_i} - s_{i c}))
+
+    ReLoss takes this loss from Blondel et al., whose soft ranks are another function: the
+    projection of the scores onto the convex hull of all rankings. Sums of sigmoids, as everywhere
+    in this library, also tend to the ranks themselves as the slope grows. Binary scores are those
+    of class 1, against 0 for class 0.
+
+    Args:
+        slope: Slope of the sigmoid.
 
     Example:
         >>> import metricgrad as mg
@@ -313,7 +324,8 @@ class RankLoss(Baseline):
         tensor(1.)
 
     Reference:
-        Blondel et al., Fast Differentiable Sorting and Ranking, 2020; ReLoss, appendix, Eqn. 11.
+        ReLoss, appendix, Eqn. 11; with other soft ranks, Blondel et al., Fast Differentiable
+        Sorting and Ranking, 2020.
     """
 
     def __init__(self, *, slope: float = 1.0) -> None:
