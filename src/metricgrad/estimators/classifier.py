@@ -46,7 +46,7 @@ class MetricClassifier(ClassifierMixin, BaseEstimator):
 
     Attributes:
         classes_: The classes in order; for labels their numbers.
-        trained_: The network and its threshold.
+        trained_: The network with its threshold, or the offsets of its classes.
         fit_: What `mg.fit` returned, with every trial; a loaded classifier has none.
         target_: Whether targets are two classes, many or labels, and which class is positive.
         n_iter_: The epoch that was kept.
@@ -152,6 +152,8 @@ class MetricClassifier(ClassifierMixin, BaseEstimator):
     def decision_function(self, X: Any) -> np.ndarray:  # noqa: N803
         """Scores minus the threshold: above 0 is a positive decision.
 
+        For many classes, scores with their offsets: the highest is the decision.
+
         Args:
             X: `[items, columns]`.
 
@@ -160,10 +162,10 @@ class MetricClassifier(ClassifierMixin, BaseEstimator):
         """
         x = self.prepared(X)
         scores = self.trained_.scores(x)
-        return (scores - self._cut).numpy() if self.target_.kind != "classes" else scores.numpy()
+        return (scores - self._cut).numpy()
 
     def predict(self, X: Any) -> np.ndarray:  # noqa: N803
-        """Classes, decided at the threshold that was tuned with the model.
+        """Classes, decided at the threshold, or with the offsets, that were tuned with the model.
 
         A metric of order has no threshold; two classes are then decided where their probability is
         one half.
@@ -185,7 +187,7 @@ class MetricClassifier(ClassifierMixin, BaseEstimator):
         """Probabilities that agree with `predict`: 0.5 is at the threshold.
 
         For two classes their steepness is fitted on validation data. For many classes and for
-        labels they are the softmax and the sigmoid of the scores.
+        labels they are the softmax and the sigmoid of what `decision_function` gives.
 
         Args:
             X: `[items, columns]`.
@@ -211,7 +213,7 @@ class MetricClassifier(ClassifierMixin, BaseEstimator):
             sample_weight: Must be None, because metrics weigh every item alike.
 
         Returns:
-            The metric at the tuned threshold.
+            The metric at the tuned threshold, or with the tuned offsets.
         """
         if sample_weight is not None:
             raise ValueError("metrics weigh every item alike; pass sample_weight=None")
