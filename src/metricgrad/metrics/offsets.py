@@ -35,6 +35,7 @@ from metricgrad.metrics.leads import ClassItems, Items, LabelItems, Lead, choose
 from metricgrad.metrics.maps import SegmentationMetric
 from metricgrad.metrics.registry import metric as to_metric
 
+_LAYOUTS = ("binary", "labels", "maps", "any")  # that may have classes or labels
 _MOST = 1_000_000  # items, or pixels, that are looked at if there are draws
 _TRIED = 100  # offsets that are tried for a function in a sweep
 _GAINS = 24  # draws that tell how much of its gain is chance
@@ -70,7 +71,7 @@ def best_offsets(
 
     Returns:
         `[C]`, with mean 0 unless the target has labels: adding the same number to all classes
-        changes no decision. A class without items stays at the mean of the others.
+        changes no decision. A class without items gets about the mean of the others.
 
     Example:
         >>> import metricgrad as mg
@@ -101,7 +102,7 @@ def best_offsets(
 
 def takes_offsets(metric: Metric, scores: Tensor, target: Tensor) -> bool:
     """Whether a metric decides one set of such scores by class or by label."""
-    if metric.decided_by == "order" or metric.layout not in ("binary", "labels", "maps", "any"):
+    if metric.decided_by == "order" or metric.layout not in _LAYOUTS:
         return False
     if metric.layout == "labels":
         return scores.dim() == 2 and scores.shape == target.shape
@@ -114,8 +115,8 @@ def stable_offsets(scores: Tensor, target: Tensor, metric: Metric) -> Tensor:
     classes = scores.shape[1]
     candidates = min(64, max(16, 640 // classes))
     most = max(5_000, 10_000_000 // classes**2)
-    inputs = metric.check(scores, target, None)
-    return _found(metric, inputs, _Search(candidates=candidates, sweeps=2, most=most))
+    search = _Search(candidates, sweeps=2, most=most)
+    return _found(metric, metric.check(scores, target, None), search)
 
 
 class _Search(NamedTuple):
@@ -131,21 +132,20 @@ class _Search(NamedTuple):
 def _found(metric: Metric, inputs: Inputs, search: _Search) -> Tensor:
     """The offsets of checked inputs."""
     scores, target, where = inputs
-    labels = metric.layout == "labels"
     pooling: Pooling | None = None
     if isinstance(metric, ConfusionMetric) and scores.dim() == 1:  # two classes, as s1 - s0
         counted = None if where is None else where.unsqueeze(-1)
         column = Inputs(metric.margin(scores).unsqueeze(-1), target.unsqueeze(-1), counted)
         half = _ascend(LabelItems(column), pooled(metric.of_counts), metric, search) / 2
         return torch.cat([-half, half])
-    if isinstance(metric, ConfusionMetric) and labels:
+    if isinstance(metric, ConfusionMetric) and metric.multilabel:
         items = LabelItems(inputs._replace(scores=metric.margin(scores)))
         return _ascend(items, metric.label_pooling(), metric, search)
     if isinstance(metric, ConfusionMetric) and metric.counts_classes:
         pooling = metric.class_pooling()
     elif isinstance(metric, SegmentationMetric):
         pooling = metric.pooling()
-    items = LabelItems(inputs) if labels else ClassItems(inputs, search.most)
+    items = LabelItems(inputs) if metric.layout == "labels" else ClassItems(inputs, search.most)
     if pooling is None:
         return _by_trying(items, metric, inputs, search)
     return _ascend(items, pooling, metric, search)
@@ -157,8 +157,7 @@ def _ascend(items: Items, pooling: Pooling, metric: Metric, search: _Search) -> 
 
     def next_offset(c: int, lead: Lead, cuts: Tensor) -> Tensor:
         values = pooling(items.counts(c, lead, cuts, search.draws, generator))
-        gains = values if metric.higher_is_better else -values
-        gains = gains.to(cuts.device)
+        gains = (values if metric.higher_is_better else -values).to(cuts.device)
         if not search.draws:
             return _best(gains, -cuts, items.offsets[c])[0]
         return _shrunk(_best(gains, -cuts, items.centre(c)), items.centre(c))
@@ -189,7 +188,9 @@ def _by_trying(items: Items, metric: Metric, inputs: Inputs, search: _Search) ->
     draws = torch.randint(len(scores), (_GAINS, len(scores)), generator=generator)
     none = torch.zeros_like(offsets)
     gains = torch.stack([value(offsets, rows) - value(none, rows) for rows in draws])
-    gain = (value(offsets) - value(none)).square()
+    if not gains.isfinite().any():
+        return none
+    gain = (value(offsets) - value(none)) ** 2
     certain = gain / (gain + gains[gains.isfinite()].var(correction=0)).clamp(min=_EQUAL**2)
     return offsets * certain.nan_to_num(0.0).to(offsets.dtype)
 
@@ -236,15 +237,14 @@ def _refusal(metric: Metric, scores: Tensor, target: Tensor) -> str:
             f"{metric.name} depends on the order of the scores alone, so it has no best offsets; "
             "pass a metric of decisions such as 'f1' or 'mcc'"
         )
-    if metric.layout not in ("binary", "labels", "maps", "any"):
+    if metric.layout not in _LAYOUTS:
         return f"{metric.name} decides by no class, so it has no best offsets; {got}"
     if metric.has_threshold and metric.layout != "labels" and scores.shape == target.shape:
         return (
             "scores of two classes have one threshold: pass them to best_threshold, or labels "
             f"with a metric that has multilabel=True; {got}"
         )
-    wanted = {
-        "labels": "scores and target [N, C]",
-        "maps": "scores [N, C, H, W] with target [N, H, W]",
-    }.get(metric.layout, "scores [N, C] with target [N]")
+    maps = "scores [N, C, H, W] with target [N, H, W]"
+    known = {"labels": "scores and target [N, C]", "maps": maps}
+    wanted = known.get(metric.layout, "scores [N, C] with target [N]")
     return f"offsets belong to one set, {wanted} for {metric.name}; {got}"

@@ -2,9 +2,9 @@ r"""What decides: the true metric on validation data, and how large a gain chanc
 
 With several folds, the scores come from several models. A metric of decisions pools them and has
 one threshold for all, since the threshold of a fold with six positives would be chance. For many
-classes, one threshold per class takes its place: minus the offset that is best for the class. A metric of
-order compares scores of one model only, so its value is the mean over the folds. A user's own
-function is treated as a metric of decisions, because nothing tells whether it is one of order.
+classes, one threshold per class takes its place: minus the offset that is best for the class. A
+metric of order compares scores of one model only, so its value is the mean over the folds. A user's
+own function is treated as a metric of decisions, because nothing tells whether it is one of order.
 
 Whether a gain over the ordinary loss could be chance is answered by the bootstrap. The items are
 drawn again with replacement; m_j is the metric of candidate j on all items, m_j* on a draw, and
