@@ -99,6 +99,16 @@ def test_few_cuts_are_nearly_as_good_as_all(draws: int) -> None:
     )
 
 
+def test_cuts_are_dense_where_a_rare_class_is_decided() -> None:
+    first = torch.linspace(3, 0, 3000, dtype=torch.float64)
+    scores = torch.stack([torch.zeros_like(first), first], 1)
+    target = torch.zeros(3000, dtype=torch.int64)
+    target[4] = 1
+    macro = mg.metric("f1", average="macro")
+    offsets = mg.best_offsets(scores, target, macro, draws=0)
+    assert scores.add(offsets).argmax(-1).sum() < 8
+
+
 @pytest.mark.parametrize("name", ["f1", "mcc", "kappa", "error_rate"])
 def test_each_label_has_its_best_threshold(name: str) -> None:
     generator = torch.Generator().manual_seed(3)

@@ -32,7 +32,7 @@ class Lead(NamedTuple):
     other: Tensor | None = None  # the class that an item is decided for otherwise
 
 
-class Items(ABC):
+class DecidedItems(ABC):
     """Items that are decided by scores and offsets; rows are classes, so their maximum is fast."""
 
     def __init__(self, scores: Tensor) -> None:
@@ -63,7 +63,7 @@ class Items(ABC):
         self.moved[c] = self.scores[c] + offset
 
 
-class ClassItems(Items):
+class ClassItems(DecidedItems):
     """Items of one class each, decided by the highest score; at most about `most` of them."""
 
     def __init__(self, inputs: Inputs, most: int | None) -> None:
@@ -109,7 +109,7 @@ class ClassItems(Items):
         return Counts(tp, fp, fn, (tp + fn).sum(-1, keepdim=True) - tp - fp - fn)
 
 
-class LabelItems(Items):
+class LabelItems(DecidedItems):
     """Items with many labels, each of which is decided at 0 on its own."""
 
     def __init__(self, inputs: Inputs) -> None:

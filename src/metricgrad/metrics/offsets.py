@@ -31,7 +31,7 @@ from metricgrad.metrics.base import Inputs, Metric
 from metricgrad.metrics.checks import shape, to_tensor, whole
 from metricgrad.metrics.confusion import ConfusionMetric
 from metricgrad.metrics.counts import Pooling, pooled
-from metricgrad.metrics.leads import ClassItems, Items, LabelItems, Lead, choose_cuts
+from metricgrad.metrics.leads import ClassItems, DecidedItems, LabelItems, Lead, choose_cuts
 from metricgrad.metrics.maps import SegmentationMetric
 from metricgrad.metrics.registry import metric as to_metric
 
@@ -40,6 +40,7 @@ _MOST = 1_000_000  # items, or pixels, that are looked at if there are draws
 _TRIED = 100  # offsets that are tried for a function in a sweep
 _GAINS = 24  # draws that tell how much of its gain is chance
 _EQUAL = 1e-9  # a smaller difference is rounding
+_NextOffset = Callable[[int, Lead, Tensor], Tensor]  # class, its lead, cuts -> 0-dim
 
 
 @torch.no_grad()
@@ -151,7 +152,7 @@ def _found(metric: Metric, inputs: Inputs, search: _Search) -> Tensor:
     return _ascend(items, pooling, metric, search)
 
 
-def _ascend(items: Items, pooling: Pooling, metric: Metric, search: _Search) -> Tensor:
+def _ascend(items: DecidedItems, pooling: Pooling, metric: Metric, search: _Search) -> Tensor:
     """Coordinate ascent on a value of counts."""
     generator = torch.Generator().manual_seed(0)
 
@@ -165,7 +166,7 @@ def _ascend(items: Items, pooling: Pooling, metric: Metric, search: _Search) -> 
     return _swept(items, search.sweeps, search.candidates, next_offset)
 
 
-def _by_trying(items: Items, metric: Metric, inputs: Inputs, search: _Search) -> Tensor:
+def _by_trying(items: DecidedItems, metric: Metric, inputs: Inputs, search: _Search) -> Tensor:
     """Coordinate ascent on any metric; all offsets are shrunk where their gain may be chance."""
     scores, target, where = inputs
     spread = (-1, *[1] * (scores.dim() - 2))
@@ -195,9 +196,7 @@ def _by_trying(items: Items, metric: Metric, inputs: Inputs, search: _Search) ->
     return offsets * certain.nan_to_num(0.0).to(offsets.dtype)
 
 
-def _swept(
-    items: Items, sweeps: int, candidates: int, next_offset: Callable[[int, Lead, Tensor], Tensor]
-) -> Tensor:
+def _swept(items: DecidedItems, sweeps: int, candidates: int, next_offset: _NextOffset) -> Tensor:
     """The offsets after every class was visited in turn, until nothing changes."""
     for _ in range(sweeps):
         before = items.offsets.clone()
