@@ -129,8 +129,11 @@ def test_a_fit_is_shown_in_a_notebook() -> None:
     assert page.startswith("<p><b>Fit: f1 0.8500, trained on uniloss (slope 8)</b><br>uniloss")
     assert "<tr><td>0.8500</td><td>uniloss (slope 8)</td><td>0.1</td><td>12 of 20</td></tr>" in page
     assert page.endswith("<p>1 trial, one split, 12.3 s, stopped early</p>")
-    labels = result(decision, threshold=torch.tensor([0.25, -1.5, 0.5]))
+    each = torch.tensor([0.25, -1.5, 0.5])
+    labels = result(decision, metric=mg.metric("f1", multilabel=True), threshold=each)
     assert "3 thresholds from -1.5 to 0.5" in repr(labels)
+    classes = result(decision, threshold=each)
+    assert "3 offsets from -0.5 to 1.5" in repr(classes)
     risky = result(Decision(trial_of("<b>", 0.5), None, trial_of("<b>", 0.5)))
     assert "<b>)" not in risky._repr_html_()
     assert "trained on &lt;b&gt;" in risky._repr_html_()

@@ -4,6 +4,7 @@ from metricgrad import ops as ops
 from metricgrad.estimators import MetricClassifier as MetricClassifier
 from metricgrad.estimators import MetricRanker as MetricRanker
 from metricgrad.metrics import Metric as Metric
+from metricgrad.metrics import best_offsets as best_offsets
 from metricgrad.metrics import best_threshold as best_threshold
 from metricgrad.metrics import decode_spans as decode_spans
 from metricgrad.metrics import from_function as from_function

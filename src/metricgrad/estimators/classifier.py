@@ -53,7 +53,7 @@ class MetricClassifier(ClassifierMixin, BaseEstimator):
 
     Attributes:
         classes_: The classes in order; for labels their numbers.
-        trained_: The network and its threshold.
+        trained_: The network with its threshold, or the offsets of its classes.
         fit_: What `mg.fit` returned, with every trial; a loaded classifier has none.
         target_: Whether targets are two classes, many or labels, and which class is positive.
         n_iter_: The epoch that was kept.
@@ -141,15 +141,17 @@ class MetricClassifier(ClassifierMixin, BaseEstimator):
     def decision_function(self, X: Any) -> np.ndarray:  # noqa: N803
         """Scores minus the threshold: above 0 is a positive decision.
 
+        For many classes, scores with their offsets: the highest is the decision.
+
         Returns:
             `[items]` for two classes; `[items, classes]`, or `[items, labels]`, otherwise.
         """
         x = self.prepared(X)
         scores = self.trained_.scores(x)
-        return (scores if self.target_.kind == "classes" else scores - self._cut).numpy()
+        return (scores - self._cut).numpy()
 
     def predict(self, X: Any) -> np.ndarray:  # noqa: N803
-        """Classes, decided at the threshold that was tuned with the model.
+        """Classes, decided at the threshold, or with the offsets, that were tuned with the model.
 
         A metric of order has no threshold; two classes are then decided where their probability is
         one half.
@@ -168,7 +170,7 @@ class MetricClassifier(ClassifierMixin, BaseEstimator):
         """Probabilities that agree with `predict`: 0.5 is at the threshold.
 
         For two classes their steepness is fitted on validation data. For many classes and for
-        labels they are the softmax and the sigmoid of the scores.
+        labels they are the softmax and the sigmoid of what `decision_function` gives.
 
         Returns:
             `[items, classes]`, or `[items, labels]`.
@@ -182,7 +184,7 @@ class MetricClassifier(ClassifierMixin, BaseEstimator):
         return torch.stack([1 - positive, positive], -1).numpy()[:, list(self.target_.order)]
 
     def score(self, X: Any, y: Any, sample_weight: None = None) -> float:  # noqa: N803
-        """The metric at the tuned threshold, or minus the metric where lower is better.
+        """The metric with the tuned decision, or minus the metric where lower is better.
 
         `sample_weight` must be None, because metrics weigh every item alike.
         """

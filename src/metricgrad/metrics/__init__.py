@@ -4,6 +4,7 @@ from metricgrad.metrics.base import TIE_RULES as TIE_RULES
 from metricgrad.metrics.base import Inputs as Inputs
 from metricgrad.metrics.base import Metric as Metric
 from metricgrad.metrics.function import from_function as from_function
+from metricgrad.metrics.offsets import best_offsets as best_offsets
 from metricgrad.metrics.reexpression import ComparisonMetric as ComparisonMetric
 from metricgrad.metrics.registry import comparison_metric as comparison_metric
 from metricgrad.metrics.registry import metric as metric

@@ -100,6 +100,11 @@ class Accuracy(RecallMetric):
             wrong = f"got k={self.k} with multilabel=True"
             raise ValueError(f"k is for classes, not for labels; {wrong}")
 
+    @property
+    def counts_classes(self) -> bool:
+        """The highest class says nothing about the k-th."""
+        return self.k == 1
+
     def of_counts(self, counts: Counts) -> Tensor:
         """(tp + tn) / n."""
         if self.k > 1:

@@ -135,9 +135,21 @@ class Metric(ABC):
         """Whether name and options rebuild the metric; a user's function fits into no file."""
         return True
 
+    @property
+    def class_dim(self) -> int:
+        """The dimension of scores, counted from the end, that has the classes or labels."""
+        return -3 if self.layout == "maps" or self.set_dims == (4, 3) else -1
+
     def at_threshold(self, threshold: Tensor | None, scores: Tensor) -> "tuple[Metric, Tensor]":
-        """A metric and scores whose value is this metric's with decisions made at the threshold."""
-        return self, scores if threshold is None else scores - threshold
+        """A metric and scores whose value is this metric's with decisions made at the threshold.
+
+        There is one threshold, one per label, or one per class: minus the offset of the class.
+        """
+        if threshold is None:
+            return self, scores
+        if threshold.dim():
+            threshold = threshold.reshape(-1, *[1] * (-1 - self.class_dim))
+        return self, scores - threshold
 
     def item_scores(self, scores: Tensor, target: Tensor) -> Tensor:
         """Scores of a model as the metric takes them: `[..., N, 1]` becomes `[..., N]`.

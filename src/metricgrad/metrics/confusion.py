@@ -80,9 +80,16 @@ class ConfusionMetric(ClassificationMetric):
         """The scale of the scores changes no decision at 0, but those at other thresholds."""
         return not self.threshold
 
+    @property
+    def counts_classes(self) -> bool:
+        """Whether the counts of the highest classes decide a multi-class value."""
+        return True
+
     def at_threshold(self, threshold: Tensor | None, scores: Tensor) -> tuple[Metric, Tensor]:
-        """The metric with this threshold, and the scores as they are."""
-        return (self if threshold is None else replace(self, threshold=threshold)), scores
+        """The metric with this threshold and the scores as they are; scores moved for classes."""
+        if threshold is None or (threshold.dim() and not self.multilabel):
+            return super().at_threshold(threshold, scores)
+        return replace(self, threshold=threshold), scores
 
     @abstractmethod
     def of_counts(self, counts: Counts) -> Tensor:

@@ -55,6 +55,11 @@ class Kappa(JointMetric):
         if self.weights not in (None, "linear", "quadratic"):
             raise ValueError(f"weights must be None, 'linear' or 'quadratic'; got {self.weights!r}")
 
+    @property
+    def counts_classes(self) -> bool:
+        """With weights it matters which class was predicted for which."""
+        return self.weights is None
+
     def of_counts(self, counts: Counts) -> Tensor:
         """2 (tp tn - fp fn) / ((tp + fp)(fp + tn) + (tp + fn)(fn + tn))."""
         tp, fp, fn, tn = counts

@@ -104,14 +104,15 @@ def fit(
         patience: Epochs without a better value after which a training ends; None never ends one.
         budget: Seconds that all of this may take, roughly. Epochs, and if need be challengers, are
             left out to stay within it. A resumed run gets the same time again.
-        tune_threshold: Whether the threshold is chosen on validation data, if the metric has one.
+        tune_threshold: Whether the threshold is chosen on validation data, if the metric has one;
+            for many classes, and label maps, the offsets of the classes (`mg.best_offsets`).
         seed: Seed for splits, batches, dropout and losses that learn.
         folder: Where checkpoints are written after every epoch. The same call with the same folder,
             and a model with the weights it had at the start, continues where the first one stopped.
         progress: Whether to show a progress bar, on a terminal.
 
     Returns:
-        The trained model with its threshold, all trials, and the decision between them.
+        The trained model with its threshold or offsets, all trials, and the decision between them.
 
     Example:
         >>> import metricgrad as mg

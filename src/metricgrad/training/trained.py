@@ -26,16 +26,24 @@ class Trained:
     Attributes:
         model: In `eval()` mode.
         metric: The metric that it was trained for.
-        threshold: A score above it is a positive decision; None if the metric has no threshold.
+        threshold: A score above it is a positive decision. For many classes there is one each, and
+            the class that is highest above its own wins. None if the metric has no threshold.
     """
 
     model: nn.Module
     metric: Metric
     threshold: Tensor | None
 
+    @property
+    def offsets(self) -> Tensor | None:
+        """What is added to the scores of the classes, `[C]`; None where one threshold decides."""
+        if self.threshold is None or not self.threshold.dim() or self.metric.layout == "labels":
+            return None
+        return -self.threshold
+
     @torch.no_grad()
     def scores(self, x: Any) -> Tensor:
-        """Raw scores of items.
+        """Raw scores of items, without offsets.
 
         Args:
             x: `[items, ...]`, an array or a tensor.
@@ -54,16 +62,20 @@ class Trained:
     def predict(self, x: Any) -> Tensor:
         """Decisions: 0 or 1 for binary scores and labels, otherwise the class of the highest score.
 
+        Thresholds and offsets that were tuned with the model are applied.
+
         Args:
             x: `[items, ...]`, an array or a tensor.
 
         Returns:
-            `[items]`, or `[items, C]` for labels.
+            `[items]`, `[items, C]` for labels, or `[items, H, W]` for label maps.
         """
         scores = self.scores(x)
         if scores.dim() == 1 or self.metric.layout == "labels":
             return (scores > (0.0 if self.threshold is None else self.threshold)).long()
-        return scores.argmax(-1)
+        if self.offsets is not None:
+            scores = self.metric.at_threshold(self.threshold, scores)[1]
+        return scores.argmax(self.metric.class_dim)
 
     def measure(self, x: Any, y: Any) -> float:
         """The metric of items, at the threshold.
@@ -171,10 +183,11 @@ class Fit(Trained):
         line = f"Fit: {self.metric.name} {self.value:.4f}, trained on {self.method}"
         if self.threshold is None:
             return line
-        cuts = self.threshold.flatten().tolist()
+        kind = "thresholds" if self.offsets is None else "offsets"
+        cuts = (self.threshold if self.offsets is None else self.offsets).flatten().tolist()
         if len(cuts) == 1:
             return f"{line}, threshold {cuts[0]:.4g}"
-        return f"{line}, {len(cuts)} thresholds from {min(cuts):.4g} to {max(cuts):.4g}"
+        return f"{line}, {len(cuts)} {kind} from {min(cuts):.4g} to {max(cuts):.4g}"
 
     def _table(self) -> list[tuple[str, ...]]:
         """The best few trials, the best first, below a header."""

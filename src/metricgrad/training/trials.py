@@ -51,7 +51,7 @@ class Trial:
     epochs: int  # that it was to be trained for
     epoch: int  # the best of them
     value: float | None  # the metric then, on validation data; None if the training diverged
-    threshold: Tensor | None  # at which the value was reached; None if the metric has none
+    threshold: Tensor | None  # where the value was reached, also of classes; None if there is none
     scores: Tensor  # of the validation data at the best epoch, [K, V, ...]
     state: dict[str, Tensor]  # of the model at the best epoch, where there is one fold
     curve: Tensor  # loss and metric, [epochs, 2]; NaN for epochs that were not trained

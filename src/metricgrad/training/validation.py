@@ -1,9 +1,10 @@
 r"""What decides: the true metric on validation data, and how large a gain chance alone would give.
 
 With several folds, the scores come from several models. A metric of decisions pools them and has
-one threshold for all, since the threshold of a fold with six positives would be chance. A metric of
-order compares scores of one model only, so its value is the mean over the folds. A user's own
-function is treated as a metric of decisions, because nothing tells whether it is one of order.
+one threshold for all, since the threshold of a fold with six positives would be chance. For many
+classes, one threshold per class takes its place: minus the offset that is best for the class. A
+metric of order compares scores of one model only, so its value is the mean over the folds. A user's
+own function is treated as a metric of decisions, because nothing tells whether it is one of order.
 
 Whether a gain over the ordinary loss could be chance is answered by the bootstrap. The items are
 drawn again with replacement; m_j is the metric of candidate j on all items, m_j* on a draw, and
@@ -23,6 +24,7 @@ import torch
 from torch import Tensor
 
 from metricgrad.metrics import Metric
+from metricgrad.metrics.offsets import stable_offsets, takes_offsets
 from metricgrad.metrics.threshold import stable_threshold
 
 ONE_SIGMA = 0.8413  # the quantile of a normal distribution at one standard deviation
@@ -31,7 +33,7 @@ _ELEMENTS = 4_000_000  # scores that are drawn at once
 
 
 class Measured(NamedTuple):
-    """A metric's value, and the threshold at which it was reached; None if it has none."""
+    """A metric's value, and the threshold, or those of the classes, at which it was reached."""
 
     value: float
     threshold: Tensor | None
@@ -66,11 +68,22 @@ class Validation:
     def measure(self, scores: Tensor) -> Measured:
         """The metric of scores `[K, V, ...]` at its best threshold."""
         threshold = None
-        alike = scores.shape == self.items.target.shape
-        if self.tune and self.metric.has_threshold and alike and not self.sets:
+        if self.tune and not self.sets:
             live = self.items.live
-            threshold = stable_threshold(scores[live], self.items.target[live], self.metric)
+            threshold = self._tuned(scores[live], self.items.target[live])
         return Measured(self.value(scores, threshold), threshold)
+
+    def _tuned(self, scores: Tensor, target: Tensor) -> Tensor | None:
+        """The best threshold: 0-dim, or `[C]`; None if the metric has none.
+
+        What the highest score wins is already right for a share of right items, so offsets would
+        only fit chance there.
+        """
+        if self.metric.has_threshold and scores.shape == target.shape:
+            return stable_threshold(scores, target, self.metric)
+        if takes_offsets(self.metric, scores, target) and not self.metric.mean_of_items:
+            return -stable_offsets(scores, target, self.metric)
+        return None
 
     def value(self, scores: Tensor, threshold: Tensor | None) -> float:
         """The metric of scores `[K, V, ...]` at a given threshold."""
