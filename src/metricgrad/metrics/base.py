@@ -23,6 +23,7 @@ from torch import Tensor
 
 from metricgrad import ops
 from metricgrad.metrics.checks import shape, to_tensor
+from metricgrad.metrics.mistakes import are_probabilities, warn_once
 
 TIE_RULES = {
     "negative": "a score at the threshold is a negative decision; "
@@ -82,6 +83,7 @@ class Metric(ABC):
         padding: The token id that is padding, besides all negative ones; None where there is none.
         set_dims: How many trailing dimensions of scores and target make one set, where a user says
             so of a function.
+        least_items: How many items a set must have before the scores can change the value.
     """
 
     name: str
@@ -97,6 +99,7 @@ class Metric(ABC):
     mean_of_items: bool = False
     padding: int | None = None
     set_dims: tuple[int, int] | None = None
+    least_items: int = 1
 
     @property
     def layout(self) -> Layout:
@@ -131,6 +134,11 @@ class Metric(ABC):
         return False
 
     @property
+    def decides_at_zero(self) -> bool:
+        """Whether binary scores and labels are decided at 0, which takes them for logits."""
+        return False
+
+    @property
     def portable(self) -> bool:
         """Whether name and options rebuild the metric; a user's function fits into no file."""
         return True
@@ -152,6 +160,10 @@ class Metric(ABC):
     def has_value(self, inputs: Inputs, otherwise: Tensor) -> Tensor:
         """Sets `[...]` with a value of their own; `otherwise` where the metric cannot tell."""
         return otherwise
+
+    def confirm_direction(self, inputs: Inputs) -> bool:
+        """Whether the direction is known; ValueError if these inputs show that it is wrong."""
+        return True
 
     @torch.no_grad()
     def __call__(
@@ -176,6 +188,7 @@ class Metric(ABC):
         where = None if where is None else to_tensor("where", where)
         with torch.autocast(scores.device.type, enabled=False):
             inputs = self.check(scores, target, where)
+            self._notice_probabilities(inputs)
             if groups is None:
                 values = self.evaluate(*inputs)
             else:
@@ -189,6 +202,20 @@ class Metric(ABC):
     @abstractmethod
     def evaluate(self, scores: Tensor, target: Tensor, where: Tensor | None) -> Tensor:
         """The metric of every set, `[...]`, from checked inputs."""
+
+    def _notice_probabilities(self, inputs: Inputs) -> None:
+        """Warns, once, if scores that are decided at 0 lie between 0 and 1."""
+        scores, target, where = inputs
+        if not self.decides_at_zero or scores.shape != target.shape:
+            return
+        every = where is None or where.shape != scores.shape
+        if are_probabilities(scores if every else scores[where]):
+            warn_once(
+                f"all scores lie between 0 and 1, as probabilities do, and {self.name} decides at "
+                "0, so every decision is positive; pass the logits, torch.logit(probabilities), or "
+                "a metric with threshold=0.5",
+                stacklevel=4,
+            )
 
     def _by_group(
         self, scores: Tensor, target: Tensor, where: Tensor | None, groups: Tensor

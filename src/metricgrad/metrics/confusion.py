@@ -80,6 +80,11 @@ class ConfusionMetric(ClassificationMetric):
         """The scale of the scores changes no decision at 0, but those at other thresholds."""
         return not self.threshold
 
+    @property
+    def decides_at_zero(self) -> bool:
+        """Unless another threshold is given."""
+        return not self.threshold
+
     def at_threshold(self, threshold: Tensor | None, scores: Tensor) -> tuple[Metric, Tensor]:
         """The metric with this threshold, and the scores as they are."""
         return (self if threshold is None else replace(self, threshold=threshold)), scores
