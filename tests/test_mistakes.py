@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 import metricgrad as mg
 from metricgrad.metrics.mistakes import warn_once
-from tests.fitting import made
+from tests.fitting import linear, made, quick
 
 
 def right_share(scores: Tensor, target: Tensor) -> Tensor:
@@ -123,6 +123,15 @@ def test_a_common_positive_class_is_told(metric: str, told: bool) -> None:
 
 
 # Functions of one's own.
+
+
+def test_fit_says_how_a_function_gets_labels() -> None:
+    x, y = made(60)
+    labels = torch.stack([y, 1 - y], -1)
+    with pytest.raises(ValueError, match=r"pass metric=mg\.from_function\(fn, multilabel=True\)"):
+        quick(linear(2), (x, labels), metric=right_share, method="uniloss")
+    own = mg.from_function(right_share, multilabel=True)
+    quick(linear(2), (x, labels), metric=own, method="cross_entropy", epochs=1)
 
 
 def test_sklearn_gets_all_labels_in_one_call() -> None:

@@ -118,8 +118,8 @@ def _tell_positive(y: np.ndarray, classes: np.ndarray, metric: Metric) -> None:
             return
     warn_once(
         f"{positive!r} is the positive class, as it is the second in order, and the more common "
-        f"one; pass positive={negative!r} for the rare class, or positive={positive!r} if the "
-        "common one is meant",
+        f"one; pass positive={negative!r} (--positive {negative}) for the rare class, or "
+        f"positive={positive!r} if the common one is meant",
         stacklevel=4,
     )
 

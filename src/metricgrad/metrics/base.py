@@ -83,7 +83,6 @@ class Metric(ABC):
         padding: The token id that is padding, besides all negative ones; None where there is none.
         set_dims: How many trailing dimensions of scores and target make one set, where a user says
             so of a function.
-        least_items: How many items a set must have before the scores can change the value.
     """
 
     name: str
@@ -99,7 +98,6 @@ class Metric(ABC):
     mean_of_items: bool = False
     padding: int | None = None
     set_dims: tuple[int, int] | None = None
-    least_items: int = 1
 
     @property
     def layout(self) -> Layout:
@@ -132,6 +130,11 @@ class Metric(ABC):
     def has_rivals(self) -> bool:
         """Whether a target meets every other class, so that a surrogate may keep a few of them."""
         return False
+
+    @property
+    def least_items(self) -> int:
+        """How many items a set must have before the scores can change the value."""
+        return 1
 
     @property
     def decides_at_zero(self) -> bool:
