@@ -60,7 +60,7 @@ def test_a_function_that_is_the_wrong_way_round_is_refused(make: Any) -> None:
     scores = torch.randn(24, generator=torch.Generator().manual_seed(0)).requires_grad_()
     wrong = (
         r"wrong_share is 0 for scores that say what the target says and 1 for minus these scores, "
-        r"so a loss would train backwards; pass mg\.from_function\(fn, higher_is_better=False\)"
+        r"so a loss would train backwards; pass higher_is_better=False to mg"
     )
     with pytest.raises(ValueError, match=wrong):
         make(wrong_share)(scores, TARGET)
@@ -132,7 +132,7 @@ def test_a_threshold_between_the_probabilities_is_meant() -> None:
 @pytest.mark.parametrize("name", ["accuracy", "f1", "auc"])
 def test_classes_that_sum_to_one_are_told_at_once(name: str) -> None:
     target = torch.arange(12) % 3
-    match = "classes sum to 1, as probabilities do; pass logits"
+    match = "classes of every item sum to 1, as probabilities do; pass logits"
     told_once(mg.UniLoss(name), match, target, lambda s: s.softmax(-1), classes=3)
     train(mg.UniLoss(name), target, lambda s: s.log_softmax(-1), classes=3)
 
@@ -140,7 +140,7 @@ def test_classes_that_sum_to_one_are_told_at_once(name: str) -> None:
 def test_maps_that_sum_to_one_are_told() -> None:
     target = torch.arange(40).reshape(2, 4, 5) % 3
     maps = torch.randn(2, 3, 4, 5, requires_grad=True)
-    with pytest.warns(UserWarning, match="classes sum to 1"):
+    with pytest.warns(UserWarning, match="classes of every item sum to 1"):
         mg.UniLoss("mean_iou")(maps.softmax(1), target)
     mg.UniLoss("mean_iou")(maps, target)
 

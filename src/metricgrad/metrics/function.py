@@ -149,8 +149,8 @@ class FunctionMetric(Metric):
             raise ValueError(
                 f"{self.name} is {good.flatten()[at]:.4g} for scores that say what the target says "
                 f"and {bad.flatten()[at]:.4g} for minus these scores, so a loss would train "
-                "backwards; pass mg.from_function(fn, higher_is_better=False), or mg.reexpress with "
-                "it, if lower is better, and higher_is_better=True if it is not"
+                "backwards; pass higher_is_better=False to mg.from_function or mg.reexpress if "
+                "lower is better, and higher_is_better=True if it is not"
             )
         return True
 

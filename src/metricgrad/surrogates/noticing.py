@@ -77,41 +77,28 @@ class Notices:
         self.batches += 1
         self.detached += int(torch.is_grad_enabled() and not scores.requires_grad)
         with torch.no_grad():
-            self._look(loss, scores, target, where, defined)
-
-    def _look(
-        self,
-        loss: "Surrogate",
-        scores: Tensor,
-        target: Tensor,
-        where: Tensor | None,
-        defined: Tensor,
-    ) -> None:
-        """Counts what a batch shows, and tells it when enough batches show it."""
-        metric = loss.shapes()
-        scores = metric.item_scores(scores, target) if scores.shape[-1:] == (1,) else scores
-        if not self.directed:
-            self.directed = metric.portable or metric.confirm_direction(
-                loss.check(scores, target, where)
-            )
-        self._count(loss.metric, scores, target, where, defined)
-        if self.batches in (1, _SOON) and (unready := loss.unready(self.batches)):
-            _tell(unready)
-        if not self.told_of_rows and class_rows(metric, scores, target):
-            self.told_of_rows = True
-            _tell(
-                f"the scores of each item's classes sum to 1, as probabilities do; {_PASS_LOGITS}"
-            )
-        if self.batches == _SOON:
-            self._tell_soon(loss.metric, scores, target)
-        if self.done:
-            self._tell_size(loss.metric, scores, target)
-            few_zeros = self.zeros <= _ZEROS * self.scores
-            if 0 <= self.low < self.high <= 1 and few_zeros and _takes_logits(metric):
-                _tell(
-                    f"all scores of the first {_LAST} batches lie between 0 and 1, as "
-                    f"probabilities do, {consequence(metric)}; {_PASS_LOGITS}"
+            metric = loss.shapes()
+            scores = metric.item_scores(scores, target) if scores.shape[-1:] == (1,) else scores
+            if not self.directed:
+                self.directed = metric.portable or metric.confirm_direction(
+                    loss.check(scores, target, where)
                 )
+            self._count(loss.metric, scores, target, where, defined)
+            if self.batches in (1, _SOON) and (unready := loss.unready(self.batches)):
+                _tell(unready)
+            if not self.told_of_rows and class_rows(metric, scores, target):
+                self.told_of_rows = True
+                _tell(f"the classes of every item sum to 1, as probabilities do; {_PASS_LOGITS}")
+            if self.batches == _SOON:
+                self._tell_soon(loss.metric, scores, target)
+            if self.done:
+                self._tell_size(loss.metric, scores, target)
+                few_zeros = self.zeros <= _ZEROS * self.scores
+                if 0 <= self.low < self.high <= 1 and few_zeros and _takes_logits(metric):
+                    _tell(
+                        f"all scores of the first {_LAST} batches lie between 0 and 1, as "
+                        f"probabilities do, {consequence(metric)}; {_PASS_LOGITS}"
+                    )
 
     def _count(
         self,
