@@ -213,6 +213,7 @@ class FunctionMetric(Metric):
             return _one_number(result, f"{self.name} on {where}"), kind
         assert first is not None
         single = scores.dim() == 1 and self.set_dims is None and not place.endswith(" of 1")
+        single = single and isinstance(first, IndexError | RuntimeError)  # about dimensions
         hint = ". It gets one set at a time; pass set_dims=(2, 2) if it takes all sets at once"
         raise RuntimeError(
             f"{self.name} raised {type(first).__name__} on {where}: {first}{hint * single}"
