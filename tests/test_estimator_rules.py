@@ -77,7 +77,7 @@ def test_everything_that_a_classifier_was_given_reaches_fit(passed: dict[str, An
 
 def test_rows_choose_items_of_features_and_target(passed: dict[str, Any]) -> None:
     rows = np.array([1, 3, 4])
-    mg.MetricClassifier(random_state=0).fit(X * 3, Y, rows=rows)
+    mg.MetricClassifier(random_state=0, positive="yes").fit(X * 3, Y, rows=rows)
     x, target = passed["data"]
     assert x.flatten().tolist() == [0.0, 0.0, 0.0]
     assert target.tolist() == [1, 1, 0]

@@ -115,9 +115,9 @@ def test_other_shapes_are_named_by_their_dimensions() -> None:
     ):
         pixels(torch.zeros(4), torch.zeros(4))
     with pytest.raises(
-        ValueError, match=r"other kinds need set_dims; got scores \[2, 1, 3, 4, 4\] and target"
+        ValueError, match=r"one call, pass set_dims=\(5, 5\); got scores \[2, 1, 3, 4, 4\] and"
     ):
-        mg.from_function(lambda s, y: 0.0)(maps, labels)
+        mg.from_function(lambda s, y: 0.0)(maps, labels.unsqueeze(-1))
 
 
 def test_only_items_that_count_are_seen(sets: tuple[torch.Tensor, torch.Tensor]) -> None:

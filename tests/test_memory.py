@@ -73,7 +73,7 @@ def test_a_rare_positive_is_remembered() -> None:
 def test_batches_without_a_value_are_warned_of_once() -> None:
     def train(loss: mg.UniLoss, target: list[int]) -> None:
         for _ in range(60):
-            loss(torch.randn(4), torch.tensor(target))
+            loss(torch.randn(4, requires_grad=True), torch.tensor(target))
 
     loss = mg.UniLoss("auc")
     with pytest.warns(

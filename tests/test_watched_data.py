@@ -50,7 +50,7 @@ def test_every_precision_has_a_loss_and_a_gradient(
 ) -> None:
     scores, target = (CLASS_SCORES, CLASS_TARGET) if of_classes else (SCORES, TARGET)
     scores = (scores.round() if tied else scores).to(dtype).clone().requires_grad_()
-    loss = mg.UniLoss(mg.reexpress(fn))(scores, target)
+    loss = mg.UniLoss(mg.reexpress(fn, higher_is_better=True))(scores, target)
     loss.backward()
     torch.testing.assert_close(
         loss.double(), -fn(scores.detach().double(), target).double(), rtol=0, atol=1e-3
@@ -68,7 +68,7 @@ def test_scores_that_are_all_equal_have_a_loss_and_a_gradient(
     scores = torch.zeros(4, 3) if of_classes else torch.zeros(6)
     target = CLASS_TARGET if of_classes else TARGET
     scores.requires_grad_()
-    loss = mg.UniLoss(mg.reexpress(fn))(scores, target)
+    loss = mg.UniLoss(mg.reexpress(fn, higher_is_better=True))(scores, target)
     loss.backward()
     assert scores.grad is not None
     assert scores.grad.isfinite().all()
@@ -85,7 +85,7 @@ def test_one_item_has_a_loss_and_a_gradient(fn: Function, of_classes: bool) -> N
         (CLASS_SCORES[:1], CLASS_TARGET[:1]) if of_classes else (SCORES[:1], TARGET[:1])
     )
     scores = scores.clone().requires_grad_()
-    loss = mg.UniLoss(mg.reexpress(fn))(scores, target)
+    loss = mg.UniLoss(mg.reexpress(fn, higher_is_better=True))(scores, target)
     loss.backward()
     assert float(loss.detach()) == pytest.approx(-float(fn(scores.detach(), target)))
     assert scores.grad is not None
@@ -107,7 +107,7 @@ def test_where_nothing_is_compared_the_gradient_is_zero(
     fn: Function, scores: Tensor, target: Tensor
 ) -> None:
     scores = scores.clone().requires_grad_()
-    loss = mg.UniLoss(mg.reexpress(fn))(scores, target)
+    loss = mg.UniLoss(mg.reexpress(fn, higher_is_better=True))(scores, target)
     loss.backward()
     assert loss.isfinite()
     assert scores.grad is not None
@@ -345,8 +345,8 @@ def test_a_loss_can_be_copied_after_a_step() -> None:
     ],
 )
 def test_evaluation_modes_change_nothing(mode: Function) -> None:
-    loss = mg.UniLoss(mg.reexpress(confident_mistakes))
-    expected = -confident_mistakes(SCORES, TARGET)
+    loss = mg.UniLoss(mg.reexpress(confident_mistakes, higher_is_better=False))
+    expected = confident_mistakes(SCORES, TARGET)
     with mode():
         torch.testing.assert_close(loss(SCORES.clone(), TARGET.clone()), expected)
 

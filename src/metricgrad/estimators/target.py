@@ -14,6 +14,7 @@ from sklearn.utils.validation import column_or_1d
 from torch import Tensor
 
 from metricgrad.metrics import Metric
+from metricgrad.metrics.mistakes import warn_once
 from metricgrad.metrics.registry import metric_options, with_options
 from metricgrad.surrogates.base import TargetKind
 
@@ -50,6 +51,8 @@ class Target:
             if positive is not None and positive not in classes:
                 raise ValueError(f"positive must be one of {classes.tolist()}; got {positive!r}")
             first = positive is not None and classes[0] == positive
+            if positive is None:
+                _tell_positive(np.ravel(np.asarray(y)), classes, metric)
             return cls("binary", classes, (1, 0) if first else (0, 1))
         if not metric.takes_classes:
             raise ValueError(
@@ -71,8 +74,10 @@ class Target:
 
     def metric_for(self, metric: Metric) -> Metric:
         """The metric for such targets: for labels, the same metric with `multilabel=True`."""
-        if self.kind != "labels" or metric.layout in ("labels", "any"):
+        if self.kind != "labels" or metric.layout == "labels" or metric.set_dims is not None:
             return metric
+        if metric.layout == "any":  # a function gets all labels of a set in one call
+            return with_options(metric, set_dims=(2, 2))
         if "multilabel" not in metric_options(type(metric)):
             raise ValueError(
                 f"{metric.name} has no value for labels; pass a metric such as 'f1' or "
@@ -94,6 +99,29 @@ class Target:
             )
         found = np.searchsorted(self.classes, y)
         return torch.from_numpy(found if self.kind == "classes" else np.asarray(self.order)[found])
+
+
+def _tell_positive(y: np.ndarray, classes: np.ndarray, metric: Metric) -> None:
+    """Warns, once, if the second of two names is taken as positive, and is the more common one.
+
+    Numbers and booleans say themselves which is positive. Metrics that are the same for both
+    classes, such as accuracy and AUC, are asked for a value with the classes exchanged.
+    """
+    negative, positive = classes.tolist()
+    if not isinstance(positive, str) or 2 * (y == positive).sum() <= len(y):
+        return
+    if metric.portable:
+        source = torch.Generator().manual_seed(0)
+        scores = torch.randn(64, generator=source, dtype=torch.float64)
+        truth = torch.arange(64) % 4 == 0
+        if torch.isclose(metric(scores, truth), metric(-scores, ~truth)).all():
+            return
+    warn_once(
+        f"{positive!r} is the positive class, as it is the second in order, and the more common "
+        f"one; pass positive={negative!r} (--positive {negative}) for the rare class, or "
+        f"positive={positive!r} if the common one is meant",
+        stacklevel=4,
+    )
 
 
 def plain(y: Any) -> Any:

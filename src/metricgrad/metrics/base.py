@@ -23,6 +23,7 @@ from torch import Tensor
 
 from metricgrad import ops
 from metricgrad.metrics.checks import shape, to_tensor
+from metricgrad.metrics.mistakes import are_probabilities, warn_once
 
 TIE_RULES = {
     "negative": "a score at the threshold is a negative decision; "
@@ -131,6 +132,16 @@ class Metric(ABC):
         return False
 
     @property
+    def least_items(self) -> int:
+        """How many items a set must have before the scores can change the value."""
+        return 1
+
+    @property
+    def decides_at_zero(self) -> bool:
+        """Whether binary scores and labels are decided at 0, which takes them for logits."""
+        return False
+
+    @property
     def portable(self) -> bool:
         """Whether name and options rebuild the metric; a user's function fits into no file."""
         return True
@@ -165,6 +176,10 @@ class Metric(ABC):
         """Sets `[...]` with a value of their own; `otherwise` where the metric cannot tell."""
         return otherwise
 
+    def confirm_direction(self, inputs: Inputs) -> bool:
+        """Whether the direction is known; ValueError if these inputs show that it is wrong."""
+        return True
+
     @torch.no_grad()
     def __call__(
         self, scores: Any, target: Any, *, where: Any = None, groups: Any = None
@@ -188,6 +203,7 @@ class Metric(ABC):
         where = None if where is None else to_tensor("where", where)
         with torch.autocast(scores.device.type, enabled=False):
             inputs = self.check(scores, target, where)
+            self._notice_probabilities(inputs)
             if groups is None:
                 values = self.evaluate(*inputs)
             else:
@@ -201,6 +217,20 @@ class Metric(ABC):
     @abstractmethod
     def evaluate(self, scores: Tensor, target: Tensor, where: Tensor | None) -> Tensor:
         """The metric of every set, `[...]`, from checked inputs."""
+
+    def _notice_probabilities(self, inputs: Inputs) -> None:
+        """Warns, once, if scores that are decided at 0 lie between 0 and 1."""
+        scores, target, where = inputs
+        if not self.decides_at_zero or scores.shape != target.shape:
+            return
+        every = where is None or where.shape != scores.shape
+        if are_probabilities(scores if every else scores[where]):
+            warn_once(
+                f"all scores lie between 0 and 1, as probabilities do, and {self.name} decides at "
+                "0, so every decision is positive; pass the logits, torch.logit(probabilities), or "
+                "a metric with threshold=0.5",
+                stacklevel=4,
+            )
 
     def _by_group(
         self, scores: Tensor, target: Tensor, where: Tensor | None, groups: Tensor

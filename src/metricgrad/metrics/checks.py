@@ -16,6 +16,7 @@ from torch import Tensor
 from metricgrad import ops
 
 _SHOWN = 5
+_VOID = 255  # what segmentation data sets call pixels without a label
 
 
 def to_tensor(argument: str, value: Any) -> Tensor:
@@ -79,7 +80,7 @@ def zero_one(argument: str, target: Tensor, where: Tensor | None = None, hint: s
     if wrong.any():
         raise ValueError(
             f"{argument} must hold only 0 and 1; got {_examples(target[wrong])} among its values "
-            f"(shape {shape(target)}){hint}"
+            f"(shape {shape(target)}){ignoring(target[wrong], target) or hint}"
         )
     return truth
 
@@ -96,8 +97,25 @@ def class_indices(target: Tensor, classes: int, where: Tensor | None) -> Tensor:
         raise ValueError(
             f"target must hold class indices 0 to {classes - 1}, as scores has {classes} classes; "
             f"got {_examples(target[wrong])} among its values (shape {shape(target)})"
+            f"{ignoring(target[wrong], target)}"
         )
     return indices
+
+
+def ignoring(wrong: Tensor, target: Tensor) -> str:
+    """What to pass if the wrong values of a target look like a mark for what does not count.
+
+    That is one value, negative or 255. In a target of -1 and 1, however, -1 is a class.
+    """
+    mark = wrong.flatten()[0].item()
+    if not (wrong == mark).all() or not (mark < 0 or mark == _VOID):
+        return ""
+    if mark == -1 and ((target == 1) | (target == -1)).all():
+        return "; if -1 is the negative class, pass target > 0"
+    return (
+        f"; if {mark:g} marks what does not count, pass where=target != {mark:g}, or a metric with "
+        f"ignore_index={mark:g} for label maps"
+    )
 
 
 def whole(option: str, value: Any, least: int) -> None:
@@ -117,7 +135,7 @@ def grades(target: Tensor, where: Tensor | None, dtype: torch.dtype) -> Tensor:
     if wrong.any():
         raise ValueError(
             f"target must hold finite grades of 0 or more; got {_examples(grade[wrong])} "
-            f"(shape {shape(target)})"
+            f"(shape {shape(target)}){ignoring(target[wrong], target)}"
         )
     return grade
 

@@ -85,6 +85,11 @@ class ConfusionMetric(ClassificationMetric):
         """Whether the counts of the highest classes decide a multi-class value."""
         return True
 
+    @property
+    def decides_at_zero(self) -> bool:
+        """Unless another threshold is given."""
+        return not self.threshold
+
     def at_threshold(self, threshold: Tensor | None, scores: Tensor) -> tuple[Metric, Tensor]:
         """The metric with this threshold and the scores as they are; scores moved for classes."""
         if threshold is None or (threshold.dim() and not self.multilabel):

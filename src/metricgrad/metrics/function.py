@@ -1,39 +1,28 @@
 """Any callable as a metric: NumPy, scikit-learn, torchmetrics, plain torch.
 
 A function gets one set at a time, `fn(scores, target)`, and answers with a number; sets are looped
-over for it. It is called with tensors and, should that raise, with NumPy arrays. Three kinds of
-callables need more than that, and get it:
-
-    scikit-learn functions   take (y_true, y_pred) or (y_true, y_score): the order is turned around;
-                             y_pred becomes decisions (score > 0, or the highest class), y_score the
-                             scores (softmax for classes)
-    scikit-learn scorers     stand for their function, options, response method and sign
-    torchmetrics             takes scores in [0, 1] for probabilities, so it gets their sigmoid or
-                             softmax, and integer targets; an object is copied and reset, so that
-                             its own state is left alone
+over for it. It is called with tensors and, should that raise, with NumPy arrays. Callables of
+scikit-learn and torchmetrics need more than that, and get it (`adapters.py`).
 """
 
-import copy
-import functools
-import inspect
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from metricgrad.metrics.adapters import Call, adapted, decides_at_zero, own_name
 from metricgrad.metrics.base import Inputs, Layout, Metric
 from metricgrad.metrics.checks import expand_where, real_scores, shape
-
-Call = Callable[[Any, Any], Any]
+from metricgrad.metrics.mistakes import are_label_maps, ideal_scores, without_undefined_warnings
 
 
 def from_function(
     fn: Callable[..., Any],
-    higher_is_better: bool = True,
+    higher_is_better: bool | None = None,
     *,
     best: float | None = None,
     worst: float | None = None,
@@ -48,11 +37,12 @@ def from_function(
         fn: Called with one set; scikit-learn functions and scorers, torchmetrics functionals and
             objects are taken as they are. NaN is passed on: it says that the function is undefined
             on a set.
-        higher_is_better: Whether a larger value means a better model.
+        higher_is_better: Whether a larger value means a better model. None takes it that it does;
+            a loss then refuses a function that is better for minus the ideal scores.
         best: The value of an ideal model; unbounded by default.
         worst: The value at the other end; unbounded by default.
         multilabel: Whether a set is scores and target `[N, C]`; by default it is `[N]` each, or
-            `[N, C]` and class indices `[N]`.
+            `[N, C]` and class indices `[N]`, or label maps `[N, C, H, W]` and `[N, H, W]`.
         set_dims: How many trailing dimensions of scores and target make one set, for other kinds of
             data.
         arrays: True calls with NumPy arrays, False with tensors; None tries tensors, then arrays.
@@ -71,8 +61,10 @@ def from_function(
             "from_function takes a callable (scores, target) -> number; got "
             f"{type(fn).__name__}: {fn!r:.80}"
         )
-    call, stated = _adapt(fn)
-    name = name or _name(fn)
+    call, stated = adapted(fn)
+    name = name or own_name(fn)
+    known = stated is not None or higher_is_better is not None
+    higher_is_better = higher_is_better is not False
     if stated is not None and stated != higher_is_better:
         raise ValueError(
             f"{name} says of itself that {'higher' if stated else 'lower'} is better; pass "
@@ -87,6 +79,7 @@ def from_function(
         worst=-top if worst is None else worst,
         set_dims=(2, 2) if multilabel and set_dims is None else set_dims,
         arrays=arrays,
+        known_direction=known,
     )
 
 
@@ -107,6 +100,7 @@ class FunctionMetric(Metric):
     worst: float
     set_dims: tuple[int, int] | None
     arrays: bool | None
+    known_direction: bool = True
 
     @property
     def layout(self) -> Layout:
@@ -117,6 +111,11 @@ class FunctionMetric(Metric):
     def has_threshold(self) -> bool:
         """A function of binary scores decides at 0, so moving the scores moves the threshold."""
         return self.set_dims in (None, (1, 1))
+
+    @property
+    def decides_at_zero(self) -> bool:
+        """Where scores are made decisions or probabilities on the way to another library."""
+        return decides_at_zero(self.call)
 
     @property
     def portable(self) -> bool:
@@ -131,6 +130,29 @@ class FunctionMetric(Metric):
             each = (..., *[None] * (scores.dim() - lead - 1))  # one flag for all entries of an item
             scores = real_scores(scores, None if where is None else where[each])
         return Inputs(scores, target, where)
+
+    @torch.no_grad()
+    def confirm_direction(self, inputs: Inputs) -> bool:
+        """Whether the direction is known or the target has told; ValueError if it is wrong."""
+        scores, target, where = inputs
+        ideal = None if self.known_direction else ideal_scores(scores, target)
+        if ideal is None or not ideal.any():
+            return self.known_direction
+        try:
+            good = self.evaluate(ideal, target, where)
+            bad = self.evaluate(-ideal, target, where)
+        except (RuntimeError, TypeError):  # made-up scores may be none that the function takes
+            return True
+        gain = (good - bad)[(good - bad).isfinite()]
+        if (gain < 0).any() and (gain <= 0).all():
+            at = (good - bad).nan_to_num(0.0).argmin()
+            raise ValueError(
+                f"{self.name} is {good.flatten()[at]:.4g} for scores that say what the target says "
+                f"and {bad.flatten()[at]:.4g} for minus these scores, so a loss would train "
+                "backwards; pass higher_is_better=False to mg.from_function or mg.reexpress if "
+                "lower is better, and higher_is_better=True if it is not"
+            )
+        return True
 
     def evaluate(self, scores: Tensor, target: Tensor, where: Tensor | None) -> Tensor:
         """One call per set, on the items that count."""
@@ -156,12 +178,17 @@ class FunctionMetric(Metric):
             lead = scores.dim() - self.set_dims[0]
             fits = lead >= 0 and lead == target.dim() - self.set_dims[1]
             wanted = "sets of {} dimensions of scores and {} of target".format(*self.set_dims)
+        elif are_label_maps(scores.shape, target.shape):
+            lead = scores.dim() - 4
+            fits = target.shape != scores.shape[:-1]
+            wanted = "set_dims=(4, 3) for label maps, or (2, 1) for classes, as both fit here"
         else:
             lead = target.dim() - 1
             fits = target.shape in (scores.shape, scores.shape[:-1])
             wanted = (
                 "scores and target [..., N], or scores [..., N, C] with classes [..., N]; "
-                "other kinds need set_dims"
+                "or label maps [..., N, C, H, W] with [..., N, H, W]; to get these in one call, "
+                f"pass set_dims=({scores.dim()}, {target.dim()})"
             )
         if not fits or scores.shape[: lead + 1] != target.shape[: lead + 1]:
             raise ValueError(
@@ -178,14 +205,18 @@ class FunctionMetric(Metric):
         for kind in (False, True) if arrays is None else (arrays,):
             try:
                 own = scores.clone(), target.clone()  # the function may change them in place
-                result = self.call(*(x.cpu().numpy() for x in own)) if kind else self.call(*own)
+                with without_undefined_warnings():
+                    result = self.call(*(x.cpu().numpy() for x in own) if kind else own)
             except Exception as error:
                 first = first or error
                 continue
             return _one_number(result, f"{self.name} on {where}"), kind
         assert first is not None
+        single = scores.dim() == 1 and self.set_dims is None and not place.endswith(" of 1")
+        single = single and isinstance(first, IndexError | RuntimeError)  # about dimensions
+        hint = ". It gets one set at a time; pass set_dims=(2, 2) if it takes all sets at once"
         raise RuntimeError(
-            f"{self.name} raised {type(first).__name__} on {where}: {first}"
+            f"{self.name} raised {type(first).__name__} on {where}: {first}{hint * single}"
         ) from first
 
 
@@ -197,145 +228,3 @@ def _one_number(result: Any, place: str) -> float:
         return float(value)
     detail = f"of shape {list(result.shape)}" if sized else f"{result!r:.80}"
     raise TypeError(f"{place} must give one number; got {type(result).__name__} {detail}")
-
-
-def _name(fn: Callable[..., Any]) -> str:
-    """What to call a function of the user's."""
-    fn = getattr(fn, "_score_func", fn)
-    name = getattr(_inner(fn), "__name__", type(fn).__name__)
-    return "function" if name == "<lambda>" else name
-
-
-def _inner(fn: Callable[..., Any]) -> Callable[..., Any]:
-    """The function within a partial or a decorator."""
-    return inspect.unwrap(fn.func if isinstance(fn, functools.partial) else fn)
-
-
-def _adapt(fn: Callable[..., Any]) -> tuple[Call, bool | None]:
-    """How to call fn with (scores, target), and the direction that it states, if it does."""
-    if any(base.__module__.startswith("torchmetrics.") for base in inspect.getmro(type(fn))):
-        call = _torchmetrics(_Resetting(copy.deepcopy(fn)), type(fn).__module__)
-        return call, getattr(fn, "higher_is_better", None)
-    if type(fn).__module__ == "sklearn.metrics._scorer":
-        return _scorer(fn)
-    module = getattr(_inner(fn), "__module__", None) or ""
-    name = getattr(_inner(fn), "__name__", "")
-    if module.startswith("torchmetrics.functional"):
-        return _torchmetrics(fn, module), None
-    if module.startswith("sklearn.metrics"):
-        stated = True if name.endswith("_score") else None
-        if name.endswith(("_loss", "_error", "_deviance")):
-            stated = False
-        return _Sklearn(fn, _wants(module, name, _parameters(fn)), name), stated
-    first = next(iter(_parameters(fn)), "")
-    if first in ("y_true", "target", "targets", "label", "labels"):
-        raise ValueError(
-            f"{_name(fn)} takes {first!r} first, but a metric is called with (scores, target); "
-            f"wrap it, for example: lambda scores, target: {_name(fn)}(target, scores > 0)"
-        )
-    return fn, None
-
-
-def _parameters(fn: Callable[..., Any]) -> list[str]:
-    """The names of a function's parameters."""
-    try:
-        return list(inspect.signature(fn).parameters)
-    except ValueError:  # a builtin without a signature
-        return []
-
-
-# The adapters are classes and not closures, because what is fitted for a metric must pickle.
-
-
-@dataclass(frozen=True)
-class _Resetting:
-    """A copy of a torchmetrics object that forgets each set before the next."""
-
-    own: Any
-
-    def __call__(self, scores: Tensor, target: Tensor) -> Any:
-        self.own.reset()
-        try:
-            return self.own(scores, target)
-        finally:
-            self.own.reset()
-
-
-@dataclass(frozen=True)
-class _OfProbabilities:
-    """torchmetrics takes scores between 0 and 1 for probabilities, so it gets probabilities."""
-
-    fn: Callable[..., Any]
-
-    def __call__(self, scores: Any, target: Any) -> Any:
-        values = torch.as_tensor(scores).double()
-        truth = torch.as_tensor(target).to(torch.int64)
-        classes = values.dim() == truth.dim() + 1
-        return self.fn(values.softmax(-1) if classes else values.sigmoid(), truth)
-
-
-def _torchmetrics(fn: Callable[..., Any], module: str) -> Call:
-    """How to call a function of one of torchmetrics' modules."""
-    return _OfProbabilities(fn) if ".classification" in module or ".retrieval" in module else fn
-
-
-Wants = Literal["scores", "probabilities", "decisions", "raw"]
-_PROBABILITIES = ("log_loss", "brier_score_loss", "d2_log_loss_score", "d2_brier_score")
-_LISTS = (
-    "ndcg_score",
-    "dcg_score",
-    "label_ranking_average_precision_score",
-    "label_ranking_loss",
-    "coverage_error",
-)
-
-
-def _scorer(fn: Any) -> tuple[Call, bool]:
-    """How to call a scorer's function, which takes (y_true, what the response method gives)."""
-    function = functools.partial(fn._score_func, **fn._kwargs)
-    methods: dict[str, Wants] = {"predict": "decisions", "predict_proba": "probabilities"}
-    response = fn._response_method
-    wants = methods.get(response, "scores") if isinstance(response, str) else "scores"
-    module = fn._score_func.__module__ or ""
-    name = fn._score_func.__name__
-    if module.startswith("sklearn.metrics"):
-        wants = _wants(module, name, _parameters(fn._score_func))
-    return _Sklearn(function, wants, name), fn._sign > 0
-
-
-def _wants(module: str, name: str, parameters: list[str]) -> Wants:
-    """What a scikit-learn function takes beside the target, told by its second parameter."""
-    if parameters[:1] not in (["y_true"], ["y1"]):
-        raise ValueError(
-            f"{name} takes ({', '.join(parameters[:2])}, ...), not a target and what a classifier "
-            "says of it; wrap it in a lambda (scores, target) -> number"
-        )
-    if module == "sklearn.metrics._regression" or parameters[1] == "pred_decision":
-        return "raw"
-    if name in _PROBABILITIES or parameters[1] in ("y_prob", "y_proba"):
-        return "probabilities"
-    return "decisions" if parameters[1] in ("y_pred", "y2") else "scores"
-
-
-@dataclass(frozen=True)
-class _Sklearn:
-    """A function of scikit-learn, which takes the target first, called with (scores, target)."""
-
-    fn: Callable[..., Any]
-    wants: Wants
-    name: str
-
-    def __call__(self, scores: Any, target: Any) -> Any:
-        values = torch.as_tensor(scores)
-        truth = torch.as_tensor(target)
-        classes = values.dim() == truth.dim() + 1
-        if self.wants == "decisions":
-            values = values.argmax(-1) if classes else values > 0
-        elif self.wants != "raw" and classes:
-            values = values.double().softmax(-1)
-        elif self.wants == "probabilities":
-            values = values.double().sigmoid()
-        if self.name in _LISTS and truth.dim() == 1:
-            values = values.unsqueeze(0)
-            truth = truth.unsqueeze(0)
-        return self.fn(truth.cpu().numpy(), values.cpu().numpy())

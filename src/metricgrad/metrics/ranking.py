@@ -166,6 +166,11 @@ class HitsMetric(RelevanceMetric):
     def __post_init__(self) -> None:
         whole("k", self.k, 1)
 
+    @property
+    def least_items(self) -> int:
+        """If no item is left out of the first k, their order does not matter."""
+        return self.k + 1
+
     def hits(self, curve: Curve) -> Tensor:
         """Relevant items among the first k ranks, irrelevant ones first among equal scores."""
         before = curve.tp_before + curve.fp_before

@@ -8,7 +8,6 @@ special case.
 
 import inspect
 import math
-import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -24,10 +23,10 @@ from metricgrad.metrics.base import Inputs
 from metricgrad.metrics.checks import shape
 from metricgrad.metrics.registry import metric_config, metric_options
 from metricgrad.storage import write_tensors
+from metricgrad.surrogates.noticing import Notices
 
 TargetKind = Literal["binary", "classes", "labels", "grades"]
 _FUNCTION_OPTIONS = dict(inspect.signature(from_function).parameters)
-_WATCHED = 50  # batches at the start of training that are counted before a warning
 
 
 class Surrogate(nn.Module, ABC):
@@ -48,8 +47,7 @@ class Surrogate(nn.Module, ABC):
     readable: bool = False
     remembers: bool = False
     metric: Any = None
-    _batches: int = 0
-    _empty: int = 0
+    _notices: Notices | None = None
 
     def __new__(cls, *args: Any, **options: Any) -> Self:
         """Refuses options of the metric among those of the loss, and says where they go."""
@@ -116,26 +114,23 @@ class Surrogate(nn.Module, ABC):
 
     def _mean(self, scores: Tensor, target: Tensor, where: Tensor | None) -> Tensor:
         """The mean over the sets that have a value."""
-        values, defined = self.losses(*batch_of_items(self.metric, scores, target, where))
+        batch = batch_of_items(self.metric, scores, target, where)
+        values, defined = self.losses(*batch)
         if self.training:
-            self._watch(defined)
+            self._notices = self._notices or Notices()
+            if not self._notices.done:
+                self._notices.watch(self, *batch, defined=self.has_metric(defined))
         if not values.dim() and defined:  # one set, as most of the time
             return values
         return torch.where(defined, values, 0.0).sum() / defined.sum().clamp(min=1)
 
-    def _watch(self, defined: Tensor) -> None:
-        """Warns, once, when most of the first batches are too small to have a value."""
-        if self._batches == _WATCHED:
-            return
-        self._batches += 1
-        self._empty += int(not defined.any())
-        if self._batches == _WATCHED and 2 * self._empty > _WATCHED:
-            warnings.warn(
-                f"{self._empty} of the first {_WATCHED} batches had no value of the metric (no "
-                "positive, for example), so nothing was learned from them. Larger or stratified "
-                "batches help, or mg.with_memory(loss), which lets past items join the set",
-                stacklevel=3,
-            )
+    def has_metric(self, defined: Tensor) -> Tensor:
+        """Sets `[...]` of the last batch that the metric had a part in, of those with a loss."""
+        return defined
+
+    def unready(self, batches: int) -> str:
+        """What to do before the loss is any use, told after 1 or 10 batches; empty if ready."""
+        return ""
 
 
 class LearnedSurrogate(Surrogate):

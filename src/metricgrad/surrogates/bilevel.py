@@ -100,6 +100,14 @@ class BilevelLoss(LearnedSurrogate):
         self.g = _network((2, *self.hidden[0]), generator)
         self.h = _network((self.hidden[0][-1], *self.hidden[1], 1), generator)
         self.universal = False
+        self._fresh = self.h[-1].detach().clone()
+
+    def unready(self, batches: int) -> str:
+        """A loss whose weights are those that were drawn, which a model's first step may meet."""
+        if batches == 1 or not torch.equal(self.h[-1].detach().to(self._fresh), self._fresh):
+            return ""
+        way_out = "call loss.learn_universal() first, or take steps on loss.misfit(scores, target)"
+        return f"this BilevelLoss has not learned {self.metric.name} yet, it is random; {way_out}"
 
     def losses(self, scores: Tensor, target: Tensor, where: Tensor | None) -> tuple[Tensor, Tensor]:
         """The network's estimate for every set, and whether the metric has a value there."""

@@ -25,6 +25,7 @@ from torch import Tensor
 
 from metricgrad.metrics import Metric
 from metricgrad.metrics.checks import whole
+from metricgrad.metrics.mistakes import are_label_maps
 from metricgrad.metrics.registry import metric_config
 from metricgrad.surrogates.base import Surrogate, TargetKind, full_precision
 from metricgrad.surrogates.interpolation import RelaxationName
@@ -114,6 +115,7 @@ class MetricLoss(Surrogate):
         self.weight = weight
         self.intercept = _wants_intercept(self.metric) if intercept is None else intercept
         self._given = ordinary is not None
+        self._defined = torch.zeros((), dtype=torch.bool)
         self.register_buffer("offset", torch.zeros(()))
         self.register_buffer("done", torch.zeros((), dtype=torch.int64))
         self.register_load_state_dict_pre_hook(take_stored_shapes)
@@ -138,6 +140,7 @@ class MetricLoss(Surrogate):
             g_m = self._gradient(values, defined, leaf)
             g_o = self._gradient(plain, also, leaf)
         counted = defined | also
+        self._defined = defined
         mean = self._mean_of_sets(values.detach(), defined)
         values = torch.where(defined, values.detach(), _as_sets(mean, values))
         gradient = self._combined(g_o, g_m) * _as_sets(self._over_sets(counted), g_o)
@@ -161,6 +164,10 @@ class MetricLoss(Surrogate):
     def _gradient(self, values: Tensor, defined: Tensor, leaf: Tensor) -> Tensor:
         """The gradient of each model's mean by its scores."""
         return torch.autograd.grad(self._mean_of_sets(values, defined).sum(), leaf)[0]
+
+    def has_metric(self, defined: Tensor) -> Tensor:
+        """Without the sets that have an ordinary loss alone."""
+        return self._defined & defined
 
     def _combined(self, g_o: Tensor, g_m: Tensor) -> Tensor:
         """The equation of this module; g_o alone where the metric has no gradient."""
@@ -215,7 +222,8 @@ class MetricLoss(Surrogate):
 
     def _class_dim(self, scores: Tensor, target: Tensor) -> int | None:
         """The dimension of the classes; None if there is one score per item."""
-        if self.metric.layout == "maps":
+        unknown = self.metric.layout == "any" and scores.shape[:-1] != target.shape
+        if self.metric.layout == "maps" or (unknown and are_label_maps(scores.shape, target.shape)):
             return -3
         labels = self.metric.layout == "labels"
         return -1 if labels or (scores.dim() > target.dim() and scores.shape[-1] > 1) else None

@@ -11,7 +11,6 @@ A ranking has no scale. So that its value can be read, an affine map of it that 
 metric, as a loss, is fitted on held-out sets when learning ends.
 """
 
-import warnings
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -76,7 +75,6 @@ class ReLoss(LearnedSurrogate):
         Relational Surrogate Loss Learning, Sec. 4.
     """
 
-    _warned = False
     orientation: Tensor
 
     def __init__(
@@ -160,16 +158,14 @@ class ReLoss(LearnedSurrogate):
         live = counted(inputs.target, inputs.where).flatten(values.dim())
         return values, self.metric.has_value(inputs, live.any(-1))
 
-    def _watch(self, defined: Tensor) -> None:
-        """Warns, once, of a loss that has learned nothing yet."""
-        if not (self.learned or self._warned):
-            self._warned = True
-            warnings.warn(
-                f"this ReLoss has not learned {self.metric.name} yet, its network is random; call "
-                "loss.learn(), or take mg.ReLoss.pretrained(name)",
-                stacklevel=3,
-            )
-        super()._watch(defined)
+    def unready(self, batches: int) -> str:
+        """A loss that has learned nothing yet, told at once."""
+        if self.learned or batches > 1:
+            return ""
+        return (
+            f"this ReLoss has not learned {self.metric.name} yet, its network is random; call "
+            "loss.learn(), or take mg.ReLoss.pretrained(name)"
+        )
 
     def raw(self, inputs: Inputs) -> Tensor:
         """The network's value for every set, `[...]`, as it is ranked."""

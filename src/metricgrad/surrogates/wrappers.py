@@ -211,6 +211,8 @@ class Ordinary(Surrogate):
 
     def losses(self, scores: Tensor, target: Tensor, where: Tensor | None) -> tuple[Tensor, Tensor]:
         """Cross-entropy of every set, and whether there is anything to learn from it."""
+        if self.metric.layout == "maps":  # the metric knows which pixels are ignored
+            scores, target, where = self.metric.check(scores, target, where)
         return CrossEntropy().losses(*_items(self.metric, scores, target, where))
 
     def config(self) -> dict[str, Any]:

@@ -167,18 +167,26 @@ def without_column(target: Tensor) -> Tensor:
 
 def one_class_each(data: Items | Loader, metric: Metric) -> Items | Loader:
     """Data whose targets `[items, 1]` are `[items]`, unless the metric itself takes columns."""
+    if metric.layout == "any" and metric.set_dims is None and isinstance(data, Items):
+        _refuse_labels(data, "mg.from_function(fn")
     if metric.layout in ("labels", "any"):
         return data
     if isinstance(data, Loader):
         return replace(data, columns=True)
     if data.y.dim() != 2 or data.where is not None:
         return data
-    if data.y.shape[1] != 1 and metric.takes_classes:
-        raise ValueError(
-            f"targets {shape(data.y)} are labels; pass metric=mg.metric({metric.name!r}, "
-            "multilabel=True), or one class for each item"
-        )
+    if metric.takes_classes:
+        _refuse_labels(data, f"mg.metric({metric.name!r}")
     return replace(data, y=without_column(data.y))
+
+
+def _refuse_labels(data: Items, maker: str) -> None:
+    """Raises ValueError for items with labels and a metric that is not made for them."""
+    if data.y.dim() == 2 and data.y.shape[1] != 1 and data.where is None:
+        raise ValueError(
+            f"targets {shape(data.y)} are labels; pass metric={maker}, multilabel=True), or one "
+            "class for each item"
+        )
 
 
 def fingerprint(*parts: Items | Loader | Mapping[str, Tensor] | None) -> str:

@@ -19,10 +19,12 @@ from torch import Tensor, nn
 
 from metricgrad.metrics import Metric
 from metricgrad.metrics import metric as to_metric
+from metricgrad.metrics.base import Inputs
 from metricgrad.metrics.checks import shape, whole
 from metricgrad.metrics.registry import metric_config
 from metricgrad.progress import progress as to_progress
 from metricgrad.surrogates import Surrogate
+from metricgrad.surrogates.noticing import notice_example, notice_trained
 from metricgrad.surrogates.score_sets import ScoreSets
 from metricgrad.surrogates.wrappers import WithMemory
 from metricgrad.training.candidates import (
@@ -196,6 +198,7 @@ def fit(
         if trial not in (decision.ordinary, decision.challenger):
             trial.forget()
     assert decision.winner.value is not None
+    notice_trained(model, chosen, decision.winner.scores[0], split.validation.items.target[0])
     return Fit(
         model=model,
         metric=chosen,
@@ -272,7 +275,9 @@ def _example(model: nn.Module, trained: Items | Loader, metric: Metric) -> tuple
             f"the model fails on x {shape(batch.x)} of {batch.x.dtype}: {error}"
             + ("" if batch.x.is_floating_point() else hint)
         ) from error
-    return metric.item_scores(scores, batch.y), batch.y
+    scores = metric.item_scores(scores, batch.y)
+    notice_example(model, metric, Inputs(scores, batch.y, batch.where))
+    return scores, batch.y
 
 
 def _train_finalists(

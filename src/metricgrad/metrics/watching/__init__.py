@@ -32,7 +32,7 @@ from metricgrad.metrics.watching.sets import OwnMetric
 def reexpress(
     fn: Callable[..., Any],
     *,
-    higher_is_better: bool = True,
+    higher_is_better: bool | None = None,
     best: float | None = None,
     worst: float | None = None,
     multilabel: bool = False,
@@ -50,12 +50,13 @@ def reexpress(
             may use every smooth operation, comparisons, sign, argmax, argmin, max, min, sort,
             argsort, topk, round, floor, ceil, bucketize, where and masks, clamp and relu, and the
             indices that these return.
-        higher_is_better: False for a loss or an error.
+        higher_is_better: False for a loss or an error. None takes it that higher is better; a loss
+            then refuses a function that is better for minus the ideal scores.
         best: The value of an ideal model. Without it the metric is unbounded, and its gradient is
             divided by the range of the metric on the set.
         worst: The value at the other end; unbounded by default.
         multilabel: True if a set is scores and target `[N, C]`. By default a set is `[N]` each, or
-            `[N, C]` with class indices `[N]`.
+            `[N, C]` with class indices `[N]`, or label maps `[N, C, H, W]` with `[N, H, W]`.
         set_dims: How many trailing dimensions of scores and target make one set, for data of any
             other shape.
         flips: How many single-bit flips are tried in a step; if there are more, this many are drawn

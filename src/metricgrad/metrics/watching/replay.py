@@ -19,8 +19,10 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
+from metricgrad.metrics.adapters import Call
 from metricgrad.metrics.base import Inputs
-from metricgrad.metrics.function import Call, FunctionMetric
+from metricgrad.metrics.function import FunctionMetric
+from metricgrad.metrics.mistakes import loop_over_items
 from metricgrad.metrics.reexpression import ComparisonMetric
 from metricgrad.metrics.watching.black_boxes import BlackBoxMetric
 from metricgrad.metrics.watching.comparisons import (
@@ -38,6 +40,7 @@ from metricgrad.metrics.watching.tape import Dependence, Outcomes, Tape, tensors
 _LOG = logging.getLogger("metricgrad")
 _warn = functools.cache(_LOG.warning)  # once, however many losses of a function a search makes
 _CHECKED_RUNS = 8  # that must agree before it is believed that only the cut of an order matters
+_CALLS = 256  # flips of a black box that are tried in a step
 _MAX_ELEMENTS = 1 << 23  # of the tensors that are replayed at once
 
 
@@ -80,6 +83,7 @@ class Habits:
     vmaps: bool | None = None  # whether torch.vmap can run the function; None before the first try
     reason: str = ""  # why it cannot
     runs: int = 0  # how often the function has run
+    timed: bool = False  # whether it was found out if it loops over items
 
 
 class WatchedSet(ComparedSet):
@@ -306,15 +310,27 @@ class WatchedMetric(OwnMetric):
             function(scores, inputs.target, where=inputs.where)
             refused = isinstance(error, WatchError)
             reason = error.what if refused else f"fails when it is watched ({error})"
-            _warn(f"{function.name} is taken as a black box, as it {reason}")
-            return BlackBoxMetric.of(function, flips=256, generator=self.generator)
+            _warn(
+                f"{function.name} is taken as a black box, as it {reason}; a step calls it up to "
+                f"{_CALLS} times, so write it with torch operations on whole tensors if it is slow"
+            )
+            return BlackBoxMetric.of(function, flips=_CALLS, generator=self.generator)
         _LOG.info("%s is re-expressed by watching it", function.name)
         self.unseen.clear()
         return self
 
     def look(self, scores: Tensor, target: Tensor) -> ComparedSet:
         """Watches the function on one set."""
-        return WatchedSet(self.call, scores, target, self.habits)
+        found = WatchedSet(self.call, scores, target, self.habits)
+        if not self.habits.timed:
+            self.habits.timed = True
+            lines = [each.origin[1:] for each in found.comparisons if each.origin.line]
+            if loop := loop_over_items(lines, len(scores)):
+                _warn(
+                    f"{self.name} is slow, as it loops over items in Python: {loop}, and again for "
+                    "other outcomes; compute with all items at once, as (scores > 0).sum() does"
+                )
+        return found
 
     @property
     def runs(self) -> int:

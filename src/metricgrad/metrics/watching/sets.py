@@ -13,12 +13,13 @@ from typing import Any, Self
 
 import torch
 from torch import Tensor
-from torch.nn.functional import one_hot, pad
+from torch.nn.functional import pad
 
 from metricgrad import ops
 from metricgrad.metrics.base import Inputs
 from metricgrad.metrics.checks import to_tensor
 from metricgrad.metrics.function import FunctionMetric
+from metricgrad.metrics.mistakes import ideal_scores
 from metricgrad.metrics.reexpression import ComparisonMetric, Reexpression
 from metricgrad.metrics.watching.comparisons import Comparisons, Origin, flipped
 
@@ -205,7 +206,7 @@ class OwnSets(Reexpression):
             return self._tried
         found = []
         for each, (scores, target) in zip(self._sets, self._each(self._random()), strict=True):
-            ideal = _ideal_scores(scores, target)
+            ideal = ideal_scores(scores, target)
             made = [] if ideal is None else [ideal, -ideal]
             others = [self.metric.look(some, target).bits for some in made]
             others = [bits for bits in others if bits.shape == each.bits.shape]
@@ -244,20 +245,6 @@ class OwnSets(Reexpression):
             return torch.zeros(self._lead, dtype=self.dtype, device=self.target.device)
         stacked = torch.stack(values)
         return stacked.reshape((*self._lead, *stacked.shape[1:]))
-
-
-def _ideal_scores(scores: Tensor, target: Tensor) -> Tensor | None:
-    """Scores that say what the target says; None where the shapes do not tell how."""
-    if not target.numel():
-        return None
-    if target.shape == scores.shape:
-        wanted = target.double()
-        return (2 * (wanted - (wanted.amin() + wanted.amax()) / 2)).to(scores.dtype)
-    if target.shape == scores.shape[:-1] and not target.is_floating_point():
-        inside = (target >= 0) & (target < scores.shape[-1])
-        ideal = 2.0 * one_hot(torch.where(inside, target, 0), scores.shape[-1]) - 1
-        return ideal.to(scores.dtype)
-    return None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,6 +9,7 @@ from torch import Tensor
 from metricgrad import ops
 from metricgrad.metrics import metric as to_metric
 from metricgrad.metrics.base import Inputs
+from metricgrad.metrics.mistakes import are_label_maps
 from metricgrad.surrogates.base import counted
 from metricgrad.surrogates.baselines.base import Baseline
 
@@ -36,6 +37,14 @@ class CrossEntropy(Baseline):
         super().__init__(positive_weight=positive_weight)
         if not positive_weight > 0:
             raise ValueError(f"positive_weight must be above 0; got {positive_weight}")
+
+    def check(self, scores: Tensor, target: Tensor, where: Tensor | None) -> Inputs:
+        """Binary scores or classes; of label maps, every pixel is an item."""
+        if are_label_maps(scores.shape, target.shape) and target.shape != scores.shape[:-1]:
+            scores = scores.movedim(-3, -1).flatten(-4, -2)
+            where = None if where is None else where.expand(target.shape).flatten(-3)
+            target = target.flatten(-3)
+        return super().check(scores, target, where)
 
     def values(self, scores: Tensor, target: Tensor, where: Tensor | None) -> Tensor:
         """The mean over the items that count."""

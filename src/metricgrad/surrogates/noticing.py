@@ -1,0 +1,247 @@
+"""What the first batches of a loss show: mistakes that would otherwise train on in silence.
+
+Every loss watches its first 50 batches in training mode and tells, once each, in a sentence that
+says what to do:
+
+    at once       a function that is the wrong way round (an error), classes as probabilities, a
+                  ReLoss that has learned nothing
+    10 batches    a BilevelLoss that has learned nothing, scores without a gradient, sets that may
+                  be labels, a k that takes every item
+    50 batches    binary probabilities, batches without a value or with too few items of a class
+
+What can be meant once, such as a loss of scores from a file, is no mistake before it is repeated.
+After these batches nothing is looked at any more, so training is as fast as without, and a device
+is never waited for.
+"""
+
+import warnings
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, nn
+
+from metricgrad.metrics import Metric
+from metricgrad.metrics.base import Inputs
+from metricgrad.metrics.mistakes import (
+    are_label_maps,
+    are_probabilities,
+    rows_are_probabilities,
+    warn_once,
+)
+
+if TYPE_CHECKING:
+    from metricgrad.surrogates.base import Surrogate
+
+_SOON = 10
+_LAST = 50
+_FEW = 2.0  # items of the rarer class in a set, below which a metric of the set means little
+_ZEROS = 0.1  # the largest share of zeros among probabilities; a ReLU gives more
+_PASS_LOGITS = "pass logits: the model's output without its sigmoid or softmax"
+_LARGER = (
+    "Larger or stratified batches help, or mg.with_memory(loss), which lets past items join the set"
+)
+
+
+@dataclass
+class Notices:
+    """What has been seen of the batches so far."""
+
+    batches: int = 0
+    empty: int = 0  # batches without a value of the metric
+    detached: int = 0  # batches whose scores have no gradient
+    low: float = torch.inf
+    high: float = -torch.inf
+    scores: int = 0
+    zeros: int = 0
+    rarest: list[float] = field(default_factory=list)  # items of the rarer class, of each batch
+    longest: int = 0  # items of the longest set
+    directed: bool = False  # whether the metric's direction is known to be right
+    told_of_rows: bool = False
+
+    @property
+    def done(self) -> bool:
+        """Whether all batches that are watched have been seen."""
+        return self.batches == _LAST
+
+    def watch(
+        self,
+        loss: "Surrogate",
+        scores: Tensor,
+        target: Tensor,
+        where: Tensor | None,
+        *,
+        defined: Tensor,
+    ) -> None:
+        """Looks at a batch, and tells what it shows."""
+        self.batches += 1
+        self.detached += int(torch.is_grad_enabled() and not scores.requires_grad)
+        with torch.no_grad():
+            metric = loss.shapes()
+            scores = metric.item_scores(scores, target) if scores.shape[-1:] == (1,) else scores
+            if not self.directed:
+                self.directed = metric.portable or metric.confirm_direction(
+                    loss.check(scores, target, where)
+                )
+            self._count(loss.metric, scores, target, where, defined)
+            if self.batches in (1, _SOON) and (unready := loss.unready(self.batches)):
+                _tell(unready)
+            if not self.told_of_rows and class_rows(metric, scores, target):
+                self.told_of_rows = True
+                _tell(f"the classes of every item sum to 1, as probabilities do; {_PASS_LOGITS}")
+            if self.batches == _SOON:
+                self._tell_soon(loss.metric, scores, target)
+            if self.done:
+                self._tell_size(loss.metric, scores, target)
+                few_zeros = self.zeros <= _ZEROS * self.scores
+                if 0 <= self.low < self.high <= 1 and few_zeros and _takes_logits(metric):
+                    _tell(
+                        f"all scores of the first {_LAST} batches lie between 0 and 1, as "
+                        f"probabilities do, {consequence(metric)}; {_PASS_LOGITS}"
+                    )
+
+    def _count(
+        self,
+        metric: Metric | None,
+        scores: Tensor,
+        target: Tensor,
+        where: Tensor | None,
+        defined: Tensor,
+    ) -> None:
+        """Adds a batch to what has been seen."""
+        self.empty += int(not defined.any())
+        flags = where if where is not None and where.shape == target.shape else None
+        if scores.shape != target.shape or not scores.numel():
+            return
+        counted = scores if flags is None else scores[flags.bool()]
+        if counted.numel():
+            self.low = min(self.low, counted.min().item())
+            self.high = max(self.high, counted.max().item())
+            self.scores += counted.numel()
+            self.zeros += int((counted == 0).sum())
+        sizes = torch.ones_like(target).sum(-1) if flags is None else flags.sum(-1)
+        self.longest = max(self.longest, int(sizes.max()))
+        if metric is not None and metric.layout == "binary" and metric.takes_classes:
+            positive = (target > 0) if flags is None else (target > 0) & flags.bool()
+            positives = positive.sum(-1)
+            rarer = torch.minimum(positives, sizes - positives)
+            self.rarest.append(rarer.float().mean().item())
+
+    def _tell_soon(self, metric: Metric | None, scores: Tensor, target: Tensor) -> None:
+        """Warns of what ten batches tell."""
+        if self.detached == self.batches:
+            _tell(
+                "the scores do not depend on a model: none of the first batches had a gradient; "
+                "pass the model's output as it is, without detach(), argmax or no_grad, or call "
+                "loss.eval() if the loss is only measured"
+            )
+        if metric is None:
+            return
+        if may_be_labels(metric, scores, target):
+            _tell(sets_or_labels(metric, scores))
+        if scores.shape == target.shape and self.longest < metric.least_items:
+            _tell(
+                f"{metric!r} takes all {self.longest} items of a set, whatever their order, so "
+                "nothing is learned; pass a smaller k, or larger sets"
+            )
+
+    def _tell_size(self, metric: Metric | None, scores: Tensor, target: Tensor) -> None:
+        """Warns of batches that are too small, unless past items join them."""
+        if 2 * self.empty > _LAST:
+            _tell(
+                f"{self.empty} of the first {_LAST} batches had no value of the metric (no "
+                f"positive, for example), so it taught nothing there. {_LARGER}"
+            )
+        elif metric is None or metric.mean_of_items:
+            return
+        elif self.rarest and self._rarer < _FEW:
+            _tell(
+                f"the sets of the first {_LAST} batches had {self._rarer:.1f} items of their rarer "
+                f"class on average, too few for {metric.name} of a set to mean much. {_LARGER}"
+            )
+        elif (
+            metric.layout == "binary"
+            and scores.dim() == target.dim() + 1
+            and target.shape[-1] < scores.shape[-1]
+        ):
+            _tell(
+                f"a batch has {target.shape[-1]} items for {scores.shape[-1]} classes, so most "
+                f"classes are missing when {metric.name} is averaged over them. {_LARGER}"
+            )
+
+    @property
+    def _rarer(self) -> float:
+        return sum(self.rarest) / max(1, len(self.rarest))
+
+
+def may_be_labels(metric: Metric, scores: Tensor, target: Tensor) -> bool:
+    """Whether scores `[B, C]`, taken as B sets, could as well be B items with C labels."""
+    unknown = metric.layout == "any" and metric.set_dims is None
+    either = unknown or (metric.layout == "binary" and metric.takes_classes)
+    return either and scores.shape == target.shape and scores.dim() == 2 and min(scores.shape) > 1
+
+
+def sets_or_labels(metric: Metric, scores: Tensor) -> str:
+    """How scores `[B, C]` are read, and what to pass for the other reading."""
+    rows, columns = scores.shape
+    maker = f"mg.metric({metric.name!r}" if metric.portable else "mg.from_function(fn"
+    return (
+        f"scores and target [{rows}, {columns}] are read as {rows} sets of {columns} items; if "
+        f"they are {rows} items with {columns} labels, pass {maker}, multilabel=True)"
+    )
+
+
+def class_rows(metric: Metric, scores: Tensor, target: Tensor) -> bool:
+    """Whether scores of classes are probabilities."""
+    if scores.dim() != target.dim() + 1 or metric.layout not in ("binary", "any", "maps", "tokens"):
+        return False
+    maps = are_label_maps(scores.shape, target.shape) and metric.layout != "tokens"
+    return rows_are_probabilities(scores, -3 if maps else -1)
+
+
+def consequence(metric: Metric) -> str:
+    """What probabilities in place of logits do to a loss."""
+    if metric.decides_at_zero:
+        return "so every decision at 0 is positive"
+    return "and the slope of the loss suits logits, so it learns slowly from them"
+
+
+def notice_example(model: nn.Module, metric: Metric, inputs: Inputs) -> None:
+    """Tells what a few items show before a model is trained on them."""
+    scores, target, _ = inputs
+    if not metric.portable:
+        metric.confirm_direction(metric.check(*inputs))
+    within = scores.numel() > 0 and bool((scores >= 0).all() & (scores <= 1).all())
+    squashed = _ends_in_probabilities(model) and within and _takes_logits(metric)
+    if squashed or class_rows(metric, scores, target):
+        warn_once(
+            f"the model ends in probabilities, {consequence(metric)}; {_PASS_LOGITS}", stacklevel=4
+        )
+
+
+def notice_trained(model: nn.Module, metric: Metric, scores: Tensor, target: Tensor) -> None:
+    """Tells if a trained model gives probabilities, unless its last layer has said so before."""
+    if scores.shape != target.shape or not _takes_logits(metric) or _ends_in_probabilities(model):
+        return
+    if are_probabilities(scores):
+        warn_once(
+            "all scores of the trained model lie between 0 and 1, as probabilities do, "
+            f"{consequence(metric)}; {_PASS_LOGITS}",
+            stacklevel=3,
+        )
+
+
+def _ends_in_probabilities(model: nn.Module) -> bool:
+    *_, last = model.modules()
+    return isinstance(last, nn.Sigmoid | nn.Softmax)
+
+
+def _takes_logits(metric: Metric) -> bool:
+    """Whether scores are logits to it: not heatmaps, and no threshold of the user's own."""
+    own_threshold = metric.decided_by == "thresholds" and not metric.decides_at_zero
+    return metric.layout in ("binary", "labels", "grades", "any") and not own_threshold
+
+
+def _tell(message: str) -> None:
+    """Warns at the line that called the loss."""
+    warnings.warn(message, stacklevel=6)
