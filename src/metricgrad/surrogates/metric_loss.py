@@ -122,8 +122,10 @@ class MetricLoss(Surrogate):
 
     @classmethod
     def fits(cls, metric: Metric, kind: TargetKind) -> bool:
-        """Whether the loss can be trained on targets of a kind: where UniLoss can."""
-        return metric.ordinary is not None and super().fits(metric, kind)
+        """Whether the loss can be trained on targets of a kind: where both its parts can."""
+        grades = metric.ordinary == "list_net"  # no other ordinary loss takes them
+        known = metric.ordinary is not None and (grades or kind != "grades")
+        return known and super().fits(metric, kind)
 
     def losses(self, scores: Tensor, target: Tensor, where: Tensor | None) -> tuple[Tensor, Tensor]:
         """The metric of every set as a loss, with its share of g; and where either is defined.
