@@ -19,7 +19,14 @@ from metricgrad.studies import results, tables
 from metricgrad.studies.evidence import Evidence, bootstrap_intervals, finalist_trials
 from metricgrad.studies.results import ComparisonResult, Finalist, Interval, RunResult
 from metricgrad.studies.run_folder import RunFolder
-from metricgrad.studies.settings import ComparisonSettings, RunConfig, RunSettings, named_metric
+from metricgrad.studies.settings import (
+    ComparisonSettings,
+    RunConfig,
+    RunSettings,
+    chosen_class,
+    named_metric,
+    refuse_misfit,
+)
 from metricgrad.training import Fit
 
 
@@ -68,11 +75,12 @@ class Predictions:
 
 def train(settings: RunSettings, out: Path | None, *, command: str, progress: bool) -> Run:
     """Trains and tests in a folder, continuing what is there."""
-    named_metric(settings.metric)  # a wrong name is refused before the data is read
+    metric = named_metric(settings.metric)  # a wrong name is refused before the data is read
     data, test = (None if each is None else Path(each) for each in (settings.data, settings.test))
     split = tables.load_split(
         data, settings.target, test, settings.test_share, settings.seed, settings.drop
     )
+    refuse_misfit(metric, split.train.y, chosen_class(settings.positive, split.train.y))
     folder = RunFolder(out or Path("runs") / settings.folder_name, settings, split.sha256)
     stored = folder.read("result.json")
     if stored is not None and not stored["stopped"]:
