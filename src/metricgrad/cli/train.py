@@ -12,6 +12,8 @@ from metricgrad.cli.app import app, command_line, examples, plain_errors
 if TYPE_CHECKING:
     from metricgrad.studies import RunResult
 
+_SHOWN = 8  # columns that are listed
+
 
 @app.command(
     epilog=examples(
@@ -78,23 +80,31 @@ def _show(result: "RunResult", page: Path) -> None:
     from rich.console import Console
     from rich.table import Table
 
+    from metricgrad.training.labels import label
+
     console = Console(highlight=False, markup=False)
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    for column in (result.metric, "validation", "test", ""):
+    for column in (label(result.metric), "validation", "test", ""):
         table.add_column(column, justify="right" if column in ("validation", "test") else "left")
     for each in result.finalists:
-        tuned = each.label == "cross-entropy" and each.threshold is not None
+        tuned = each.role == "cross_entropy" and each.threshold is not None
         name = each.label + (", threshold tuned" if tuned else "")
         chosen = "chosen" if each.role == result.chosen else ""
         table.add_row(name, f"{each.validation:.4f}", f"{each.test:.4f}", chosen)
     console.print(table)
-    console.print(result.verdict)
+    console.print(result.told())
+    if result.told() != result.verdict:
+        console.print(f"Validation data: {result.verdict}", style="dim")
     if result.positive_share is not None:
         negative, positive = result.classes
         told = f"Positive is {positive}, {100 * result.positive_share:.1f} % of the test rows."
         if result.positive_share > 0.5:
             told += f" Pass --positive {negative} for the other class."
         console.print(told)
+    if result.columns:
+        shown = ", ".join(result.columns[:_SHOWN])
+        more = "" if len(result.columns) <= _SHOWN else ", ... (the report lists them all)"
+        console.print(f"Trained on {len(result.columns)} columns: {shown}{more}.", style="dim")
     if result.stopped:
         told = "Stopped early: this is the best model so far. The same command continues."
         console.print(told, style="yellow")

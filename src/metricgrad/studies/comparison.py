@@ -63,6 +63,7 @@ def compare(
         splits=settings.splits,
         values=values,
         differences=paired_differences(values, metric.higher_is_better, settings.test_share),
+        columns=[str(name) for name in table.x.columns],
     )
     folder.finish(result)
     return folder.path, result

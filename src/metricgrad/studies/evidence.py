@@ -17,6 +17,7 @@ from metricgrad.studies.results import Interval, Role
 from metricgrad.surrogates import Surrogate, UniLoss, rank_correlation
 from metricgrad.training import Fit
 from metricgrad.training.candidates import Candidate, ordinary_candidate
+from metricgrad.training.labels import label
 from metricgrad.training.trials import Trial
 from metricgrad.training.validation import bootstrap
 
@@ -103,12 +104,12 @@ class Evidence:
         }
         alignments = [
             LossAlignment(
-                str(label),
+                str(name),
                 found[f"aligned_{number}_losses"],
                 found[f"aligned_{number}_values"],
                 float(found[f"aligned_{number}_spearman"]),
             )
-            for number, label in enumerate(found.get("aligned_names", []))
+            for number, name in enumerate(found.get("aligned_names", []))
         ]
         return cls(found["test_target"], found["valid_target"], finalists, alignments)
 
@@ -162,18 +163,17 @@ def _alignments(fit: Fit) -> list[LossAlignment]:
     if len(fit.score_sets) < 3:
         return []
     best = (fit.decision.challenger or fit.decision.winner).candidate
-    shown: dict[str, Candidate] = {
-        "cross-entropy": ordinary_candidate(fit.metric, fit.validation.where is not None)
-    }
-    if best.method not in ("cross_entropy", "bilevel"):
-        shown[str(best)] = best
+    usual = ordinary_candidate(fit.metric, fit.validation.where is not None)
+    shown: dict[str, Candidate] = {label(str(usual)): usual}
+    if best.method not in (usual.method, "bilevel"):
+        shown[label(str(best))] = best
     try:
-        return [_alignment(fit, label, candidate) for label, candidate in shown.items()]
+        return [_alignment(fit, name, candidate) for name, candidate in shown.items()]
     except ValueError:  # too few sets have a value, or all have the same: there is no order to show
         return []
 
 
-def _alignment(fit: Fit, label: str, candidate: Candidate) -> LossAlignment:
+def _alignment(fit: Fit, name: str, candidate: Candidate) -> LossAlignment:
     """A candidate's loss beside the metric."""
     scale = candidate.scale(fit.metric)
     sets = [each._replace(scores=scale * each.scores) for each in fit.score_sets]
@@ -181,7 +181,7 @@ def _alignment(fit: Fit, label: str, candidate: Candidate) -> LossAlignment:
     loss = _Relaxed(loss) if isinstance(loss, UniLoss) else loss
     generator = torch.Generator().manual_seed(0)
     ranked = rank_correlation(loss, fit.metric, sets, generator=generator)
-    return LossAlignment(label, ranked.losses.numpy(), ranked.values.numpy(), ranked.spearman)
+    return LossAlignment(name, ranked.losses.numpy(), ranked.values.numpy(), ranked.spearman)
 
 
 def _quantiles(draws: Tensor) -> Interval:

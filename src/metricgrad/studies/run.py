@@ -141,6 +141,7 @@ def _result(
         seconds=round(fit.seconds, 1),
         stopped=fit.stopped,
         rows=results.RowCounts(len(split.train), len(split.test), split.left_out),
+        columns=[str(name) for name in split.train.x.columns],
     )
 
 

@@ -3,7 +3,7 @@ r"""The search for the best candidate: successive halving, then a decision on va
 Successive halving has three rounds. All candidates are trained briefly with every learning rate;
 the best third continue for twice as long with their two best rates, and the best two of those to
 the end with one. The ordinary loss goes through the same rounds on its own, in the same way in
-every fit, so that "cross-entropy is as good here" gives exactly the model that training on
+every fit, so that "no difference is shown" gives exactly the model that training on
 cross-entropy gives. If there is a time budget, one epoch of the ordinary loss is timed to find out
 how many epochs fit into it.
 
