@@ -16,6 +16,7 @@ import metricgrad as mg
 from metricgrad.report import plots
 from metricgrad.studies.evidence import Evidence
 from metricgrad.studies.results import RunResult
+from metricgrad.training.data import Items
 from tests.commands import QUICK, run, table, train
 
 
@@ -139,11 +140,11 @@ def test_losses_that_cannot_be_ranked_are_left_out_of_the_evidence() -> None:
         epochs=2,
         folds=1,
     )
-    assert Evidence.gather(replace(found, score_sets=found.score_sets * 4), x, y).alignments
+    assert Evidence.gather(replace(found, score_sets=found.score_sets * 4), Items(x, y)).alignments
     one_class = [
         sets._replace(target=torch.zeros_like(sets.target)) for sets in found.score_sets * 4
     ]
-    assert not Evidence.gather(replace(found, score_sets=one_class), x, y).alignments
+    assert not Evidence.gather(replace(found, score_sets=one_class), Items(x, y)).alignments
 
 
 def test_a_damaged_run_is_told_in_a_sentence(tmp_path: Path) -> None:

@@ -95,7 +95,7 @@ def test_results_of_comparisons() -> None:
 
 @pytest.mark.parametrize("kind", [RunSettings, ComparisonSettings])
 def test_settings(kind: type[RunSettings] | type[ComparisonSettings]) -> None:
-    own = {"method": "auto", "test": "t.csv"}
+    own = {"method": "auto", "test": "t.csv", "group": "query"}
     if kind is ComparisonSettings:
         own = {"methods": ["cross_entropy", "auto"], "splits": 3}
     asked = {"command": kind.command, **ASKED, **own}

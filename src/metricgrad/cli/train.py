@@ -19,6 +19,7 @@ _SHOWN = 8  # columns that are listed
     epilog=examples(
         "metricgrad train",
         "metricgrad train fraud.csv --target is_fraud --metric average_precision",
+        "metricgrad train search.csv --target grade --metric ndcg:k=10 --group query",
         "metricgrad train data.parquet --metric fbeta:beta=2 --hidden none --budget 2m",
     )
 )
@@ -34,6 +35,12 @@ def train(
         Path | None, typer.Option(help="File with test data, instead of a share of the rows.")
     ] = None,
     test_share: options.TestShareOption = 0.25,
+    group: Annotated[
+        str | None,
+        typer.Option(
+            help="Column that says which query a row belongs to, for ranking metrics such as ndcg."
+        ),
+    ] = None,
     positive: options.PositiveOption = None,
     drop: options.DropOption = None,
     epochs: options.EpochsOption = 20,
@@ -61,6 +68,7 @@ def train(
             budget=options.seconds(budget),
             seed=seed,
             drop=drop,
+            group=group,
         )
         run = studies.train(settings, out, command=command_line(), progress=not as_json)
         if not run.fresh and not as_json:

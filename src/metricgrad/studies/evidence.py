@@ -12,15 +12,18 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from metricgrad.estimators.ranker import query_scores, query_values
 from metricgrad.storage import complete_file
 from metricgrad.studies.results import Interval, Role
 from metricgrad.surrogates import Surrogate, UniLoss, rank_correlation
-from metricgrad.training import Fit
+from metricgrad.training import Fit, Trained
 from metricgrad.training.candidates import Candidate, ordinary_candidate
+from metricgrad.training.data import Items
 from metricgrad.training.labels import label
 from metricgrad.training.trials import Trial
 from metricgrad.training.validation import bootstrap
 
+_DRAWS = 200  # of the queries of a test part
 _KEPT = 100_000  # items that are stored of validation and of test data, at most
 
 
@@ -53,23 +56,25 @@ class Evidence:
     alignments: list[LossAlignment]
 
     @classmethod
-    def gather(cls, fit: Fit, x: Tensor, y: Tensor) -> Self:
+    def gather(cls, fit: Fit, items: Items) -> Self:
         """Scores, decisions and alignment of the finalists, on validation and test data."""
-        x = x[:_KEPT]
+        kept = items.take(torch.arange(min(len(items), _KEPT)))
+        tested = Items(*kept)
         live = fit.validation.live
         finalists: dict[str, FinalistScores] = {}
         for role, trial in finalist_trials(fit).items():
             trained = fit.finalists[role]
-            scores = trained.scores(x)
+            scores = _test_scores(trained, tested)
             one_score = scores.dim() == 1
             decides = trained.threshold is not None if one_score else fit.metric.layout != "labels"
+            decides = decides and tested.where is None
             finalists[role] = FinalistScores(
                 scores.numpy(),
                 trial.scores[live].numpy()[:_KEPT],
-                trained.predict(x).numpy() if decides else None,
+                trained.predict(tested.x).numpy() if decides else None,
             )
         target = fit.validation.target[live].numpy()[:_KEPT]
-        return cls(y[:_KEPT].numpy(), target, finalists, _alignments(fit))
+        return cls(tested.y.numpy(), target, finalists, _alignments(fit))
 
     def save(self, path: Path) -> None:
         """Writes all arrays to one `.npz` file."""
@@ -123,23 +128,41 @@ def finalist_trials(fit: Fit) -> dict[Role, Trial]:
     return {role: trial for role, trial in trials.items() if trial is not None}
 
 
-def bootstrap_intervals(
-    fit: Fit, x: Tensor, y: Tensor
-) -> tuple[dict[str, Interval], Interval | None]:
+def value_on_test(trained: Trained, items: Items) -> float:
+    """The metric of test rows; of queries the mean over those that have a relevant document."""
+    if items.where is None:
+        return trained.measure(items.x, items.y)
+    return float(query_values(trained, items).mean())
+
+
+def bootstrap_intervals(fit: Fit, items: Items) -> tuple[dict[str, Interval], Interval | None]:
     """95 % intervals of each finalist's value on test data, and of the gain between two.
 
-    They come from resampled rows; both finalists are measured on the same draws.
+    They come from resampled rows, or queries; both finalists are measured on the same draws.
     """
-    draws: dict[str, Tensor] = {}
-    for role, trained in fit.finalists.items():
-        scores = trained.scores(x)
-        generator = torch.Generator().manual_seed(0)
-        draws[role] = bootstrap(trained.metric, trained.threshold, scores, y, generator).double()
+    draws = {role: _draws(trained, items) for role, trained in fit.finalists.items()}
     gain = None
     if len(draws) == 2:
         better = draws["challenger"] - draws["cross_entropy"]
         gain = _quantiles(better if fit.metric.higher_is_better else -better)
     return {role: _quantiles(each) for role, each in draws.items()}, gain
+
+
+def _test_scores(trained: Trained, items: Items) -> Tensor:
+    """Scores of test rows; those of queries, which are padded, `[queries, documents]`."""
+    return trained.scores(items.x) if items.where is None else query_scores(trained, items)
+
+
+def _draws(trained: Trained, items: Items) -> Tensor:
+    """The metric on draws of the test rows, or of the queries, with replacement."""
+    generator = torch.Generator().manual_seed(0)
+    if items.where is None:
+        scores = trained.scores(items.x)
+        found = bootstrap(trained.metric, trained.threshold, scores, items.y, generator)
+        return found.double()
+    values = query_values(trained, items).double()
+    drawn = torch.randint(len(values), (_DRAWS, len(values)), generator=generator)
+    return values[drawn].mean(-1)
 
 
 class _Relaxed(Surrogate):

@@ -13,14 +13,13 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
-from metricgrad.estimators import MetricClassifier
+from metricgrad.estimators import MetricClassifier, MetricRanker
 from metricgrad.estimators.target import Target, plain
 from metricgrad.metrics import Metric, metric_options
 from metricgrad.metrics import metric as to_metric
 
 _TAKES = {  # what metrics take that do not take one class a row
     "labels": "several labels for each item",
-    "grades": "ranked documents of queries",
     "maps": "label maps",
     "heatmaps": "heatmaps of joints",
     "tokens": "texts",
@@ -92,6 +91,19 @@ class RunSettings(TableSettings):
 
     method: str = "auto"
     test: str | None = None
+    group: str | None = None
+
+    def ranker(self, *, progress: bool) -> MetricRanker:
+        """An unfitted ranker with these settings, for a table of queries."""
+        return MetricRanker(
+            named_metric(self.metric),
+            self.method,
+            hidden=self.hidden,
+            epochs=self.epochs,
+            budget=self.budget,
+            random_state=self.seed,
+            progress=progress,
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -172,12 +184,28 @@ def _check_kind(option: str, value: Any, default: Any) -> None:
 
 def refuse_misfit(metric: Metric, y: Any, positive: Any) -> None:
     """Raises ValueError for a metric that has no value for the target `y` of a table."""
+    if metric.layout == "grades":
+        raise ValueError(
+            f"{metric.name} ranks the documents of each query; pass --group COLUMN to metricgrad "
+            "train, the column that says which query a row belongs to"
+        )
     if metric.layout in _TAKES:
         raise ValueError(
             f"{metric.name} takes {_TAKES[metric.layout]}, and column {y.name!r} has one class a "
             "row; pass a metric of classes, such as f1 or average_precision"
         )
     Target.of(plain(y), metric, positive)
+
+
+def refuse_unranked(metric: Metric, positive: str | None) -> None:
+    """Raises ValueError for a metric that has no value for the documents of queries."""
+    if "ranking" not in metric.families:
+        raise ValueError(
+            f"--group is for metrics of ranked documents, such as ndcg, map or mrr; got "
+            f"--metric {metric.name}"
+        )
+    if positive is not None:
+        raise ValueError(f"grades have no positive class; leave out --positive {positive}")
 
 
 def chosen_class(positive: str | None, y: Any) -> Any:
