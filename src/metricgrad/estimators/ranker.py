@@ -12,6 +12,7 @@ from torch import Tensor
 
 from metricgrad.estimators.features import Preparation
 from metricgrad.estimators.networks import perceptron, plain_setting, trained_network, widths
+from metricgrad.metrics import Metric
 from metricgrad.metrics import metric as to_metric
 from metricgrad.metrics.registry import metric_config, metric_from_config
 from metricgrad.storage import read_tensors, write_tensors
@@ -21,6 +22,11 @@ from metricgrad.training.data import Items
 
 RANKER = "metricgrad_ranker"  # by which its files are known
 _STORED = ("method", "epochs", "batch", "rate", "decay", "folds", "budget")
+
+
+def ranks_documents(metric: Metric) -> bool:
+    """Whether a metric is one of the order of documents, not of items of a data set."""
+    return metric.decided_by == "order" and not metric.takes_classes
 
 
 def query_values(trained: Trained, items: Items) -> Tensor:
@@ -114,7 +120,7 @@ class MetricRanker(BaseEstimator):
             folder: Where checkpoints go, from which an interrupted training continues.
         """
         metric = to_metric(self.metric)
-        if metric.decided_by != "order" or metric.takes_classes:
+        if not ranks_documents(metric):
             known = "pass 'ndcg', 'map', 'mrr', ..."
             raise ValueError(f"{metric.name} is not a metric of ranked documents; {known}")
         table = self._table(X, reset=True)

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Self
 
 from metricgrad.estimators import MetricClassifier, MetricRanker
+from metricgrad.estimators.ranker import ranks_documents
 from metricgrad.estimators.target import Target, plain
 from metricgrad.metrics import Metric, metric_options
 from metricgrad.metrics import metric as to_metric
@@ -199,7 +200,7 @@ def refuse_misfit(metric: Metric, y: Any, positive: Any) -> None:
 
 def refuse_unranked(metric: Metric, positive: str | None) -> None:
     """Raises ValueError for a metric that has no value for the documents of queries."""
-    if "ranking" not in metric.families:
+    if not ranks_documents(metric):
         raise ValueError(
             f"--group is for metrics of ranked documents, such as ndcg, map or mrr; got "
             f"--metric {metric.name}"
