@@ -8,7 +8,7 @@ import pytest
 import metricgrad as mg
 from metricgrad.training import search
 from metricgrad.training.candidates import RATES, Candidate, candidates_of, challengers
-from metricgrad.training.search import affordable_epochs, schedule, successive_halving
+from metricgrad.training.search import affordable_epochs, planned_groups, successive_halving
 from metricgrad.training.trials import PlannedTrial
 from tests.searches import MadeUp, made_up
 
@@ -79,11 +79,11 @@ def test_a_schedule_is_what_the_rounds_do() -> None:
         [Candidate("focal")],
     ):
         found = made_up(lambda planned, _: -planned.rate)
-        planned = schedule(found, tried, list(RATES), 20)
+        planned = planned_groups(found, tried, list(RATES), 20)
         successive_halving(found, "challengers", tried, list(RATES))
         done = [(len(group), epochs) for _, group, epochs, _ in found.asked]
         assert sum(n * length for n, length in planned) == sum(n * length for n, length in done)
-    groups = schedule(made_up(), candidates_of("uniloss"), list(RATES), 20)
+    groups = planned_groups(made_up(), candidates_of("uniloss"), list(RATES), 20)
     assert groups[0] == (16, 5)  # four slopes from scratch, with four rates each
 
 
@@ -126,7 +126,7 @@ def test_a_budget_never_adds_epochs(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_groups_of_many_trials_cost_in_proportion(monkeypatch: pytest.MonkeyPatch) -> None:
     found = made_up()
     cost = search._cost(found, [candidates_of("uniloss")], list(RATES), 20)
-    groups = schedule(found, candidates_of("uniloss"), list(RATES), 20)
+    groups = planned_groups(found, candidates_of("uniloss"), list(RATES), 20)
     assert groups == [(16, 5), (8, 5), (4, 10), (2, 20)]
     assert cost == 0.5 * 4 * 20 + 4 * 5 + 2 * 5 + 1 * 10 + 1 * 20
     both = search._cost(found, [candidates_of("uniloss"), [Candidate("focal")]], list(RATES), 20)

@@ -135,6 +135,8 @@ def spoiled(tmp_path: Path, kind: str) -> tuple[Path, tuple[str, ...]]:
             options += ("--method", "magic")
         case "metric":
             options += ("--metric", "magic")
+        case _ if kind.startswith("metric "):
+            options += ("--metric", kind.removeprefix("metric "))
     frame.to_csv(path, index=False)
     return path, options
 
@@ -159,6 +161,12 @@ def spoiled(tmp_path: Path, kind: str) -> tuple[Path, tuple[str, ...]]:
         ("budget", "--budget must be a time such as 90s, 2m or 1h; got 'soon'"),
         ("method", "there is no method 'magic'"),
         ("metric", "no metric named 'magic'"),
+        ("metric fbeta:b=2", "--metric fbeta:b=2: fbeta has no option b; it takes"),
+        ("metric fbeta:beta=abc", "--metric fbeta:beta=abc: beta must be a number; got 'abc'"),
+        ("metric f1:multilabel=yes", "multilabel must be true or false; got 'yes'"),
+        ("metric precision_at_k:k=x", "k must be a number; got 'x'"),
+        ("metric precision_at_k:k=1.5", "k must be a whole number; got 1.5"),
+        ("metric ndcg:k=x", "--metric ndcg:k=x: k must be a whole number; got 'x'"),
     ],
 )
 def test_bad_input_is_told_in_a_sentence(kind: str, message: str, tmp_path: Path) -> None:
@@ -170,21 +178,27 @@ def test_bad_input_is_told_in_a_sentence(kind: str, message: str, tmp_path: Path
     assert not (tmp_path / "run" / "result.json").exists()
 
 
-def test_three_classes_for_a_binary_metric(tmp_path: Path) -> None:
-    frame = table().assign(label=np.arange(300) % 3)
-    frame.to_csv(tmp_path / "data.csv", index=False)
-    found = run(
-        "train",
-        tmp_path / "data.csv",
-        "--target",
-        "label",
-        "--metric",
-        "recall_at_k",
-        "--out",
-        tmp_path / "run",
-    )
+@pytest.mark.parametrize(
+    ("metric", "message"),
+    [
+        ("recall_at_k", "recall_at_k is for two classes, and the target has 3"),
+        ("f1:multilabel=True", "f1 takes several labels for each item, and column 'label' has one"),
+        ("mean_iou", "mean_iou takes label maps, and column 'label' has one class a row; pass"),
+        ("pck", "pck takes heatmaps of joints"),
+        ("bleu", "bleu takes texts"),
+    ],
+)
+@pytest.mark.parametrize("command", ["train", "compare"])
+def test_a_metric_that_does_not_fit_is_refused_before_anything_is_written(
+    command: str, metric: str, message: str, tmp_path: Path
+) -> None:
+    table().assign(label=np.arange(300) % 3).to_csv(tmp_path / "data.csv", index=False)
+    place = tmp_path / "run"
+    options = ("--target", "label", "--metric", metric, "--out", place)
+    found = run(command, tmp_path / "data.csv", *options)
     assert found.exit_code == 2
-    assert "for two classes, and the target has 3" in found.output.replace("\n", " ")
+    assert message in found.output.replace("\n", " ")
+    assert not place.exists()
 
 
 def test_prediction_refuses_what_it_cannot_predict(data: Path, tmp_path: Path) -> None:

@@ -14,8 +14,7 @@ from torch import nn
 
 import metricgrad as mg
 from metricgrad.estimators import networks
-from metricgrad.estimators.classifier import _plain
-from metricgrad.estimators.networks import perceptron
+from metricgrad.estimators.networks import perceptron, plain_setting
 from tests.made_fits import THRESHOLD, FakeFit
 
 
@@ -229,10 +228,10 @@ def test_files_of_arrays_and_of_names(passed: dict[str, Any], tmp_path: Path) ->
 
 
 def test_settings_as_json_has_them() -> None:
-    assert _plain(np.float64(0.5)) == 0.5
-    assert not isinstance(_plain(np.float64(0.5)), np.generic)
-    assert [_plain(each) for each in ("a", 1, 0.5, True, None)] == ["a", 1, 0.5, True, None]
-    assert _plain(mg.UniLoss("f1")) == "uniloss"
+    assert plain_setting(np.float64(0.5)) == 0.5
+    assert not isinstance(plain_setting(np.float64(0.5)), np.generic)
+    assert [plain_setting(each) for each in ("a", 1, 0.5, True, None)] == ["a", 1, 0.5, True, None]
+    assert plain_setting(mg.UniLoss("f1")) == "uniloss"
 
 
 # --------------------------------------------------------------------------------------------------

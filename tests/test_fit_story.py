@@ -60,7 +60,7 @@ def begun(
 def test_defaults_are_those_of_the_documentation(monkeypatch: pytest.MonkeyPatch) -> None:
     search, sides, rates = begun(monkeypatch)
     assert search.epochs == 20
-    assert search.settings == TrialSettings(0, 0.0, 1.0, 0, None, {})
+    assert search.settings == TrialSettings(0, 0.0, 1.0, 0, None, None, None, {})
     assert search.folder is None
     assert search.deadline is None
     assert rates == list(RATES)

@@ -6,14 +6,15 @@ import pytest
 import torch
 
 from metricgrad.training.candidates import Candidate
-from metricgrad.training.trial_group import JointTrialGroup, TrialGroup
+from metricgrad.training.joint_trials import JointTrialGroup
+from metricgrad.training.trial_group import TrialGroup
 from tests.fitting import made
 from tests.searches import group_of
 
 
 @pytest.fixture
 def quickly(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("metricgrad.training.trial_group._UNIVERSAL_STEPS", 3)
+    monkeypatch.setattr("metricgrad.training.joint_trials._UNIVERSAL_STEPS", 3)
 
 
 @pytest.mark.usefixtures("quickly")
@@ -60,6 +61,7 @@ def test_joint_trials_go_on_from_a_checkpoint(tmp_path: Any) -> None:
         ({"memory": 8}, r"pass train=\(x, y\) in memory, and memory=0"),
         ({"decay": 0.5}, r"has no weight decay; pass decay=0\. Got 0\.5"),
         ({"balanced": True}, "pass balanced=False"),
+        ({"optimizer": torch.optim.SGD}, "leave out optimizer and schedule"),
     ],
 )
 def test_joint_trials_refuse_what_would_have_no_effect(

@@ -1,6 +1,8 @@
 """The report: one page that needs nothing else, in a browser too."""
 
+import html
 import json
+import re
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +13,10 @@ import pytest
 import torch
 
 import metricgrad as mg
+from metricgrad.report import plots
 from metricgrad.studies.evidence import Evidence
+from metricgrad.studies.results import RunResult
+from metricgrad.training.data import Items
 from tests.commands import QUICK, run, table, train
 
 
@@ -29,12 +34,19 @@ def test_a_report_needs_nothing_but_itself(finished: Path) -> None:
     assert (
         "://" not in page
     )  # no address: `:` is not among the letters that pictures are written in
-    assert page.count("data:image/png;base64,") == 6
+    assert page.count("data:image/png;base64,") == 12
     result = json.loads((finished / "result.json").read_text())
-    assert result["verdict"].split(":")[0] in page
+    assert html.escape(result["verdict"]).split(":")[0] in page
+    assert html.escape(RunResult.from_json(result).told()) in page
+    assert "4 columns used" in page
+    assert "<p>one, two, three, kind</p>" in page
+    assert "cross_entropy" not in page
+    titles = re.findall("<h2>(.*?)</h2>", page)
+    assert titles[:2] == ["On test data", "Is the loss aligned with the metric?"]
+    assert "Where to cut" in titles
     for each in result["finalists"].values():
         assert f"{each['test']:.4f}" in page
-    assert len(list((finished / "figures").glob("*.png"))) == 6
+    assert len(list((finished / "figures").glob("*.png"))) == 12
 
 
 def test_a_report_is_drawn_again(finished: Path) -> None:
@@ -67,11 +79,53 @@ def test_reports_of_other_tasks(kind: str, tmp_path: Path) -> None:
         tmp_path / "run",
     )
     assert found.exit_code == 0, found.output
-    pictures = {path.stem for path in (tmp_path / "run" / "figures").iterdir()}
+    pictures = {path.stem.split("-")[0] for path in (tmp_path / "run" / "figures").iterdir()}
     common = {"comparison", "curves", "alignment"}  # a metric of order asks for no decision
     assert pictures == common | ({"confusion"} if kind == "classes" else {"roc_pr"})
     page = (tmp_path / "run" / "report.html").read_text()
     assert ("threshold tuned" in page, "best threshold" in page) == (False, False)
+
+
+def test_the_curve_of_thresholds_is_fine_for_rare_positives_and_has_the_chosen_one() -> None:
+    generator = np.random.default_rng(0)
+    target = np.arange(20_000) < 200
+    scores = generator.normal(size=20_000) + 3 * target
+    cut = 2.7182818
+    cuts = plots.cuts_of(scores, cut)
+    assert cut in cuts
+    shares = [(scores > each).mean() for each in cuts]
+    assert sum(share < 0.02 for share in shares) > 100
+    assert max(shares) > 0.99
+    assert cuts_are_sorted(cuts)
+    assert plots.cuts_of(np.ones(5), 0.5).tolist() == [0.5]
+
+
+def cuts_are_sorted(cuts: np.ndarray) -> bool:
+    return bool((np.diff(cuts) > 0).all())
+
+
+def test_the_dot_is_at_the_chosen_threshold(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn: list[Any] = []
+    monkeypatch.setattr(plots, "_save", lambda figure, path, number: drawn.append(figure.axes[0]))
+    scores = np.random.default_rng(0).normal(size=500)
+    target = scores > 1
+
+    def value(each: np.ndarray, truth: np.ndarray, cut: float) -> float:
+        return float(((each > cut) == truth).mean())
+
+    plots.thresholds(
+        {"focal loss": scores}, target, {"focal loss": 0.9}, value, "accuracy", tmp_path
+    )
+    (axes,) = drawn
+    curve, line, dot = axes.lines
+    assert (dot.get_xdata()[0], dot.get_ydata()[0]) == (0.9, value(scores, target, 0.9))
+    assert (dot.get_xdata()[0], dot.get_ydata()[0]) in set(
+        zip(curve.get_xdata(), curve.get_ydata(), strict=True)
+    )
+    assert list(line.get_xdata()) == [0.9, 0.9]
+    assert "cut at 0.9" in axes.get_title()
 
 
 def test_losses_that_cannot_be_ranked_are_left_out_of_the_evidence() -> None:
@@ -86,11 +140,11 @@ def test_losses_that_cannot_be_ranked_are_left_out_of_the_evidence() -> None:
         epochs=2,
         folds=1,
     )
-    assert Evidence.gather(replace(found, score_sets=found.score_sets * 4), x, y).alignments
+    assert Evidence.gather(replace(found, score_sets=found.score_sets * 4), Items(x, y)).alignments
     one_class = [
         sets._replace(target=torch.zeros_like(sets.target)) for sets in found.score_sets * 4
     ]
-    assert not Evidence.gather(replace(found, score_sets=one_class), x, y).alignments
+    assert not Evidence.gather(replace(found, score_sets=one_class), Items(x, y)).alignments
 
 
 def test_a_damaged_run_is_told_in_a_sentence(tmp_path: Path) -> None:
@@ -132,6 +186,7 @@ def shown(path: Path) -> dict[str, Any]:
             "widths": page.evaluate(
                 "[...document.images].map(image => image.complete ? image.naturalWidth : 0)"
             ),
+            "shown": page.evaluate("[...document.images].map(image => image.clientWidth)"),
             "overflow": page.evaluate("document.documentElement.scrollWidth - window.innerWidth"),
             "title": page.title(),
         }
@@ -145,8 +200,8 @@ def shown(path: Path) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("command", "pictures"),
     [
-        ((), 6),
-        (("train", "--metric", "average_precision"), 4),
+        ((), 12),
+        (("train", "--metric", "average_precision"), 8),
         (("compare", "--splits", 2, "--methods", "focal"), 1),
     ],
     ids=["decisions", "order", "comparison"],
@@ -163,6 +218,9 @@ def test_a_browser_shows_the_report(
     assert page["errors"] == []
     assert all(url.startswith(("file:", "data:")) for url in page["asked"])
     assert len(page["widths"]) == pictures
+    # 150 pixels an inch, of which a page shows 93: 8 points are 10 pixels, on a telephone too.
     assert min(page["widths"]) > 300
+    ratios = [shown / own for shown, own in zip(page["shown"], page["widths"], strict=True)]
+    assert min(ratios) > 0.6
     assert page["overflow"] <= 0
     assert " on " in page["title"]

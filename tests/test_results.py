@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from metricgrad.studies.results import ComparisonResult, RunResult
+from metricgrad.studies.results import ComparisonResult, Difference, RunResult
 from metricgrad.studies.settings import ComparisonSettings, RunConfig, RunSettings
 
 FINALIST: dict[str, Any] = {
@@ -25,6 +25,7 @@ RUN: dict[str, Any] = {
     "folds": 5, "verdict": "focal is better",
     "tried": [{"method": "focal", "rate": 0.1, "epochs": 4, "epoch": 2, "value": None}],
     "seconds": 1.5, "stopped": False, "rows": {"train": 75, "test": 25, "without_target": 0},
+    "columns": ["amount", "age"],
 }  # fmt: skip
 ASKED: dict[str, Any] = {
     "data": "fraud.csv", "target": "fraud", "metric": "f1", "hidden": [8], "test_share": 0.25,
@@ -37,14 +38,35 @@ def test_results_of_runs() -> None:
     written = json.loads(json.dumps(result.to_json()))
     assert written == RUN
     assert list(written) == list(RUN)
-    assert [each.label for each in result.finalists] == ["cross-entropy", "focal"]
+    assert [each.label for each in result.finalists] == ["cross-entropy", "focal loss"]
     assert result.winner is result.finalists[1]
     assert result.test_gain == pytest.approx(0.1)
     lower = RunResult.from_json(RUN | {"higher_is_better": False})
     assert lower.test_gain == pytest.approx(-0.1)
-    optional = ("command", "positive_share", "test_gain_interval")
+    optional = ("command", "positive_share", "test_gain_interval", "columns")
     older = RunResult.from_json({name: RUN[name] for name in RUN if name not in optional})
     assert (older.command, older.positive_share, older.test_gain_interval) == (None, None, None)
+
+
+@pytest.mark.parametrize(
+    ("interval", "verdict", "told"),
+    [
+        ([0.05, 0.2], "better", "focal loss is better than cross-entropy on the test rows: the"),
+        ([-0.2, -0.05], "worse", "focal loss is worse than cross-entropy on the test rows: the"),
+        ([-0.2, 0.05], "no difference shown", "No difference between focal loss and cross-entropy"),
+    ],
+)
+def test_the_verdict_is_what_the_interval_of_test_data_says(
+    interval: list[float], verdict: str, told: str
+) -> None:
+    """Also where validation data said otherwise: it chose the challenger in all three."""
+    result = RunResult.from_json(RUN | {"test_gain_interval": interval})
+    assert result.test_verdict == verdict
+    assert result.told().startswith(told)
+    assert f"95 % interval {interval[0]:+.4f} to {interval[1]:+.4f}" in result.told()
+    assert "The choice of focal loss was made on validation data alone." in result.told()
+    alone = RunResult.from_json(RUN | {"test_gain_interval": None})
+    assert (alone.test_verdict, alone.told()) == (None, "focal is better")
 
 
 def test_results_of_comparisons() -> None:
@@ -52,16 +74,28 @@ def test_results_of_comparisons() -> None:
         "command": "metricgrad compare", "metric": "f1", "higher_is_better": True, "splits": 2,
         "values": {"cross_entropy": [0.5, 0.6], "focal": [0.6, 0.8]},
         "differences": {"focal": {"mean": 0.15, "error": 0.04, "interval": [-0.3, 0.6], "p": 0.04}},
+        "columns": ["amount"],
     }  # fmt: skip
     result = ComparisonResult.from_json(stored)
     assert json.loads(json.dumps(result.to_json())) == stored
     assert result.differences["focal"].significant
+    shown = {
+        (mean, p): Difference(mean, 0.04, (-0.3, 0.6), p).verdict
+        for mean in (0.15, -0.15)
+        for p in (0.04, 0.06)
+    }
+    assert shown == {
+        (0.15, 0.04): "better",
+        (-0.15, 0.04): "worse",
+        (0.15, 0.06): "no difference shown",
+        (-0.15, 0.06): "no difference shown",
+    }
     assert not result.stopped
 
 
 @pytest.mark.parametrize("kind", [RunSettings, ComparisonSettings])
 def test_settings(kind: type[RunSettings] | type[ComparisonSettings]) -> None:
-    own = {"method": "auto", "test": "t.csv"}
+    own = {"method": "auto", "test": "t.csv", "group": "query"}
     if kind is ComparisonSettings:
         own = {"methods": ["cross_entropy", "auto"], "splits": 3}
     asked = {"command": kind.command, **ASKED, **own}

@@ -12,9 +12,9 @@ from torch import Tensor
 import metricgrad as mg
 from metricgrad.training import search
 from metricgrad.training.candidates import RATES, Candidate, candidates_of, challengers
+from metricgrad.training.joint_trials import JointTrialGroup
 from metricgrad.training.search import Search, decide, successive_halving
 from metricgrad.training.split import Split
-from metricgrad.training.trial_group import JointTrialGroup
 from metricgrad.training.trials import PlannedTrial, Trial, TrialSettings
 from metricgrad.training.validation import Validation
 from tests.fitting import linear
@@ -134,7 +134,7 @@ def test_at_most_128_models_are_trained_together(folds: int, size: int) -> None:
 
 
 def test_bilevel_losses_are_trained_along(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("metricgrad.training.trial_group._UNIVERSAL_STEPS", 2)
+    monkeypatch.setattr("metricgrad.training.joint_trials._UNIVERSAL_STEPS", 2)
     found = made_up()
     assert isinstance(found.group([PlannedTrial(Candidate("bilevel"), 0.1)], 4), JointTrialGroup)
     plain = found.group([PlannedTrial(Candidate("focal"), 0.1)], 4)

@@ -7,7 +7,8 @@ import torch
 from torch import nn
 
 import metricgrad as mg
-from metricgrad.training.candidates import Candidate
+from metricgrad.training.candidates import Candidate, method_names
+from metricgrad.training.labels import label
 from metricgrad.training.search import Decision
 from metricgrad.training.trained import Fit, Trained
 from metricgrad.training.trials import Trial
@@ -56,39 +57,46 @@ BEST = trial_of("uniloss", 0.85, slope=8.0)
         (
             Decision(BEST, PLAIN, BEST, 0.03, 0.0084, again=True),
             {},
-            "uniloss (slope 8) is better than cross-entropy: f1 0.8500 for uniloss (slope 8) and "
+            "UniLoss (slope 8) is better than cross-entropy: F1 0.8500 for UniLoss (slope 8) and "
             "0.8100 for cross-entropy, by 5-fold cross-validation. On other splits of the data the "
             "gain is 0.0300. A gain below 0.0084 could be chance.",
         ),
         (
             Decision(PLAIN, PLAIN, BEST, 0.04, 0.05),
             {"folds": 1},
-            "cross-entropy is as good here as the best challenger, uniloss (slope 8): f1 0.8500 "
-            "for uniloss (slope 8) and 0.8100 for cross-entropy, on validation data. "
-            "A gain below 0.0500 could be chance.",
+            "No difference is shown between cross-entropy and the best challenger, UniLoss "
+            "(slope 8): F1 0.8500 for UniLoss (slope 8) and 0.8100 for cross-entropy, on "
+            "validation data. A gain below 0.0500 could be chance.",
+        ),
+        (
+            Decision(PLAIN, PLAIN, trial_of("focal", 0.75), -0.06, 0.05),
+            {"folds": 1},
+            "The best challenger, focal loss, is worse than cross-entropy: F1 0.7500 for focal "
+            "loss and 0.8100 for cross-entropy, on validation data. A gain below 0.0500 could be "
+            "chance.",
         ),
         (
             Decision(PLAIN, PLAIN, BEST, 0.04, 0.01),
             {},
-            "uniloss (slope 8) may be better, but it was not compared again on other splits: f1 "
-            "0.8500 for uniloss (slope 8) and 0.8100 for cross-entropy, by 5-fold "
+            "UniLoss (slope 8) may be better, but it was not compared again on other splits: F1 "
+            "0.8500 for UniLoss (slope 8) and 0.8100 for cross-entropy, by 5-fold "
             "cross-validation. A gain below 0.0100 could be chance.",
         ),
         (
             Decision(trial_of("list_net", 0.4), trial_of("list_net", 0.4), BEST, 0.0, 0.1),
             {},
-            "list_net is as good here as the best challenger",
+            "No difference is shown between ListNet and the best challenger",
         ),
         (
             Decision(PLAIN, PLAIN, None),
             {},
-            "cross_entropy: f1 0.8100 by 5-fold cross-validation. There was no time for a "
+            "cross-entropy: F1 0.8100 by 5-fold cross-validation. There was no time for a "
             "challenger.",
         ),
         (
             Decision(BEST, None, BEST),
             {"contested": False, "folds": 1},
-            "uniloss (slope 8): f1 0.8500 on validation data.",
+            "UniLoss (slope 8): F1 0.8500 on validation data.",
         ),
     ],
 )
@@ -101,20 +109,28 @@ def test_a_verdict_says_what_won_and_what_could_be_chance(
     assert result(decision, **more).verdict() == told
 
 
+def test_every_metric_and_method_has_a_label() -> None:
+    for name in [*mg.metric_names(), *method_names()]:
+        assert "_" not in label(name)
+    assert label("average_precision") == "average precision"
+    assert label("cross_entropy") == "cross-entropy"
+    assert label("profit_of_mail (slope 2)") == "profit_of_mail (slope 2)"
+
+
 def test_a_fit_is_shown_on_a_screen() -> None:
     decision = Decision(BEST, PLAIN, BEST, 0.03, 0.0084, again=True)
     others = [trial_of("focal", value, 0.003) for value in (0.5, None, 0.84, 0.6, 0.7, 0.3)]
     found = result(decision, trials=[PLAIN, *others, BEST])
     assert repr(found).splitlines() == [
-        "Fit: f1 0.8500, trained on uniloss (slope 8), threshold 0.3126",
+        "Fit: F1 0.8500, trained on UniLoss (slope 8), threshold 0.3126",
         found.verdict(),
         "",
-        "f1      trial              rate   best epoch",
-        "0.8500  uniloss (slope 8)  0.1    12 of 20",
-        "0.8400  focal              0.003  12 of 20",
-        "0.8100  cross_entropy      0.1    12 of 20",
-        "0.7000  focal              0.003  12 of 20",
-        "0.6000  focal              0.003  12 of 20",
+        "F1      trial              rate   best epoch",
+        "0.8500  UniLoss (slope 8)  0.1    12 of 20",
+        "0.8400  focal loss         0.003  12 of 20",
+        "0.8100  cross-entropy      0.1    12 of 20",
+        "0.7000  focal loss         0.003  12 of 20",
+        "0.6000  focal loss         0.003  12 of 20",
         "",
         "8 trials, 5 folds, 12.3 s",
     ]
@@ -126,8 +142,8 @@ def test_a_fit_is_shown_in_a_notebook() -> None:
     decision = Decision(BEST, None, BEST)
     found = result(decision, folds=1, stopped=True, threshold=None, contested=False)
     page = found._repr_html_()
-    assert page.startswith("<p><b>Fit: f1 0.8500, trained on uniloss (slope 8)</b><br>uniloss")
-    assert "<tr><td>0.8500</td><td>uniloss (slope 8)</td><td>0.1</td><td>12 of 20</td></tr>" in page
+    assert page.startswith("<p><b>Fit: F1 0.8500, trained on UniLoss (slope 8)</b><br>UniLoss")
+    assert "<tr><td>0.8500</td><td>UniLoss (slope 8)</td><td>0.1</td><td>12 of 20</td></tr>" in page
     assert page.endswith("<p>1 trial, one split, 12.3 s, stopped early</p>")
     each = torch.tensor([0.25, -1.5, 0.5])
     labels = result(decision, metric=mg.metric("f1", multilabel=True), threshold=each)

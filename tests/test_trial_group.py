@@ -282,6 +282,8 @@ def test_a_checkpoint_names_what_a_run_depends_on() -> None:
         "clip": 1.0,
         "memory": 0,
         "patience": None,
+        "optimizer": None,
+        "schedule": None,
         "data": "abc",
     }
     group.run(only=1)

@@ -52,6 +52,17 @@ def write_tensors(path: str | Path, tensors: dict[str, Tensor], kind: str, heade
             raise OSError(error) from None
 
 
+def holds(path: str | Path, kind: str) -> bool:
+    """Whether a file has a header under the key `kind`."""
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(path, "pt") as file:
+            return kind in (file.metadata() or {})
+    except (OSError, SafetensorError):
+        return False
+
+
 def read_tensors(path: str | Path, kind: str, name: str) -> tuple[dict[str, Tensor], Any]:
     """The tensors and the header that `write_tensors` wrote; `name` says in errors what it is."""
     from safetensors import SafetensorError, safe_open

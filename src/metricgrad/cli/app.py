@@ -45,9 +45,15 @@ def refuse(message: str) -> NoReturn:
 
 @contextmanager
 def plain_errors(interrupted: str = "Stopped.") -> Iterator[None]:
-    """Turns errors into one sentence each; RuntimeError is training that diverged."""
+    """Turns errors into one sentence each; RuntimeError is training that diverged.
+
+    A reader that has seen enough (`metricgrad predict ... | head`) is no error: typer ends quietly.
+    """
     try:
         yield
+        sys.stdout.flush()  # a closed pipe is noticed here, not when Python exits
+    except BrokenPipeError:
+        raise
     except (ValueError, OSError, RuntimeError) as error:
         refuse(str(error))
     except KeyboardInterrupt:

@@ -81,17 +81,18 @@ def _show(result: "ComparisonResult", page: Path) -> None:
     from rich.console import Console
     from rich.table import Table
 
+    from metricgrad.training.labels import label
+
     console = Console(highlight=False)
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    for column in ("trained on", result.metric, "spread", "gain", "±", "p", ""):
+    for column in ("trained on", label(result.metric), "spread", "gain", "±", "p", ""):
         table.add_column(column, justify="left" if column in ("trained on", "") else "right")
     for name, values in result.values.items():
-        cells = [name, f"{fmean(values):.4f}", f"{stdev(values):.4f}"]
+        cells = [label(name), f"{fmean(values):.4f}", f"{stdev(values):.4f}"]
         found = result.differences.get(name)
         if found is not None:
-            verdict = "better" if found.mean > 0 else "worse"
             cells += [f"{found.mean:+.4f}", f"{found.error:.4f}", f"{found.p:.3f}"]
-            cells.append(verdict if found.significant else "no difference shown")
+            cells.append(found.verdict)
         table.add_row(*cells)
     console.print(table)
     arrow = "higher" if result.higher_is_better else "lower"

@@ -23,7 +23,12 @@ def predict(
         Path | None, typer.Option(help="CSV file to write; prints to the terminal unless given.")
     ] = None,
     target: Annotated[
-        str | None, typer.Option(help="Column with the true classes, to measure the model on.")
+        str | None,
+        typer.Option(help="Column with the true classes, or grades, to measure the model on."),
+    ] = None,
+    group: Annotated[
+        str | None,
+        typer.Option(help="Column that says which query a row belongs to, for a model that ranks."),
     ] = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print the predictions as JSON instead of CSV.")
@@ -35,7 +40,7 @@ def predict(
     with plain_errors():
         if out is not None and out.exists():
             raise ValueError(f"{out} exists already; choose another --out")
-        found = studies.predict(model, data, target)
+        found = studies.predict(model, data, target, group)
         told: dict[str, Any] = {"rows": len(found.table), "out": None if out is None else str(out)}
         if found.measured is not None:
             each = found.measured

@@ -12,11 +12,14 @@ from metricgrad.cli.app import app, command_line, examples, plain_errors
 if TYPE_CHECKING:
     from metricgrad.studies import RunResult
 
+_SHOWN = 8  # columns that are listed
+
 
 @app.command(
     epilog=examples(
         "metricgrad train",
         "metricgrad train fraud.csv --target is_fraud --metric average_precision",
+        "metricgrad train search.csv --target grade --metric ndcg:k=10 --group query",
         "metricgrad train data.parquet --metric fbeta:beta=2 --hidden none --budget 2m",
     )
 )
@@ -32,6 +35,12 @@ def train(
         Path | None, typer.Option(help="File with test data, instead of a share of the rows.")
     ] = None,
     test_share: options.TestShareOption = 0.25,
+    group: Annotated[
+        str | None,
+        typer.Option(
+            help="Column that says which query a row belongs to, for ranking metrics such as ndcg."
+        ),
+    ] = None,
     positive: options.PositiveOption = None,
     drop: options.DropOption = None,
     epochs: options.EpochsOption = 20,
@@ -59,6 +68,7 @@ def train(
             budget=options.seconds(budget),
             seed=seed,
             drop=drop,
+            group=group,
         )
         run = studies.train(settings, out, command=command_line(), progress=not as_json)
         if not run.fresh and not as_json:
@@ -78,23 +88,31 @@ def _show(result: "RunResult", page: Path) -> None:
     from rich.console import Console
     from rich.table import Table
 
+    from metricgrad.training.labels import label
+
     console = Console(highlight=False, markup=False)
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    for column in (result.metric, "validation", "test", ""):
+    for column in (label(result.metric), "validation", "test", ""):
         table.add_column(column, justify="right" if column in ("validation", "test") else "left")
     for each in result.finalists:
-        tuned = each.label == "cross-entropy" and each.threshold is not None
+        tuned = each.role == "cross_entropy" and each.threshold is not None
         name = each.label + (", threshold tuned" if tuned else "")
         chosen = "chosen" if each.role == result.chosen else ""
         table.add_row(name, f"{each.validation:.4f}", f"{each.test:.4f}", chosen)
     console.print(table)
-    console.print(result.verdict)
+    console.print(result.told())
+    if result.told() != result.verdict:
+        console.print(f"Validation data: {result.verdict}", style="dim")
     if result.positive_share is not None:
         negative, positive = result.classes
         told = f"Positive is {positive}, {100 * result.positive_share:.1f} % of the test rows."
         if result.positive_share > 0.5:
             told += f" Pass --positive {negative} for the other class."
         console.print(told)
+    if result.columns:
+        shown = ", ".join(result.columns[:_SHOWN])
+        more = "" if len(result.columns) <= _SHOWN else ", ... (the report lists them all)"
+        console.print(f"Trained on {len(result.columns)} columns: {shown}{more}.", style="dim")
     if result.stopped:
         told = "Stopped early: this is the best model so far. The same command continues."
         console.print(told, style="yellow")

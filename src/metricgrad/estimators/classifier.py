@@ -5,7 +5,6 @@ pickled, so a file can be opened without trusting its author.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Self
 
@@ -15,8 +14,14 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
 
-from metricgrad.estimators.features import Category, Number, Preparation
-from metricgrad.estimators.networks import calibrated, perceptron, trained_network, widths
+from metricgrad.estimators.features import Preparation
+from metricgrad.estimators.networks import (
+    calibrated,
+    perceptron,
+    plain_setting,
+    trained_network,
+    widths,
+)
 from metricgrad.estimators.target import Target, plain
 from metricgrad.metrics import metric as to_metric
 from metricgrad.metrics.registry import metric_config, metric_from_config
@@ -201,11 +206,10 @@ class MetricClassifier(ClassifierMixin, BaseEstimator):
         check_is_fitted(self)
         classes = self.classes_
         threshold = self.trained_.threshold
-        columns = self._preparation.columns
         header = {
             "metric": metric_config(self.trained_.metric),
             "hidden": widths(self.hidden),
-            "settings": {name: _plain(getattr(self, name)) for name in _STORED},
+            "settings": {name: plain_setting(getattr(self, name)) for name in _STORED},
             "classes": {
                 "values": classes.tolist(),
                 "dtype": "object" if classes.dtype == object else classes.dtype.str,
@@ -217,7 +221,7 @@ class MetricClassifier(ClassifierMixin, BaseEstimator):
             "steepness": self._steepness,
             "features": self.n_features_in_,
             "names": list(vars(self).get("feature_names_in_", [])),
-            "columns": [{"kind": type(each).__name__, **asdict(each)} for each in columns],
+            "columns": self._preparation.to_json(),
             "epoch": self.n_iter_,
         }
         write_tensors(path, self.trained_.model.state_dict(), _HEADER, header)
@@ -245,8 +249,7 @@ class MetricClassifier(ClassifierMixin, BaseEstimator):
         model.n_iter_ = header["epoch"]
         if header["names"]:
             model.feature_names_in_ = np.asarray(header["names"], dtype=object)
-        model._preparation = Preparation()
-        model._preparation.columns = [_column(dict(each)) for each in header["columns"]]
+        model._preparation = Preparation.from_json(header["columns"])
         inputs = sum(column.width for column in model._preparation.columns)
         network = perceptron(inputs, hidden, model.target_.outputs, 0)
         network.load_state_dict(tensors)
@@ -295,17 +298,3 @@ class MetricClassifier(ClassifierMixin, BaseEstimator):
         tags.target_tags.single_output = True
         tags.non_deterministic = False
         return tags
-
-
-def _column(stored: dict[str, Any]) -> Number | Category:
-    if stored.pop("kind") == "Number":
-        return Number(**stored)
-    return Category(tuple(stored["frequent"]), stored["rare"])
-
-
-def _plain(value: Any) -> Any:
-    """A setting as JSON has it; of a surrogate only the name is kept."""
-    if isinstance(value, np.generic):
-        return value.item()
-    known = value is None or isinstance(value, str | int | float | bool)
-    return value if known else type(value).__name__.lower()

@@ -18,7 +18,7 @@ numbers in the model file.
 import math
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -146,6 +146,23 @@ class Preparation:
                 some = _some(values, block if rows is None else rows[block])
                 column.write(name, some, out[block, end - column.width : end])
         return out
+
+    def to_json(self) -> list[dict[str, Any]]:
+        """What was learned of every column, ready for JSON."""
+        return [{"kind": type(each).__name__, **asdict(each)} for each in self.columns]
+
+    @classmethod
+    def from_json(cls, stored: list[dict[str, Any]]) -> "Preparation":
+        """A preparation that `to_json` wrote."""
+        found = cls()
+        for each in stored:
+            facts = {name: value for name, value in each.items() if name != "kind"}
+            number = each["kind"] == "Number"
+            column = (
+                Number(**facts) if number else Category(tuple(facts["frequent"]), facts["rare"])
+            )
+            found.columns.append(column)
+        return found
 
     def _category(self, name: str, values: Any) -> Category:
         counts = _as_text(values).value_counts()

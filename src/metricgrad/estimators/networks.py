@@ -88,3 +88,11 @@ def calibrated(found: Fit, kind: TargetKind) -> tuple[float, Tensor]:
         slope = 1.0
         shift = 0.0
     return slope, torch.tensor(-shift / slope) if found.threshold is None else found.threshold
+
+
+def plain_setting(value: Any) -> Any:
+    """A setting as JSON has it; of a surrogate only the name is kept."""
+    if isinstance(value, np.generic):
+        return value.item()
+    known = value is None or isinstance(value, str | int | float | bool)
+    return value if known else type(value).__name__.lower()

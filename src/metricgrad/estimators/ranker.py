@@ -1,19 +1,44 @@
 """A scikit-learn ranker: it orders the documents of a query for a ranking metric."""
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
 import torch
 from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted, validate_data
+from torch import Tensor
 
 from metricgrad.estimators.features import Preparation
-from metricgrad.estimators.networks import trained_network
+from metricgrad.estimators.networks import perceptron, plain_setting, trained_network, widths
+from metricgrad.metrics import Metric
 from metricgrad.metrics import metric as to_metric
+from metricgrad.metrics.registry import metric_config, metric_from_config
+from metricgrad.storage import read_tensors, write_tensors
 from metricgrad.surrogates import Surrogate
-from metricgrad.training import Fit
+from metricgrad.training import Fit, Trained
 from metricgrad.training.data import Items
+
+RANKER = "metricgrad_ranker"  # by which its files are known
+_STORED = ("method", "epochs", "batch", "rate", "decay", "folds", "budget")
+
+
+def ranks_documents(metric: Metric) -> bool:
+    """Whether a metric is one of the order of documents, not of items of a data set."""
+    return metric.decided_by == "order" and not metric.takes_classes
+
+
+def query_values(trained: Trained, items: Items) -> Tensor:
+    """The metric of every query that has a relevant document."""
+    assert items.where is not None
+    values = trained.metric(query_scores(trained, items), items.y, where=items.where)
+    return values[(items.where & (items.y > 0)).any(-1)]
+
+
+def query_scores(trained: Trained, items: Items) -> Tensor:
+    """Scores of documents, `[queries, documents]`."""
+    return trained.scores(items.x.flatten(0, 1)).unflatten(0, items.y.shape)
 
 
 class MetricRanker(BaseEstimator):
@@ -38,6 +63,7 @@ class MetricRanker(BaseEstimator):
     Attributes:
         fit_: What `mg.fit` returned, with every trial.
         n_iter_: The epoch that was kept.
+        trained_: The network; a loaded ranker has it, too.
         n_features_in_: Number of columns of the training data.
 
     Example:
@@ -51,6 +77,9 @@ class MetricRanker(BaseEstimator):
         >>> ranker.fit(x, grades, groups=queries).score(x, grades, groups=queries) > 0.9
         True
     """
+
+    n_features_in_: int
+    feature_names_in_: np.ndarray
 
     def __init__(
         self,
@@ -81,21 +110,22 @@ class MetricRanker(BaseEstimator):
         self.random_state = random_state
         self.progress = progress
 
-    def fit(self, X: Any, y: Any, *, groups: Any) -> Self:  # noqa: N803 (scikit-learn's name)
+    def fit(self, X: Any, y: Any, *, groups: Any, folder: Any = None) -> Self:  # noqa: N803
         """Trains the ranker.
 
         Args:
             X: `[documents, columns]`, an array of numbers or a pandas DataFrame.
             y: `[documents]`, grades; above 0 is relevant.
             groups: `[documents]`, the query that each document belongs to.
+            folder: Where checkpoints go, from which an interrupted training continues.
         """
         metric = to_metric(self.metric)
-        if metric.decided_by != "order" or metric.takes_classes:
+        if not ranks_documents(metric):
             known = "pass 'ndcg', 'map', 'mrr', ..."
             raise ValueError(f"{metric.name} is not a metric of ranked documents; {known}")
         table = self._table(X, reset=True)
         self._preparation = Preparation().fit(table)
-        items = self._items(table, y, groups)
+        items = self._queries(table, y, groups)
         if not (items.y > 0).any():
             told = "no grade is above 0, so no document is relevant; pass grades such as 0, 1, 2"
             raise ValueError(told)
@@ -104,23 +134,61 @@ class MetricRanker(BaseEstimator):
         few = self.folds is None and len(items) < 1000
         folds = min(5, len(items)) if few else self.folds
         width = items.x.shape[-1]
-        self.fit_: Fit = trained_network(self, width, 1, items, metric=metric, folds=folds)
+        self.fit_: Fit = trained_network(
+            self, width, 1, items, metric=metric, folds=folds, folder=folder
+        )
+        self.trained_: Trained = self.fit_
         self.n_iter_ = self.fit_.decision.winner.epoch
         return self
 
     def predict(self, X: Any) -> np.ndarray:  # noqa: N803
         """Scores `[documents]`; a query's documents are shown in falling order of score."""
         check_is_fitted(self)
-        return self.fit_.scores(self._preparation.transform(self._table(X, reset=False))).numpy()
+        table = self._table(X, reset=False)
+        return self.trained_.scores(self._preparation.transform(table)).numpy()
 
     def score(self, X: Any, y: Any, *, groups: Any) -> float:  # noqa: N803
         """The mean of the metric over the queries that have a relevant document."""
+        return float(query_values(self.trained_, self.items(X, y, groups)).mean())
+
+    def items(self, X: Any, y: Any, groups: Any) -> Items:  # noqa: N803
+        """Queries as `mg.fit` takes them: features, grades, and which documents are real."""
         check_is_fitted(self)
-        items = self._items(self._table(X, reset=False), y, groups)
-        assert items.where is not None
-        scores = self.fit_.scores(items.x.flatten(0, 1)).unflatten(0, items.y.shape)
-        values = self.fit_.metric(scores, items.y, where=items.where)
-        return float(values[(items.where & (items.y > 0)).any(-1)].mean())
+        return self._queries(self._table(X, reset=False), y, groups)
+
+    def save(self, path: str | Path) -> None:
+        """Writes the ranker to one safetensors file, without pickle, whole or not at all."""
+        check_is_fitted(self)
+        header = {
+            "metric": metric_config(self.trained_.metric),
+            "hidden": widths(self.hidden),
+            "settings": {name: plain_setting(getattr(self, name)) for name in _STORED},
+            "features": self.n_features_in_,
+            "names": list(vars(self).get("feature_names_in_", [])),
+            "columns": self._preparation.to_json(),
+            "epoch": self.n_iter_,
+        }
+        write_tensors(path, self.trained_.model.state_dict(), RANKER, header)
+
+    @classmethod
+    def load(cls, path: str | Path, *, metric: Any = None) -> "MetricRanker":
+        """Reads a ranker that `save` wrote, ready to predict, without the history of its training.
+
+        `metric` replaces the stored one; it is needed where that is a function of your own.
+        """
+        tensors, header = read_tensors(path, RANKER, "model")
+        metric = metric_from_config(header["metric"]) if metric is None else to_metric(metric)
+        ranker = cls(metric, hidden=tuple(header["hidden"]), **header["settings"])
+        ranker.n_features_in_ = header["features"]
+        ranker.n_iter_ = header["epoch"]
+        if header["names"]:
+            ranker.feature_names_in_ = np.asarray(header["names"], dtype=object)
+        ranker._preparation = Preparation.from_json(header["columns"])
+        inputs = sum(column.width for column in ranker._preparation.columns)
+        network = perceptron(inputs, tuple(header["hidden"]), 1, 0)
+        network.load_state_dict(tensors)
+        ranker.trained_ = Trained(model=network.eval(), metric=metric, threshold=None)
+        return ranker
 
     def _table(self, x: Any, *, reset: bool) -> Any:
         """Features after scikit-learn's checks; a DataFrame keeps its column types."""
@@ -129,7 +197,7 @@ class MetricRanker(BaseEstimator):
             return x
         return validate_data(self, x, reset=reset, ensure_all_finite="allow-nan", dtype="numeric")
 
-    def _items(self, table: Any, y: Any, groups: Any) -> Items:
+    def _queries(self, table: Any, y: Any, groups: Any) -> Items:
         """Queries as items: their documents, padded to the longest."""
         grades = np.ravel(np.asarray(y, dtype=np.float64))
         queries = np.ravel(np.asarray(groups))

@@ -6,6 +6,7 @@ from statistics import fmean, stdev
 from metricgrad.report import page, plots
 from metricgrad.studies.results import ComparisonResult
 from metricgrad.studies.run import StoredComparison
+from metricgrad.training.labels import label
 
 
 def write_comparison(folder: Path, stored: StoredComparison) -> Path:
@@ -13,18 +14,19 @@ def write_comparison(folder: Path, stored: StoredComparison) -> Path:
     result = stored.result
     sections = [
         page.section("Comparison", _figure(folder, result), _table(result)),
+        *([page.section("Columns", page.columns(result.columns))] if result.columns else []),
         page.section("How to reproduce", page.reproduction(stored.config, result.command)),
     ]
-    title = f"{result.metric} on {stored.config.settings.source}: a comparison"
+    title = f"{label(result.metric)} on {stored.config.settings.source}: a comparison"
     about = f"{result.splits} splits"
     return page.write(folder / "report.html", title, about, _verdict(result), sections)
 
 
 def _figure(folder: Path, result: ComparisonResult) -> str:
-    gains = [(name, each.mean, *each.interval) for name, each in result.differences.items()]
+    gains = [(label(name), each.mean, *each.interval) for name, each in result.differences.items()]
     path = plots.intervals(
         [("cross-entropy", 0.0, 0.0, 0.0), *gains],
-        f"gain in {result.metric} over cross-entropy",
+        f"gain in {label(result.metric)} over cross-entropy",
         folder / "figures" / "comparison.png",
         sign="+",
     )
@@ -38,25 +40,26 @@ def _figure(folder: Path, result: ComparisonResult) -> str:
 
 
 def _table(result: ComparisonResult) -> str:
-    header = ("trained on", result.metric, "spread", "gain", "error", "p, corrected")
+    header = ("trained on", label(result.metric), "spread", "gain", "error", "p, corrected", "")
     rows = []
     for name, values in result.values.items():
         found = result.differences.get(name)
-        gain = ("", "", "")
+        gain = ("", "", "", "")
         if found is not None:
-            gain = (f"{found.mean:+.4f}", f"{found.error:.4f}", f"{found.p:.3f}")
-        rows.append((name, f"{fmean(values):.4f}", f"{stdev(values):.4f}", *gain))
+            gain = (f"{found.mean:+.4f}", f"{found.error:.4f}", f"{found.p:.3f}", found.verdict)
+        rows.append((label(name), f"{fmean(values):.4f}", f"{stdev(values):.4f}", *gain))
     return page.table(header, rows)
 
 
 def _verdict(result: ComparisonResult) -> str:
-    shown = {name: each.mean for name, each in result.differences.items() if each.significant}
-    better = [name for name, mean in shown.items() if mean > 0]
-    worse = [name for name, mean in shown.items() if mean < 0]
-    told = [
-        f"{word} than cross-entropy with its threshold tuned: {', '.join(names)}."
-        for word, names in (("Better", better), ("Worse", worse))
-        if names
-    ]
-    none = "No method is shown to differ from cross-entropy with its threshold tuned."
-    return " ".join(told) or none
+    """What is shown of every method: better, worse, or nothing."""
+    names: dict[str, list[str]] = {}
+    for name, each in result.differences.items():
+        names.setdefault(each.verdict, []).append(label(name))
+    heads = {
+        "better": "Better than cross-entropy with its threshold tuned",
+        "worse": "Worse than cross-entropy with its threshold tuned",
+        "no difference shown": "No difference from cross-entropy with its threshold tuned is shown",
+    }
+    told = [f"{head}: {', '.join(names[key])}." for key, head in heads.items() if key in names]
+    return " ".join(told) or "There is nothing to compare cross-entropy with."

@@ -26,7 +26,8 @@ p { margin: 0 0 12px; overflow-wrap: anywhere; }
   margin: 24px 0; }
 section { background: var(--paper); border: 1px solid var(--line); border-radius: 10px;
   padding: 22px 24px; margin: 20px 0; overflow-x: auto; }
-img { max-width: 100%; height: auto; display: block; margin: 0 auto; }
+.panels { display: flex; flex-wrap: wrap; justify-content: center; gap: 12px; }
+img { max-width: 100%; height: auto; }
 figure { margin: 0; } figcaption { color: var(--quiet); font-size: 14px; margin-top: 10px; }
 table { border-collapse: collapse; width: 100%; margin-bottom: 12px;
   font-variant-numeric: tabular-nums; font-size: 15px; }
@@ -37,20 +38,22 @@ pre { background: var(--wash); padding: 12px 14px; border-radius: 8px; overflow-
 details summary { cursor: pointer; color: var(--ours); }
 @media (max-width: 700px) {
   main { padding: 20px 10px 40px; } section { padding: 14px 12px; } th, td { padding: 5px 6px; }
-  table { font-size: 13px; } figure { overflow-x: auto; } img { max-width: none; }
-  figcaption { max-width: 85vw; }
+  table { font-size: 13px; }
 }
 """
 
 
-def figure(path: Path, caption: str) -> str:
-    """A PNG file with its caption, inside the page."""
-    picture = path.read_bytes()
-    data = base64.b64encode(picture).decode()
+def figure(paths: Sequence[Path], caption: str) -> str:
+    """Pictures in PNG files, side by side where there is room, with a caption, inside the page."""
     text = html.escape(caption)
-    width = round(_SCALE * int.from_bytes(picture[16:20], "big"))  # where a PNG file has its width
-    image = f'<img alt="{text}" width="{width}" src="data:image/png;base64,{data}">'
-    return f"<figure>{image}<figcaption>{text}</figcaption></figure>"
+    images = []
+    for path in paths:
+        picture = path.read_bytes()
+        data = base64.b64encode(picture).decode()
+        width = round(_SCALE * int.from_bytes(picture[16:20], "big"))  # where PNG has its width
+        images.append(f'<img alt="{text}" width="{width}" src="data:image/png;base64,{data}">')
+    panels = f"<div class=panels>{''.join(images)}</div>"
+    return f"<figure>{panels}<figcaption>{text}</figcaption></figure>"
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
@@ -75,6 +78,12 @@ def note(text: str) -> str:
 def folded(summary: str, content: str) -> str:
     """Content that is shown on a click."""
     return f"<details><summary>{html.escape(summary)}</summary>{content}</details>"
+
+
+def columns(names: Sequence[str]) -> str:
+    """The columns that models were trained on."""
+    number = f"{len(names)} column{'s' if len(names) != 1 else ''} used"
+    return folded(number, f"<p>{html.escape(', '.join(names))}</p>") if names else ""
 
 
 def reproduction(config: RunConfig, command: str | None) -> str:

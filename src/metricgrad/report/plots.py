@@ -1,4 +1,8 @@
-"""The figures of a run, one function each: numbers in, a PNG file out."""
+"""The figures of a run, one function each: numbers in, PNG files out.
+
+Every panel is a file of its own, narrow enough for a telephone of 390 pixels at full size; a page
+puts panels beside each other where it is wider.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -14,22 +18,25 @@ from metricgrad.studies.evidence import LossAlignment
 _ORDINARY = "#8d99ae"
 _OURS = "#2a6f97"
 _QUIET = "#5c677d"
+_WIDTH = 3.5  # inches; 325 pixels on the page
+_CUTS = 300  # thresholds at which the metric is drawn
 
 
 def _color(label: str) -> str:
-    return _ORDINARY if label.startswith("cross-entropy") else _OURS
+    return _ORDINARY if label in ("cross-entropy", "ListNet") else _OURS
 
 
-def _axes(width: float = 4.8, height: float = 3.4, columns: int = 1) -> tuple[Figure, Any]:
-    figure = Figure(figsize=(width * columns, height), dpi=150, layout="constrained")
-    axes: Any = figure.subplots(1, columns)
-    for each in np.ravel(axes):
-        each.spines[["top", "right"]].set_visible(False)
-        each.tick_params(labelsize=8, colors=_QUIET)
+def _panel(height: float = 2.8) -> tuple[Figure, Any]:
+    figure = Figure(figsize=(_WIDTH, height), dpi=150, layout="constrained")
+    axes: Any = figure.subplots()
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.tick_params(labelsize=8, colors=_QUIET)
     return figure, axes
 
 
-def _save(figure: Figure, path: Path) -> Path:
+def _save(figure: Figure, path: Path, number: int | None = None) -> Path:
+    """Writes a picture; those of several panels are numbered from 1."""
+    path = path if number is None else path.with_stem(f"{path.stem}-{number}")
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, metadata={"Software": None})
     return path
@@ -37,40 +44,63 @@ def _save(figure: Figure, path: Path) -> Path:
 
 def intervals(
     rows: Sequence[tuple[str, float, float, float]], name: str, path: Path, sign: str = ""
-) -> Path:
+) -> list[Path]:
     """Values with their intervals, one row each; a dotted line marks the first, the one to beat.
 
     A row is its label, value, lower and upper end. `sign="+"` also writes the sign of gains.
     """
-    figure, axes = _axes(6.4, 0.9 + 0.42 * len(rows))
+    figure, axes = _panel(0.7 + 0.55 * len(rows))
     for row, (label, value, low, high) in enumerate(rows):
         color = _color(label)
         axes.plot([low, high], [-row, -row], color=color, linewidth=2, solid_capstyle="round")
         axes.plot(value, -row, "o", color=color, ms=7)
-        above = {"xytext": (0, 7), "textcoords": "offset points", "ha": "center", "fontsize": 8}
-        axes.annotate(f"{value:{sign}.4f}", (value, -row), **above)
+        above = {"transform": axes.get_yaxis_transform(), "fontsize": 9, "va": "bottom"}
+        axes.text(0.0, 0.22 - row, label, **above)
+        axes.text(1.0, 0.22 - row, f"{value:{sign}.4f}", ha="right", **above)
     axes.axvline(rows[0][1], color=_ORDINARY, linewidth=0.8, linestyle=":")
-    axes.set_yticks([-row for row in range(len(rows))], [row[0] for row in rows], fontsize=9)
-    axes.set_ylim(-len(rows) + 0.4, 0.7)
+    axes.set_yticks([])
+    axes.spines["left"].set_visible(False)
+    axes.set_ylim(-len(rows) + 0.6, 0.7)
+    axes.xaxis.set_major_locator(MaxNLocator(5))
     axes.set_xlabel(name, fontsize=9)
-    return _save(figure, path)
+    return [_save(figure, path)]
 
 
-def curves(found: Mapping[str, Sequence[Sequence[float | None]]], name: str, path: Path) -> Path:
+def curves(
+    found: Mapping[str, Sequence[Sequence[float | None]]], name: str, path: Path
+) -> list[Path]:
     """Loss and metric after every epoch; `found` has a row for each epoch of each finalist."""
-    figure, (*losses, last) = _axes(3.4, 3.2, columns=len(found) + 1)
-    for (label, rows), own in zip(found.items(), losses, strict=True):
-        # Losses have scales of their own, so each gets its own axes; the metric is shared.
-        for axes, column in ((own, 0), (last, 1)):
+    panels = [(f"loss: {label}", [label], 0) for label in found]  # each has a scale of its own
+    panels.append((f"{name}, validation data", list(found), 1))
+    saved = []
+    for number, (title, labels, column) in enumerate(panels, 1):
+        figure, axes = _panel()
+        for label in labels:
+            rows = found[label]
             values = [np.nan if row[column] is None else row[column] for row in rows]
             axes.plot(range(1, len(rows) + 1), values, color=_color(label), label=label)
-        own.set_title(f"loss: {label}", fontsize=9)
-    last.set_title(f"{name}, validation data", fontsize=9)
-    for axes in (*losses, last):
+        axes.set_title(title, fontsize=9)
         axes.set_xlabel("epoch", fontsize=9)
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    last.legend(frameon=False, fontsize=8)
-    return _save(figure, path)
+        if len(labels) > 1:
+            axes.margins(y=0.25)  # room for the legend
+            axes.legend(frameon=False, fontsize=8)
+        saved.append(_save(figure, path, number))
+    return saved
+
+
+def cuts_of(scores: np.ndarray, chosen: float) -> np.ndarray:
+    """Thresholds to draw, the chosen one among them: dense where few items are above.
+
+    They lie halfway between neighbouring scores. Their ranks grow by a constant factor, so that one
+    per cent of positives has as many of them as the rest.
+    """
+    ordered = np.unique(scores.astype(np.float64))[::-1]
+    if len(ordered) < 2:
+        return np.asarray([chosen])
+    ranks = np.unique(np.geomspace(1, len(ordered) - 1, _CUTS).round().astype(int))
+    halfway = (ordered[ranks - 1] + ordered[ranks]) / 2
+    return np.unique(np.append(halfway, chosen))
 
 
 def thresholds(
@@ -80,29 +110,42 @@ def thresholds(
     value: Callable[[np.ndarray, np.ndarray, float], float],
     name: str,
     path: Path,
-) -> Path:
+) -> list[Path]:
     """The metric at every threshold, and the threshold that was chosen; `value` computes it."""
-    figure, axes = _axes()
-    for label, each in scores.items():
+    saved = []
+    for number, (label, each) in enumerate(scores.items(), 1):
+        figure, axes = _panel()
         color = _color(label)
-        tried = np.unique(np.quantile(each, np.linspace(0.01, 0.999, 80)))
-        shares = [(each > cut).mean() for cut in tried]
-        axes.plot(shares, [value(each, target, cut) for cut in tried], color=color, label=label)
-        share = (each > chosen[label]).mean()
-        axes.plot(share, value(each, target, chosen[label]), "o", color=color)
-    axes.set_xscale("log")
-    axes.set_xlabel("share of items above the threshold", fontsize=9)
-    axes.set_ylabel(name, fontsize=9)
-    axes.legend(frameon=False, fontsize=8)
-    return _save(figure, path)
+        cut = chosen[label]
+        tried = cuts_of(each, cut)
+        axes.plot(tried, [value(each, target, one) for one in tried], color=color)
+        reached = value(each, target, cut)
+        share = float((each > cut).mean())
+        axes.axvline(cut, color=color, linewidth=0.8, linestyle=":")
+        axes.plot(cut, reached, "o", color=color)
+        # Far from the chosen threshold nothing happens, and a few scores go a long way.
+        shares = (min(0.98, max(0.2, 10 * share)), share / 20)
+        ends = np.quantile(each, [1 - shares[0], 1 - shares[1]])
+        low, high = min(ends[0], cut), max(ends[1], cut)
+        if high > low:
+            axes.set_xlim(low - 0.1 * (high - low), high + 0.1 * (high - low))
+        axes.set_title(
+            f"{label}\ncut at {cut:.3g}: {name} {reached:.3f}, {100 * share:.3g} % above",
+            fontsize=9,
+        )
+        axes.set_xlabel("threshold (score)", fontsize=9)
+        axes.set_ylabel(name, fontsize=9)
+        saved.append(_save(figure, path, number))
+    return saved
 
 
 def confusions(
     decisions: Mapping[str, np.ndarray], target: np.ndarray, classes: Sequence[Any], path: Path
-) -> Path:
+) -> list[Path]:
     """Confusion matrices side by side; `classes` are names in the order of their numbers."""
-    figure, grid = _axes(3.4, 3.2, len(decisions))
-    for axes, (label, found) in zip(np.ravel(grid), decisions.items(), strict=True):
+    saved = []
+    for number, (label, found) in enumerate(decisions.items(), 1):
+        figure, axes = _panel(3.2)
         counts = confusion_matrix(target, found, labels=list(range(len(classes))))
         shares = counts / np.maximum(counts.sum(1, keepdims=True), 1)
         axes.imshow(shares, cmap="Blues", vmin=0, vmax=1)
@@ -116,12 +159,13 @@ def confusions(
         axes.set_ylabel("true", fontsize=9)
         axes.set_title(label, fontsize=9)
         axes.spines[:].set_visible(False)
-    return _save(figure, path)
+        saved.append(_save(figure, path, number))
+    return saved
 
 
-def roc_and_pr(scores: Mapping[str, np.ndarray], target: np.ndarray, path: Path) -> Path:
+def roc_and_pr(scores: Mapping[str, np.ndarray], target: np.ndarray, path: Path) -> list[Path]:
     """ROC and precision-recall curves of test data, for targets 0 and 1."""
-    figure, (left, right) = _axes(columns=2)
+    (roc, left), (pr, right) = _panel(), _panel()
     for label, each in scores.items():
         color = _color(label)
         false_positives, true_positives, _ = roc_curve(target, each)
@@ -129,21 +173,26 @@ def roc_and_pr(scores: Mapping[str, np.ndarray], target: np.ndarray, path: Path)
         left.plot(false_positives, true_positives, color=color, label=label)
         right.step(recall, precision, where="post", color=color)
     left.plot([0, 1], [0, 1], color="#cccccc", linewidth=0.8, linestyle=":")
-    left.set(xlabel="false positive rate", ylabel="true positive rate")
-    right.set(xlabel="recall", ylabel="precision", ylim=(0, 1.03))
-    left.set_title("ROC, test data", fontsize=10)
-    right.set_title("precision and recall, test data", fontsize=10)
+    axes = ((left, "false positive rate", "true positive rate"), (right, "recall", "precision"))
+    for each, below, beside in axes:
+        each.set_xlabel(below, fontsize=9)
+        each.set_ylabel(beside, fontsize=9)
+    right.set_ylim(0, 1.03)
+    left.set_title("ROC, test data", fontsize=9)
+    right.set_title("precision and recall, test data", fontsize=9)
     left.legend(frameon=False, fontsize=8)
-    return _save(figure, path)
+    return [_save(roc, path, 1), _save(pr, path, 2)]
 
 
-def alignment(found: Sequence[LossAlignment], name: str, path: Path) -> Path:
+def alignment(found: Sequence[LossAlignment], name: str, path: Path) -> list[Path]:
     """Losses against the metric over sets of validation items, with their rank correlations."""
-    figure, grid = _axes(3.9, 3.3, len(found))
-    for axes, each in zip(np.ravel(grid), found, strict=True):
+    saved = []
+    for number, each in enumerate(found, 1):
+        figure, axes = _panel()
         color = _color(each.label)
         axes.scatter(each.losses, each.values, s=8, alpha=0.5, color=color, edgecolors="none")
         axes.set_title(f"{each.label}\nrank correlation {each.spearman:.3f}", fontsize=9)
         axes.set_xlabel("loss", fontsize=9)
         axes.set_ylabel(name, fontsize=9)
-    return _save(figure, path)
+        saved.append(_save(figure, path, number))
+    return saved

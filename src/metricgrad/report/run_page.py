@@ -9,6 +9,7 @@ from metricgrad.metrics.registry import metric_from_config
 from metricgrad.report import page, plots
 from metricgrad.studies.results import Finalist, RunResult
 from metricgrad.studies.run import StoredRun
+from metricgrad.training.labels import label
 
 
 def write_run(folder: Path, stored: StoredRun) -> Path:
@@ -17,15 +18,17 @@ def write_run(folder: Path, stored: StoredRun) -> Path:
     figures = folder / "figures"
     sections = [
         page.section("On test data", _values(result), _comparison(result, figures)),
+        *_alignment(stored, figures),
         page.section("During training", _curves(result, figures)),
         *_binary_figures(stored, figures),
         *_decisions(stored, figures),
-        *_alignment(stored, figures),
         page.section("What was tried", _trials(result)),
+        *([page.section("Columns", page.columns(result.columns))] if result.columns else []),
         page.section("How to reproduce", page.reproduction(stored.config, result.command)),
     ]
-    title = f"{result.metric} on {stored.config.settings.source}"
-    return page.write(folder / "report.html", title, _about(result), result.verdict, sections)
+    settings = stored.config.settings
+    title = f"{label(settings.metric)} on {settings.source}"
+    return page.write(folder / "report.html", title, _about(result), result.told(), sections)
 
 
 def _about(result: RunResult) -> str:
@@ -41,21 +44,15 @@ def _about(result: RunResult) -> str:
 
 
 def _values(result: RunResult) -> str:
-    """The finalists in a table, and the gain on test data."""
+    """The finalists in a table, and how one of them was chosen."""
     rows = []
     for each in result.finalists:
         values = (f"{each.validation:.4f}", f"{each.test:.4f}", _threshold(each))
         chosen = "chosen" if each.role == result.chosen else ""
         rows.append((each.label, *values, f"{each.rate:g}", str(each.epoch), chosen))
-    header = (result.metric, "validation", "test", "threshold", "learning rate", "epoch", "")
+    header = (label(result.metric), "validation", "test", "threshold", "learning rate", "epoch", "")
     table = page.table(header, rows)
-    if result.test_gain_interval is None:
-        return table
-    low, high = result.test_gain_interval
-    return table + page.note(
-        f"On the same test rows the challenger gains {result.test_gain:+.4f}, "
-        f"95 % interval {low:+.4f} to {high:+.4f}."
-    )
+    return table + page.note(f"How the loss was chosen, on validation data: {result.verdict}")
 
 
 def _threshold(finalist: Finalist) -> str:
@@ -67,13 +64,13 @@ def _threshold(finalist: Finalist) -> str:
 
 def _comparison(result: RunResult, figures: Path) -> str:
     rows = [(each.label, each.test, *each.interval) for each in result.finalists]
-    path = plots.intervals(rows, result.metric, figures / "comparison.png")
+    path = plots.intervals(rows, label(result.metric), figures / "comparison.png")
     return page.figure(path, "95 % intervals from resampled test rows.")
 
 
 def _curves(result: RunResult, figures: Path) -> str:
     curves = {each.label: each.curve for each in result.finalists}
-    path = plots.curves(curves, result.metric, figures / "curves.png")
+    path = plots.curves(curves, label(result.metric), figures / "curves.png")
     tuned = any(each.threshold is not None for each in result.finalists)
     where = ", at its best threshold" if tuned else ""
     caption = f"The loss is measured on training data, the true metric on validation data{where}."
@@ -108,10 +105,14 @@ def _thresholds(stored: StoredRun, figures: Path) -> list[str]:
 
     evidence = stored.evidence
     scores = {each.label: evidence.finalists[each.role].validation for each in result.finalists}
+    name = label(result.metric)
     path = figures / "threshold.png"
-    plots.thresholds(scores, evidence.validation_target, chosen, value, result.metric, path)
-    caption = "Validation data; the dot is the chosen threshold."
-    return [page.section("Choice of threshold", page.figure(path, caption))]
+    drawn = plots.thresholds(scores, evidence.validation_target, chosen, value, name, path)
+    caption = (
+        "Validation data. A score above the threshold is a positive decision; the dot and the "
+        "dotted line mark the threshold that the model uses."
+    )
+    return [page.section("Where to cut", page.figure(drawn, caption))]
 
 
 def _decisions(stored: StoredRun, figures: Path) -> list[str]:
@@ -125,8 +126,8 @@ def _decisions(stored: StoredRun, figures: Path) -> list[str]:
     if not decisions or evidence.test_target.ndim != 1:
         return []
     path = figures / "confusion.png"
-    plots.confusions(decisions, evidence.test_target, stored.result.classes, path)
-    return [page.section("Decisions", page.figure(path, "Test data, counts of items."))]
+    drawn = plots.confusions(decisions, evidence.test_target, stored.result.classes, path)
+    return [page.section("Decisions", page.figure(drawn, "Test data, counts of items."))]
 
 
 def _alignment(stored: StoredRun, figures: Path) -> list[str]:
@@ -135,14 +136,14 @@ def _alignment(stored: StoredRun, figures: Path) -> list[str]:
         return []
     result = stored.result
     path = figures / "alignment.png"
-    plots.alignment(stored.evidence.alignments, result.metric, path)
+    drawn = plots.alignment(stored.evidence.alignments, label(result.metric), path)
     line = "falling" if result.higher_is_better else "rising"
     caption = (
         "Each point is a set of validation items, scored by one of the trials. The closer the "
         f"points are to one {line} line, the better the loss agrees with the metric. UniLoss is "
         "drawn by its relaxation, whose gradient it has; its own value is the metric."
     )
-    return [page.section("Is the loss aligned with the metric?", page.figure(path, caption))]
+    return [page.section("Is the loss aligned with the metric?", page.figure(drawn, caption))]
 
 
 def _trials(result: RunResult) -> str:
@@ -150,11 +151,12 @@ def _trials(result: RunResult) -> str:
     sign = -1 if result.higher_is_better else 1
     known = [(each, each.value) for each in result.tried if each.value is not None]
     rows = [
-        (each.method, f"{each.rate:g}", str(each.epochs), str(each.epoch), f"{value:.4f}")
+        (label(each.method), f"{each.rate:g}", str(each.epochs), str(each.epoch), f"{value:.4f}")
         for each, value in sorted(known, key=lambda pair: sign * pair[1])
     ]
     header = ("loss", "learning rate", "epochs", "best epoch", "validation")
-    compared = ", and is compared with cross-entropy" if len(result.finalists) > 1 else ""
+    usual = result.finalists[0].label
+    compared = f", and is compared with {usual}" if len(result.finalists) > 1 else ""
     how = (
         "Every candidate is trained briefly; the best third continue, and the best two are trained "
         f"to the end. The best of all trials wins, as a short one can be best{compared}."

@@ -22,7 +22,12 @@ from metricgrad.progress import progress as to_progress
 from metricgrad.studies import tables
 from metricgrad.studies.results import ComparisonResult, Difference
 from metricgrad.studies.run_folder import RunFolder
-from metricgrad.studies.settings import ComparisonSettings, chosen_class, named_metric
+from metricgrad.studies.settings import (
+    ComparisonSettings,
+    chosen_class,
+    named_metric,
+    refuse_misfit,
+)
 from metricgrad.studies.tables import LabelledTable, TableRows, load_table
 from metricgrad.training.candidates import ORDINARY, method_names, takes, usual_methods
 
@@ -46,6 +51,7 @@ def compare(
     data = None if settings.data is None else Path(settings.data)
     table = load_table(data, settings.target, settings.drop)
     positive = chosen_class(settings.positive, table.y)
+    refuse_misfit(metric, table.y, positive)
     names = methods_to_compare(methods, metric, table.y, positive)
     settings = replace(settings, methods=tuple(names))
     folder = RunFolder(out or Path("runs") / settings.folder_name, settings, tables.digests(data))
@@ -57,6 +63,7 @@ def compare(
         splits=settings.splits,
         values=values,
         differences=paired_differences(values, metric.higher_is_better, settings.test_share),
+        columns=[str(name) for name in table.x.columns],
     )
     folder.finish(result)
     return folder.path, result

@@ -12,14 +12,18 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from metricgrad.estimators.ranker import query_scores, query_values
 from metricgrad.storage import complete_file
 from metricgrad.studies.results import Interval, Role
 from metricgrad.surrogates import Surrogate, UniLoss, rank_correlation
-from metricgrad.training import Fit
+from metricgrad.training import Fit, Trained
 from metricgrad.training.candidates import Candidate, ordinary_candidate
+from metricgrad.training.data import Items
+from metricgrad.training.labels import label
 from metricgrad.training.trials import Trial
 from metricgrad.training.validation import bootstrap
 
+_DRAWS = 200  # of the queries of a test part
 _KEPT = 100_000  # items that are stored of validation and of test data, at most
 
 
@@ -52,23 +56,25 @@ class Evidence:
     alignments: list[LossAlignment]
 
     @classmethod
-    def gather(cls, fit: Fit, x: Tensor, y: Tensor) -> Self:
+    def gather(cls, fit: Fit, items: Items) -> Self:
         """Scores, decisions and alignment of the finalists, on validation and test data."""
-        x = x[:_KEPT]
+        kept = items.take(torch.arange(min(len(items), _KEPT)))
+        tested = Items(*kept)
         live = fit.validation.live
         finalists: dict[str, FinalistScores] = {}
         for role, trial in finalist_trials(fit).items():
             trained = fit.finalists[role]
-            scores = trained.scores(x)
+            scores = _test_scores(trained, tested)
             one_score = scores.dim() == 1
             decides = trained.threshold is not None if one_score else fit.metric.layout != "labels"
+            decides = decides and tested.where is None
             finalists[role] = FinalistScores(
                 scores.numpy(),
                 trial.scores[live].numpy()[:_KEPT],
-                trained.predict(x).numpy() if decides else None,
+                trained.predict(tested.x).numpy() if decides else None,
             )
         target = fit.validation.target[live].numpy()[:_KEPT]
-        return cls(y[:_KEPT].numpy(), target, finalists, _alignments(fit))
+        return cls(tested.y.numpy(), target, finalists, _alignments(fit))
 
     def save(self, path: Path) -> None:
         """Writes all arrays to one `.npz` file."""
@@ -103,12 +109,12 @@ class Evidence:
         }
         alignments = [
             LossAlignment(
-                str(label),
+                str(name),
                 found[f"aligned_{number}_losses"],
                 found[f"aligned_{number}_values"],
                 float(found[f"aligned_{number}_spearman"]),
             )
-            for number, label in enumerate(found.get("aligned_names", []))
+            for number, name in enumerate(found.get("aligned_names", []))
         ]
         return cls(found["test_target"], found["valid_target"], finalists, alignments)
 
@@ -122,23 +128,41 @@ def finalist_trials(fit: Fit) -> dict[Role, Trial]:
     return {role: trial for role, trial in trials.items() if trial is not None}
 
 
-def bootstrap_intervals(
-    fit: Fit, x: Tensor, y: Tensor
-) -> tuple[dict[str, Interval], Interval | None]:
+def value_on_test(trained: Trained, items: Items) -> float:
+    """The metric of test rows; of queries the mean over those that have a relevant document."""
+    if items.where is None:
+        return trained.measure(items.x, items.y)
+    return float(query_values(trained, items).mean())
+
+
+def bootstrap_intervals(fit: Fit, items: Items) -> tuple[dict[str, Interval], Interval | None]:
     """95 % intervals of each finalist's value on test data, and of the gain between two.
 
-    They come from resampled rows; both finalists are measured on the same draws.
+    They come from resampled rows, or queries; both finalists are measured on the same draws.
     """
-    draws: dict[str, Tensor] = {}
-    for role, trained in fit.finalists.items():
-        scores = trained.scores(x)
-        generator = torch.Generator().manual_seed(0)
-        draws[role] = bootstrap(trained.metric, trained.threshold, scores, y, generator).double()
+    draws = {role: _draws(trained, items) for role, trained in fit.finalists.items()}
     gain = None
     if len(draws) == 2:
         better = draws["challenger"] - draws["cross_entropy"]
         gain = _quantiles(better if fit.metric.higher_is_better else -better)
     return {role: _quantiles(each) for role, each in draws.items()}, gain
+
+
+def _test_scores(trained: Trained, items: Items) -> Tensor:
+    """Scores of test rows; those of queries, which are padded, `[queries, documents]`."""
+    return trained.scores(items.x) if items.where is None else query_scores(trained, items)
+
+
+def _draws(trained: Trained, items: Items) -> Tensor:
+    """The metric on draws of the test rows, or of the queries, with replacement."""
+    generator = torch.Generator().manual_seed(0)
+    if items.where is None:
+        scores = trained.scores(items.x)
+        found = bootstrap(trained.metric, trained.threshold, scores, items.y, generator)
+        return found.double()
+    values = query_values(trained, items).double()
+    drawn = torch.randint(len(values), (_DRAWS, len(values)), generator=generator)
+    return values[drawn].mean(-1)
 
 
 class _Relaxed(Surrogate):
@@ -162,18 +186,17 @@ def _alignments(fit: Fit) -> list[LossAlignment]:
     if len(fit.score_sets) < 3:
         return []
     best = (fit.decision.challenger or fit.decision.winner).candidate
-    shown: dict[str, Candidate] = {
-        "cross-entropy": ordinary_candidate(fit.metric, fit.validation.where is not None)
-    }
-    if best.method not in ("cross_entropy", "bilevel"):
-        shown[str(best)] = best
+    usual = ordinary_candidate(fit.metric, fit.validation.where is not None)
+    shown: dict[str, Candidate] = {label(str(usual)): usual}
+    if best.method not in (usual.method, "bilevel"):
+        shown[label(str(best))] = best
     try:
-        return [_alignment(fit, label, candidate) for label, candidate in shown.items()]
+        return [_alignment(fit, name, candidate) for name, candidate in shown.items()]
     except ValueError:  # too few sets have a value, or all have the same: there is no order to show
         return []
 
 
-def _alignment(fit: Fit, label: str, candidate: Candidate) -> LossAlignment:
+def _alignment(fit: Fit, name: str, candidate: Candidate) -> LossAlignment:
     """A candidate's loss beside the metric."""
     scale = candidate.scale(fit.metric)
     sets = [each._replace(scores=scale * each.scores) for each in fit.score_sets]
@@ -181,7 +204,7 @@ def _alignment(fit: Fit, label: str, candidate: Candidate) -> LossAlignment:
     loss = _Relaxed(loss) if isinstance(loss, UniLoss) else loss
     generator = torch.Generator().manual_seed(0)
     ranked = rank_correlation(loss, fit.metric, sets, generator=generator)
-    return LossAlignment(label, ranked.losses.numpy(), ranked.values.numpy(), ranked.spearman)
+    return LossAlignment(name, ranked.losses.numpy(), ranked.values.numpy(), ranked.spearman)
 
 
 def _quantiles(draws: Tensor) -> Interval:

@@ -4,10 +4,13 @@ The keys of the JSON file are the names of the fields, and stay as they are, so 
 by any version can be read. Only the finalists are stored by their role.
 """
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any, ClassVar, Literal, Self
 
+from metricgrad.training.labels import label
+
 Role = Literal["cross_entropy", "challenger"]
+Verdict = Literal["better", "no difference shown", "worse"]
 Interval = tuple[float, float]
 
 
@@ -35,7 +38,7 @@ class Finalist:
     @property
     def label(self) -> str:
         """The finalist as tables and figures name it."""
-        return "cross-entropy" if self.method == self.role == "cross_entropy" else self.method
+        return label(self.method)
 
 
 @dataclass(frozen=True)
@@ -72,6 +75,7 @@ class RunResult:
         again: Whether the two were compared again on other splits.
         folds: Folds of cross-validation; 1 is a single split.
         stopped: Whether the user stopped the search, so that it can continue.
+        columns: Names of the columns that the model was trained on.
     """
 
     command: str | None = None
@@ -92,6 +96,7 @@ class RunResult:
     seconds: float
     stopped: bool
     rows: RowCounts
+    columns: list[str] = field(default_factory=list)
 
     @property
     def winner(self) -> Finalist:
@@ -104,6 +109,29 @@ class RunResult:
         ordinary, challenger = self.finalists
         gain = challenger.test - ordinary.test
         return gain if self.higher_is_better else -gain
+
+    @property
+    def test_verdict(self) -> Verdict | None:
+        """The challenger on test data, by the interval of its gain; None where there is none."""
+        if self.test_gain_interval is None:
+            return None
+        low, high = self.test_gain_interval
+        return "better" if low > 0 else "worse" if high < 0 else "no difference shown"
+
+    def told(self) -> str:
+        """What test data says of the challenger, and which loss was chosen without it."""
+        if self.test_gain_interval is None:
+            return self.verdict
+        low, high = self.test_gain_interval
+        usual, challenger = (each.label for each in self.finalists)
+        head = f"{challenger} is {self.test_verdict} than {usual} on the test rows"
+        if self.test_verdict == "no difference shown":
+            head = f"No difference between {challenger} and {usual} is shown on the test rows"
+        return (
+            f"{head}: the gain in {label(self.metric)} is {self.test_gain:+.4f}, 95 % interval "
+            f"{low:+.4f} to {high:+.4f}. The choice of {self.winner.label} was made on validation "
+            "data alone."
+        )
 
     def to_json(self) -> dict[str, Any]:
         """The content of `result.json`."""
@@ -142,10 +170,20 @@ class Difference:
         """Whether the difference is shown at the 5 % level."""
         return self.p < 0.05
 
+    @property
+    def verdict(self) -> Verdict:
+        """What the difference shows."""
+        if not self.significant:
+            return "no difference shown"
+        return "better" if self.mean > 0 else "worse"
+
 
 @dataclass(frozen=True, kw_only=True)
 class ComparisonResult:
-    """What `metricgrad compare` found; values and differences are kept by method."""
+    """What `metricgrad compare` found; values and differences are kept by method.
+
+    `columns` are the names of the columns that models were trained on.
+    """
 
     stopped: ClassVar[bool] = False  # a comparison has a result only once it is complete
 
@@ -155,6 +193,7 @@ class ComparisonResult:
     splits: int
     values: dict[str, list[float]]
     differences: dict[str, Difference]
+    columns: list[str] = field(default_factory=list)
 
     def to_json(self) -> dict[str, Any]:
         """The content of `result.json`."""

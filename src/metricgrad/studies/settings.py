@@ -13,10 +13,19 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
-from metricgrad.estimators import MetricClassifier
-from metricgrad.metrics import Metric
+from metricgrad.estimators import MetricClassifier, MetricRanker
+from metricgrad.estimators.ranker import ranks_documents
+from metricgrad.estimators.target import Target, plain
+from metricgrad.metrics import Metric, metric_options
 from metricgrad.metrics import metric as to_metric
 
+_TAKES = {  # what metrics take that do not take one class a row
+    "labels": "several labels for each item",
+    "maps": "label maps",
+    "heatmaps": "heatmaps of joints",
+    "tokens": "texts",
+    "spans": "texts",
+}
 _PACKAGES = ("metricgrad", "torch", "numpy", "scikit-learn", "pandas")
 
 
@@ -83,6 +92,19 @@ class RunSettings(TableSettings):
 
     method: str = "auto"
     test: str | None = None
+    group: str | None = None
+
+    def ranker(self, *, progress: bool) -> MetricRanker:
+        """An unfitted ranker with these settings, for a table of queries."""
+        return MetricRanker(
+            named_metric(self.metric),
+            self.method,
+            hidden=self.hidden,
+            epochs=self.epochs,
+            budget=self.budget,
+            random_state=self.seed,
+            progress=progress,
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,10 +161,52 @@ def named_metric(text: str) -> Metric:
         if not equals:
             raise ValueError(f"--metric takes options as in fbeta:beta=2; got {text!r}")
         try:
-            options[option.strip()] = json.loads(value)
+            options[option.strip()] = json.loads(value.lower())
         except ValueError:
             options[option.strip()] = value.strip()
-    return to_metric(name.strip(), **options)
+    try:
+        known = metric_options(type(to_metric(name.strip())))
+        for option in options.keys() & known.keys():
+            _check_kind(option, options[option], known[option])
+        return to_metric(name.strip(), **options)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"--metric {text}: {error}") from None
+
+
+def _check_kind(option: str, value: Any, default: Any) -> None:
+    """Raises ValueError for text where a metric's option is a number, or true or false."""
+    flag = isinstance(default, bool)
+    if flag and not isinstance(value, bool):
+        raise ValueError(f"{option} must be true or false; got {value!r}")
+    number = isinstance(default, int | float) and not flag
+    if number and (isinstance(value, bool) or not isinstance(value, int | float)):
+        raise ValueError(f"{option} must be a number; got {value!r}")
+
+
+def refuse_misfit(metric: Metric, y: Any, positive: Any) -> None:
+    """Raises ValueError for a metric that has no value for the target `y` of a table."""
+    if metric.layout == "grades":
+        raise ValueError(
+            f"{metric.name} ranks the documents of each query; pass --group COLUMN to metricgrad "
+            "train, the column that says which query a row belongs to"
+        )
+    if metric.layout in _TAKES:
+        raise ValueError(
+            f"{metric.name} takes {_TAKES[metric.layout]}, and column {y.name!r} has one class a "
+            "row; pass a metric of classes, such as f1 or average_precision"
+        )
+    Target.of(plain(y), metric, positive)
+
+
+def refuse_unranked(metric: Metric, positive: str | None) -> None:
+    """Raises ValueError for a metric that has no value for the documents of queries."""
+    if not ranks_documents(metric):
+        raise ValueError(
+            f"--group is for metrics of ranked documents, such as ndcg, map or mrr; got "
+            f"--metric {metric.name}"
+        )
+    if positive is not None:
+        raise ValueError(f"grades have no positive class; leave out --positive {positive}")
 
 
 def chosen_class(positive: str | None, y: Any) -> Any:

@@ -16,6 +16,7 @@ import io
 import re
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -33,6 +34,7 @@ _KINDS = (
 _CLASSES = 20  # a target of fractions with more values than this is not a class
 _DATE = re.compile(r"\d{4}-\d\d-\d\d")
 TARGET = "target"
+QUERY = "qid"  # the column of queries of an svmlight file
 
 
 @dataclass(frozen=True)
@@ -173,14 +175,18 @@ def digests(*paths: Path | None) -> list[str | None]:
     return [None if path is None or not path.is_file() else digest(path) for path in paths]
 
 
-def read_table(path: Path) -> Any:
-    """The table in a file; the target of an svmlight file becomes the column "target"."""
+def read_table(path: Path, *, queries: bool = False) -> Any:
+    """The table in a file; the target of an svmlight file becomes the column "target".
+
+    With `queries` its query ids, if it has any, become the column "qid".
+    """
     if not path.is_file():
         raise ValueError(f"there is no file {path}")
     if not path.stat().st_size:
         raise ValueError(f"{path} is empty")
     kind = _kind(path)
-    readers = dict.fromkeys(_TEXT, _read_text) | dict.fromkeys(_SPARSE, _read_svmlight)
+    sparse = partial(_read_svmlight, queries=queries)
+    readers = dict.fromkeys(_TEXT, _read_text) | dict.fromkeys(_SPARSE, sparse)
     readers = readers | {".parquet": _read_parquet}
     if kind not in readers:
         raise ValueError(f"{path} is not a kind of file that can be read; pass {_KINDS}")
@@ -226,17 +232,22 @@ def bundled_table() -> Any:
     return pd.DataFrame(x, columns=names).assign(**{TARGET: (digit == 8).astype(int)})
 
 
-def split_target(table: Any, target: str, *, several: bool = True) -> tuple[Any, Any, int]:
-    """Features, target, and the number of rows left out because they have no target.
-
-    A target with a single value is refused where `several` are needed, as they are for training.
-    """
+def check_column(table: Any, target: str) -> None:
+    """Raises ValueError, with the name that may be meant, where a table has no such column."""
     if target not in table.columns:
         names = [str(name) for name in table.columns]
         near = difflib.get_close_matches(target, names, 1)
         shown = ", ".join(names[:12]) + (", ..." if len(names) > 12 else "")
         hint = f" Did you mean {near[0]!r}?" if near else ""
         raise ValueError(f"there is no column {target!r} among {shown}.{hint}")
+
+
+def split_target(table: Any, target: str, *, several: bool = True) -> tuple[Any, Any, int]:
+    """Features, target, and the number of rows left out because they have no target.
+
+    A target with a single value is refused where `several` are needed, as they are for training.
+    """
+    check_column(table, target)
     known = table[target].notna()
     missing = int((~known).sum())
     table = table[known] if missing else table
@@ -310,7 +321,10 @@ def _read_parquet(path: Path) -> Any:
     return pd.read_parquet(io.BytesIO(gzip.decompress(path.read_bytes())) if packed else path)
 
 
-def _read_svmlight(path: Path) -> Any:
-    x, y = cast(Any, load_svmlight_file(str(path)))[:2]
+def _read_svmlight(path: Path, *, queries: bool) -> Any:
+    x, y, *ids = cast(Any, load_svmlight_file(str(path), query_id=queries))
     table = pd.DataFrame(x.toarray(), columns=[f"x{number + 1}" for number in range(x.shape[1])])
-    return table.assign(**{TARGET: y.astype(np.int64) if (y == y.round()).all() else y})
+    table[TARGET] = y.astype(np.int64) if (y == y.round()).all() else y
+    if ids and len(ids[0]):
+        table[QUERY] = ids[0]
+    return table

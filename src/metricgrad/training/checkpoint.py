@@ -19,7 +19,7 @@ def write_checkpoint(path: str | Path, state: State, settings: dict[str, Any]) -
 
 
 def read_checkpoint(
-    path: str | Path, like: State, settings: dict[str, Any], varying: str = "-"
+    path: str | Path, like: State, settings: dict[str, Any], varying: str | tuple[str, ...] = "-"
 ) -> State:
     """What a run with a state `like` this one, and the same settings, wrote; ValueError otherwise.
 

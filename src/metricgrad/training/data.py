@@ -37,6 +37,11 @@ class Batch(NamedTuple):
     y: Tensor
     where: Tensor | None
 
+    def to(self, device: torch.device) -> "Batch":
+        """The same on a device."""
+        where = None if self.where is None else self.where.to(device)
+        return Batch(self.x.to(device), self.y.to(device), where)
+
 
 @dataclass(frozen=True)
 class Items:
@@ -203,8 +208,8 @@ def fingerprint(*parts: Items | Loader | Mapping[str, Tensor] | None) -> str:
         for each in tensors:
             if each is not None:
                 digest.update(str(tuple(each.shape)).encode())
-                raw = each.detach().cpu().contiguous().view(torch.uint8)
-                digest.update(raw.flatten().numpy().data)
+                raw = each.detach().cpu().flatten().view(torch.uint8)
+                digest.update(raw.numpy().data)
     return digest.hexdigest()[:16]
 
 

@@ -36,12 +36,13 @@ from metricgrad.training.candidates import (
     require_fitting,
 )
 from metricgrad.training.data import Items, Loader, fingerprint, one_class_each, to_data
+from metricgrad.training.optimizers import OptimizerFactory, ScheduleFactory, on_device
 from metricgrad.training.search import (
     Decision,
     Search,
     affordable_epochs,
     decide,
-    schedule,
+    planned_groups,
     successive_halving,
 )
 from metricgrad.training.split import SplitPlan, split_data, split_dataset, unsplit
@@ -79,6 +80,9 @@ def fit(
     seed: int = 0,
     folder: str | Path | None = None,
     progress: bool = True,
+    optimizer: OptimizerFactory | None = None,
+    schedule: ScheduleFactory | None = None,
+    device: str | torch.device | None = None,
 ) -> Fit:
     """Trains a model for a metric, and says whether that was better than the ordinary loss.
 
@@ -95,7 +99,8 @@ def fit(
         options: Options of the loss, if `method` is a name.
         epochs: Passes through the data. For items in memory, an epoch has 25 to 150 batches.
         batch: The number of items in a batch.
-        rate: Adam's learning rate, which falls to 0 during training. None tries several.
+        rate: The learning rate, which falls to 0 during training. None tries several, which suit
+            Adam.
         decay: Weight decay, as in AdamW.
         clip: The norm to which longer gradients are cut; None leaves them as they are.
         balanced: Whether every class gets an equal share of a batch.
@@ -112,6 +117,12 @@ def fit(
         folder: Where checkpoints are written after every epoch. The same call with the same folder,
             and a model with the weights it had at the start, continues where the first one stopped.
         progress: Whether to show a progress bar, on a terminal.
+        optimizer: Makes one from `(parameters, rate)`, such as
+            `lambda parameters, rate: torch.optim.SGD(parameters, rate, momentum=0.9)`. None is Adam
+            for many models at once, which is faster.
+        schedule: Makes one from `(optimizer, steps)`, such as `CosineAnnealingLR`; it moves on
+            after every batch, and starts anew after a warm start. None is half a cosine, to 0.
+        device: Where to train, such as `"cuda"`; the model is moved there. None is where it is.
 
     Returns:
         The trained model with its threshold or offsets, all trials, and the decision between them.
@@ -134,6 +145,9 @@ def fit(
         model, method, options, epochs=epochs, batch=batch, folds=folds, patience=patience,
         rate=rate, clip=clip, budget=budget, share=share, decay=decay, memory=memory,
     )  # fmt: skip
+    if optimizer is not None and decay:
+        raise ValueError(f"an optimizer of your own has its own weight decay; got decay={decay:g}")
+    on_device(model, device)
 
     if isinstance(method, str):
         require_fitting(method, chosen)
@@ -170,14 +184,16 @@ def fit(
     if checkpoints is not None:
         checkpoints.mkdir(parents=True, exist_ok=True)
         must_match = _must_match(plan, method, fingerprint(trained, valid), model)
-    settings = TrialSettings(seed, decay, clip, memory, patience, must_match)
+    settings = TrialSettings(
+        seed, decay, clip, memory, patience, optimizer, schedule, must_match=must_match
+    )
     search = Search(model, split, settings, epochs, checkpoints, budget)
     if budget is not None:
         search.epochs = affordable_epochs(search, list(sides.values()), rates, budget)
     total = sum(
         length
         for candidates in sides.values()
-        for _, length in schedule(search, candidates, rates, search.epochs)
+        for _, length in planned_groups(search, candidates, rates, search.epochs)
     )
     with to_progress(f"training for {chosen.name}", total, progress) as search.tell:
         found = {
@@ -268,7 +284,7 @@ def _example(model: nn.Module, trained: Items | Loader, metric: Metric) -> tuple
     try:
         with torch.no_grad(), modes_kept(model):
             model.eval()
-            scores = model(batch.x)
+            scores = model(batch.x.to(next(model.parameters()).device)).cpu()
     except (RuntimeError, TypeError, ValueError, IndexError) as error:
         hint = ". Integers are left as they are, for embeddings; pass x.float() as features"
         raise ValueError(

@@ -3,7 +3,7 @@ r"""The search for the best candidate: successive halving, then a decision on va
 Successive halving has three rounds. All candidates are trained briefly with every learning rate;
 the best third continue for twice as long with their two best rates, and the best two of those to
 the end with one. The ordinary loss goes through the same rounds on its own, in the same way in
-every fit, so that "cross-entropy is as good here" gives exactly the model that training on
+every fit, so that "no difference is shown" gives exactly the model that training on
 cross-entropy gives. If there is a time budget, one epoch of the ordinary loss is timed to find out
 how many epochs fit into it.
 
@@ -28,8 +28,9 @@ from torch import nn
 from metricgrad.progress import Tell
 from metricgrad.storage import write_json
 from metricgrad.training.candidates import RATES, Candidate, ordinary_candidate
+from metricgrad.training.joint_trials import JointTrialGroup
 from metricgrad.training.split import Split
-from metricgrad.training.trial_group import JointTrialGroup, TrialGroup
+from metricgrad.training.trial_group import TrialGroup
 from metricgrad.training.trials import PlannedTrial, Trial, TrialSettings, best_first
 from metricgrad.training.validation import ONE_SIGMA
 
@@ -124,7 +125,7 @@ def successive_halving(
     return best_first(trials, metric)
 
 
-def schedule(
+def planned_groups(
     search: Search, candidates: list[Candidate], rates: list[float], epochs: int
 ) -> list[tuple[int, int]]:
     """The trials and the epochs of every group of successive halving, if nothing ends it early."""
@@ -187,7 +188,7 @@ def _cost(search: Search, sides: list[list[Candidate]], rates: list[float], epoc
     """
     cost = _ALONE * _AFTER * epochs
     for candidates in sides:
-        for trials, length in schedule(search, candidates, rates, epochs):
+        for trials, length in planned_groups(search, candidates, rates, epochs):
             cost += max(1.0, trials / len(rates)) * length
     return cost
 

@@ -9,8 +9,8 @@ from torch import Tensor, nn
 
 from metricgrad.metrics import Metric
 from metricgrad.surrogates.score_sets import ScoreSets
-from metricgrad.training.candidates import ORDINARY
 from metricgrad.training.data import CHUNK, features, numbers, without_column
+from metricgrad.training.labels import label
 from metricgrad.training.search import Decision
 from metricgrad.training.stack import modes_kept
 from metricgrad.training.trials import Trial, best_first
@@ -53,7 +53,9 @@ class Trained:
         """
         with modes_kept(self.model):
             self.model.eval()
-            found = torch.cat([self.model(part) for part in features(x).split(CHUNK)])
+            own = next(self.model.parameters(), torch.zeros(0)).device
+            parts = features(x).split(CHUNK)
+            found = torch.cat([self.model(part.to(own)).cpu() for part in parts])
         if found.dim() == 1 or self.metric.layout == "labels":
             return found
         target = found[..., 0]  # of the same shape as the target of such scores
@@ -134,21 +136,22 @@ class Fit(Trained):
 
     def verdict(self) -> str:
         """Which loss won and by how much, in a few sentences."""
-        name = self.metric.name
+        name = label(self.metric.name)
         found = self.decision
         how = f"by {self.folds}-fold cross-validation" if self.folds > 1 else "on validation data"
         if found.ordinary is None or found.challenger is None:
             missing = " There was no time for a challenger." if self.contested else ""
-            return f"{self.method}: {name} {self.value:.4f} {how}.{missing}"
-        plain = found.ordinary.candidate.method
-        usual = "cross-entropy" if plain == ORDINARY else plain
-        challenger = str(found.challenger.candidate)
+            return f"{label(self.method)}: {name} {self.value:.4f} {how}.{missing}"
+        usual = label(str(found.ordinary.candidate))
+        challenger = label(str(found.challenger.candidate))
         if found.winner is found.challenger:
             head = f"{challenger} is better than {usual}"
         elif found.gain > found.luck:
             head = f"{challenger} may be better, but it was not compared again on other splits"
+        elif found.gain < -found.luck:
+            head = f"The best challenger, {challenger}, is worse than {usual}"
         else:
-            head = f"{usual} is as good here as the best challenger, {challenger}"
+            head = f"No difference is shown between {usual} and the best challenger, {challenger}"
         told = [
             f"{head}: {name} {found.challenger.value:.4f} for {challenger} and "
             f"{found.ordinary.value:.4f} for {usual}, {how}."
@@ -180,7 +183,8 @@ class Fit(Trained):
 
     def _headline(self) -> str:
         """Metric, winner, value and threshold in a line."""
-        line = f"Fit: {self.metric.name} {self.value:.4f}, trained on {self.method}"
+        name = label(self.metric.name)
+        line = f"Fit: {name} {self.value:.4f}, trained on {label(self.method)}"
         if self.threshold is None:
             return line
         kind = "thresholds" if self.offsets is None else "offsets"
@@ -194,13 +198,13 @@ class Fit(Trained):
         rows = [
             (
                 f"{trial.value:.4f}",
-                str(trial.candidate),
+                label(str(trial.candidate)),
                 f"{trial.rate:g}",
                 f"{trial.epoch} of {trial.epochs}",
             )
             for trial in best_first(self.trials, self.metric)[:_SHOWN]
         ]
-        return [(self.metric.name, "trial", "rate", "best epoch"), *rows]
+        return [(label(self.metric.name), "trial", "rate", "best epoch"), *rows]
 
     def _footer(self) -> str:
         """How many trials there were, how they were validated, and how long it took."""

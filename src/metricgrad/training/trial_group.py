@@ -10,7 +10,9 @@ Tensors have a leading dimension of R models: the K folds of the first trial, th
 
 import copy
 import math
-from dataclasses import asdict, dataclass, field
+from contextlib import AbstractContextManager
+from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,17 +20,17 @@ import torch
 from torch import Tensor, nn
 
 from metricgrad.progress import Tell
-from metricgrad.surrogates import BilevelLoss, MetricLoss, with_memory
+from metricgrad.surrogates import MetricLoss, with_memory
 from metricgrad.training.candidates import ordinary_candidate
 from metricgrad.training.checkpoint import State, named, part_of, read_checkpoint, write_checkpoint
-from metricgrad.training.data import NO_BATCH, Batch, FoldBatches
-from metricgrad.training.joint import JointTraining
+from metricgrad.training.data import NO_BATCH, Batch
+from metricgrad.training.optimizers import Separate
 from metricgrad.training.split import Split
 from metricgrad.training.stack import Stack, half_cosine, modes_kept
 from metricgrad.training.trials import BestEpochs, PlannedTrial, Trial, TrialSettings
 
-_MODEL_STEPS = 3  # of an iteration of `method="bilevel"`
-_UNIVERSAL_STEPS = 2000
+# What has other shapes later in a run: memories that fill, and the state of optimizers.
+_VARYING = ("loss.", "crew.states", "crew.state.")
 
 
 @dataclass(eq=False)
@@ -56,20 +58,32 @@ class TrialGroup:
         models = trials * self._folds
         self._modules = [copy.deepcopy(self.model) for _ in range(models)]
         self._module = self._modules[0]
-        rates = torch.tensor([each.rate for each in self.planned]).repeat_interleave(self._folds)
-        clip = self.settings.clip
-        self._stack = Stack(self._modules, rates.unsqueeze(-1), clip, together=models > 1)
-        self._stack.decay = self.settings.decay
+        self._device = next(self._module.parameters()).device
+        self._stack = self._stacked()
         scales = torch.tensor([each.candidate.scale(metric) for each in self.planned])
-        self._scales = None if (scales == 1).all() else scales.repeat_interleave(self._folds)
-        self._ordinary = ordinary_candidate(metric, self._validation.sets).loss(metric, 0)
-        self._losses = [first.loss(metric, self.settings.seed)]
+        scaled = bool((scales != 1).any())
+        self._scales = scales.repeat_interleave(self._folds).to(self._device) if scaled else None
+        usual = ordinary_candidate(metric, self._validation.sets)
+        self._ordinary = usual.loss(metric, 0).to(self._device)
+        self._losses = [first.loss(metric, self.settings.seed).to(self._device)]
         if self.settings.memory:  # every model remembers its own scores
             size = self.settings.memory
             copies = [copy.deepcopy(self._losses[0]) for _ in self._modules]
             self._losses = [with_memory(loss, size) for loss in copies]
         elif isinstance(self._losses[0], MetricLoss):
             self._losses[0].models = len(self._modules)
+
+    def _stacked(self) -> Stack | Separate:
+        """All models as one, or each with the optimizer that the user's factory makes for it."""
+        settings = self.settings
+        rates = [each.rate for each in self.planned for _ in range(self._folds)]
+        if settings.optimizer is None and settings.schedule is None:
+            column = torch.tensor(rates, device=self._device).unsqueeze(-1)
+            stack = Stack(self._modules, column, settings.clip, together=len(rates) > 1)
+            stack.decay = settings.decay
+            return stack
+        optimizer = settings.optimizer or partial(_adam, decay=settings.decay)
+        return Separate(self._modules, rates, settings.clip, optimizer, settings.schedule)
 
     def run(
         self, path: Path | None = None, tell: Tell = lambda *_: None, only: int | None = None
@@ -79,11 +93,11 @@ class TrialGroup:
         If there is a checkpoint at `path`, training continues from it. If Ctrl-C is pressed, the
         trials are as good as they were by then.
         """
-        with torch.random.fork_rng(devices=[]), modes_kept(self._module):
+        with self._random_numbers_kept(), modes_kept(self._module):
             self._begin()
             must_match = self._must_match()
             if path is not None and path.exists():
-                self._restore(read_checkpoint(path, self._state(), must_match, varying="loss."))
+                self._restore(read_checkpoint(path, self._state(), must_match, _VARYING))
             last = self.epochs if only is None else only
             patience = self.settings.patience if only is None else None
             try:
@@ -102,7 +116,7 @@ class TrialGroup:
 
     def train_only(self, epochs: int) -> tuple[State, Tensor]:
         """The state of one model after its first epochs, and its scores `[K, V, ...]`."""
-        with torch.random.fork_rng(devices=[]), modes_kept(self._module):
+        with self._random_numbers_kept(), modes_kept(self._module):
             while self._epoch < epochs:
                 self._train()
                 self._epoch += 1
@@ -110,10 +124,16 @@ class TrialGroup:
         self._stack.part()
         return {name: value.clone() for name, value in self._module.state_dict().items()}, scores
 
+    def _random_numbers_kept(self) -> AbstractContextManager[None]:
+        """Leaves the user's random numbers alone, on the device of the models too."""
+        return torch.random.fork_rng([self._device] if self._device.type == "cuda" else [])
+
     def _must_match(self) -> dict[str, Any]:
         """What a checkpoint must share with this run; the keys are those of its file."""
-        settings = asdict(self.settings)
+        settings = asdict(replace(self.settings, optimizer=None, schedule=None))
         must_match = settings.pop("must_match")
+        if isinstance(self._stack, Separate):
+            settings["optimizer"] = self._stack.description()
         return {
             "entrants": [[str(candidate), rate] for candidate, rate in self.planned],
             "epochs": self.epochs,
@@ -138,28 +158,43 @@ class TrialGroup:
         self._kept = {
             "threshold": torch.full((len(self.planned), *size), torch.nan),
             "scores": torch.zeros_like(scores),
-            **{name: each.clone() for name, each in self._stack.weights().items()},
+            **{name: each.cpu().clone() for name, each in self._stack.weights().items()},
         }
+        self._start_schedule()
+
+    def _start_schedule(self) -> None:
+        """Starts a schedule of the user's own, for the epochs of the phase that the run is in."""
+        if isinstance(self._stack, Separate):
+            start, end = self._phase()
+            self._stack.begin(max(1, end - start) * self.split.batches.steps)
 
     def _train(self) -> Tensor:
         """Trains one epoch; the mean loss of every trial."""
-        self._module.train()
+        for module in self._modules:
+            module.train()
+        if self._epoch in (0, self._warm_up):
+            self._start_schedule()
         torch.manual_seed(self.settings.seed * 7919 + self._epoch)
         sums = torch.zeros(len(self._modules), dtype=torch.float64)
         steps = 0
         for batch in self.split.batches.epoch(self._epoch, len(self.planned)):
+            batch = batch.to(self._device)
             values = self._values(self._item_scores(batch).nan_to_num(0.0), batch)
             self._stack.descend(values, self._share(steps))
-            sums += values.detach()
+            sums += values.detach().cpu()
             steps += 1
         if not steps:
             raise ValueError(NO_BATCH)
         return (sums / steps).unflatten(0, (-1, self._folds)).mean(-1)
 
+    def _phase(self) -> tuple[int, int]:
+        """The epochs, from and to, that the learning rate falls in: anew after a warm start."""
+        warm = self._epoch < self._warm_up
+        return (0, self._warm_up) if warm else (self._warm_up, self.epochs)
+
     def _share(self, step: int) -> float:
-        """The share of the learning rate at a step: half a cosine, anew after a warm start."""
-        start = self._warm_up if self._epoch >= self._warm_up else 0
-        end = self.epochs if self._epoch >= self._warm_up else self._warm_up
+        """The share of the learning rate at a step: half a cosine."""
+        start, end = self._phase()
         done = self._epoch - start + step / self.split.batches.steps
         return half_cosine(done / max(1, end - start))
 
@@ -183,11 +218,12 @@ class TrialGroup:
     @torch.no_grad()
     def _scores(self) -> Tensor:
         """Scores of the validation data, `[trials, K, V, ...]`."""
-        self._module.eval()
+        for module in self._modules:
+            module.eval()
         found = []
         targets = []
         for batch in self.split.data.batches(len(self.planned)):
-            found.append(self._item_scores(batch))
+            found.append(self._item_scores(batch.to(self._device)).cpu())
             targets.append(batch.y[:1])
         loaded = self.split.data.index is None
         if loaded and not torch.equal(torch.cat(targets, 1), self._validation.items.target):
@@ -254,78 +290,19 @@ class TrialGroup:
         return state
 
     def _restore(self, state: State) -> None:
+        self._epoch = int(state["epoch"])
+        self._start_schedule()
         self._stack.restore(state, "crew")
         self._kept = {name: state[f"best.{name}"] for name in self._kept}
         self._best.restore(state)
-        self._epoch = int(state["epoch"])
         if self._losses[0].remembers:
             for row, loss in enumerate(self._losses):
                 loss.load_state_dict(part_of(state, f"loss.{row}."))
 
 
-class JointTrialGroup(TrialGroup):
-    """Trials of `method="bilevel"`: every model is trained along with its loss, by Algorithm 1.
-
-    The loss learns from made-up sets once; every model then refines its own copy of it.
-    """
-
-    def __post_init__(self) -> None:
-        batches = self.split.batches
-        settings = self.settings
-        if not isinstance(batches, FoldBatches) or settings.memory:
-            raise ValueError(
-                "method='bilevel' draws its own batches; pass train=(x, y) in memory, and memory=0"
-            )
-        if settings.decay:
-            raise ValueError(
-                f"method='bilevel' has no weight decay; pass decay=0. Got {settings.decay}"
-            )
-        if batches.balanced:
-            raise ValueError(
-                "method='bilevel' draws its own batches, in which classes keep their shares; "
-                "pass balanced=False"
-            )
-        super().__post_init__()
-        (loss,) = self._losses
-        assert isinstance(loss, BilevelLoss)
-        self._iterations = -(-batches.steps // _MODEL_STEPS)
-        self._runs: list[JointTraining] = []
-        for row, module in enumerate(self._modules):
-            trial, fold = divmod(row, self._folds)
-            x, y, _ = batches.items.take(batches.folds[fold].train)
-            run = JointTraining(
-                module,
-                loss if row == 0 else copy.deepcopy(loss),
-                x,
-                y,
-                model_rate=self.planned[trial].rate,
-                model_steps=_MODEL_STEPS,
-                decay=self._iterations * self.epochs,
-                clip=settings.clip,
-                batch=batches.size,
-                universal={"steps": _UNIVERSAL_STEPS, "progress": False},
-                generator=torch.Generator().manual_seed(settings.seed),
-            )
-            if row == 0:
-                run.teach()
-            self._runs.append(run)
-
-    def _train(self) -> Tensor:
-        """Trains one epoch of every run; the mean loss of every trial."""
-        found = [run.advance(self._iterations, progress=False).loss for run in self._runs]
-        self._stack.join()
-        return torch.tensor(found, dtype=torch.float64).unflatten(0, (-1, self._folds)).mean(-1)
-
-    def _state(self) -> State:
-        state = super()._state()
-        for row, run in enumerate(self._runs):
-            state |= named(f"pair.{row}.", run.state())
-        return state
-
-    def _restore(self, state: State) -> None:
-        super()._restore(state)
-        for row, run in enumerate(self._runs):
-            run.restore(part_of(state, f"pair.{row}."))
+def _adam(parameters: list[nn.Parameter], rate: float, decay: float) -> torch.optim.Optimizer:
+    """The optimizer of trials that have only a schedule of their own."""
+    return torch.optim.AdamW(parameters, rate, weight_decay=decay)
 
 
 def _mean(values: Tensor, defined: Tensor) -> Tensor:

@@ -18,6 +18,7 @@ from torch import Tensor
 from metricgrad.metrics import Metric
 from metricgrad.training.candidates import Candidate
 from metricgrad.training.checkpoint import State, named
+from metricgrad.training.optimizers import OptimizerFactory, ScheduleFactory
 
 _RECENT = 3  # epochs whose mean decides which is best
 
@@ -31,6 +32,8 @@ class TrialSettings:
     clip: float | None = 1.0
     memory: int = 0
     patience: int | None = None
+    optimizer: OptimizerFactory | None = None  # None, and no schedule: Adam for all models at once
+    schedule: ScheduleFactory | None = None
     # What else a resumed run must share with its checkpoint, ready for JSON.
     must_match: Mapping[str, Any] = field(default_factory=dict)
 
