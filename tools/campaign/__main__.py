@@ -62,7 +62,9 @@ def run(theme: str, cases: list, jobs: int) -> list[tuple[str, str, str]]:
         crashed = {"tried": "", "result": f"failed: it crashed or took over {LIMIT:.0f} s"}
         found[name] = outcome or crashed
         tried = found[name]["tried"]
-        print(f"{theme}: {name}: {tried + ': ' if tried else ''}{found[name]['result']}", flush=True)
+        print(
+            f"{theme}: {name}: {tried + ': ' if tried else ''}{found[name]['result']}", flush=True
+        )
     return [(name, found[name]["tried"], found[name]["result"]) for name in tasks]
 
 

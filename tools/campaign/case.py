@@ -111,6 +111,19 @@ def command(*arguments: object) -> Callable[[], None]:
     return task
 
 
+def sentence(task: Callable[[], Any]) -> Callable[[], None]:
+    """A library call as a command would run it: what it refuses is a sentence."""
+
+    def told() -> None:
+        try:
+            task()
+        except (OSError, ValueError, RuntimeError) as error:
+            print(error)
+            raise SystemExit(2) from None
+
+    return told
+
+
 def _in_child(task: Callable[[], Any], writing: int, before: Callable[[], None] | None) -> None:
     """Runs the task and ends the process, without the clean-up that belongs to the parent."""
     code = 0

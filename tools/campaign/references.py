@@ -50,9 +50,7 @@ OF_COUNTS: dict[str, Formula] = {
 def fbeta(beta: float) -> Formula:
     """(1 + b^2) tp / ((1 + b^2) tp + b^2 fn + fp)."""
     weight = beta**2
-    return lambda tp, fp, fn, tn: ratio(
-        (1 + weight) * tp, (1 + weight) * tp + weight * fn + fp
-    )
+    return lambda tp, fp, fn, tn: ratio((1 + weight) * tp, (1 + weight) * tp + weight * fn + fp)
 
 
 def averaged(formula: Formula, average: str, predicted: Array, true: Array, live: Array,

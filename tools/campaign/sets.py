@@ -92,9 +92,7 @@ def fuzzed(
     return scores.astype(dtype), target, where, f"{kind}, {dtype}, {size} items"
 
 
-def targets(
-    family: str, kind: str, sets: int, size: int, rng: np.random.Generator
-) -> np.ndarray:
+def targets(family: str, kind: str, sets: int, size: int, rng: np.random.Generator) -> np.ndarray:
     """Ground truth in the family's shape."""
     share = {"rare": 0.05, "one class": float(rng.integers(2))}.get(kind, rng.random())
     match family:

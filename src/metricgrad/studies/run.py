@@ -5,6 +5,8 @@ a threshold on validation data.
 """
 
 import json
+import zipfile
+import zlib
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -28,6 +30,9 @@ from metricgrad.studies.settings import ComparisonSettings, RunConfig, RunSettin
 from metricgrad.studies.splits import TableSplit, load_split
 from metricgrad.training import Fit
 from metricgrad.training.trials import Trial
+
+# What reading JSON and .npz files raises when bytes are wrong.
+_DAMAGE = (ValueError, OSError, KeyError, TypeError, EOFError, zipfile.BadZipFile, zlib.error)
 
 
 @dataclass(frozen=True)
@@ -89,7 +94,7 @@ def read_run(path: Path) -> StoredRun | StoredComparison:
         if isinstance(config.settings, ComparisonSettings):
             return StoredComparison(config, ComparisonResult.from_json(stored))
         return StoredRun(config, RunResult.from_json(stored), Evidence.load(path / "evidence.npz"))
-    except (ValueError, OSError, KeyError, TypeError) as error:
+    except _DAMAGE as error:
         raise ValueError(f"{path} is not a complete run: {error}") from None
 
 
