@@ -8,6 +8,7 @@ import sys
 import time
 from pathlib import Path
 
+from tools.campaign.case import Case
 from tools.mutants.children import forked
 
 THEMES = ["sets", "losses", "functions", "faults", "files", "tables", "budgets"]
@@ -53,7 +54,7 @@ def main() -> None:
     sys.exit(1 if failed else 0)
 
 
-def run(theme: str, cases: list, jobs: int) -> list[tuple[str, str, str]]:
+def run(theme: str, cases: list[Case], jobs: int) -> list[tuple[str, str, str]]:
     """Name, what was tried, and the result of each case, in their order."""
     found: dict[str, dict[str, str]] = {}
     logs = Path("build", "campaign", theme)
