@@ -8,8 +8,11 @@ JOBS ?= 2
 PACKAGES ?= metrics surrogates training estimators
 MUTANTS ?= 60
 SEED ?= 0
+SETS ?= 1000000
+KILLS ?= 50
+STEPS ?= 10000
 
-.PHONY: demo test setup lint docs check speed mutants clean
+.PHONY: demo test setup lint docs check speed mutants campaign clean
 
 demo: $(STAMP)  ## trains for F1 on bundled data, compares losses, writes reports to runs/
 	OMP_NUM_THREADS=1 $(BIN)/metricgrad train --hidden none --epochs 12 --out runs/demo
@@ -44,6 +47,9 @@ speed: $(STAMP)  ## the speed benchmark: ratios within one run, one thread
 
 mutants: $(STAMP)  ## mistakes made on purpose that no test notices, in tests/mutants.md; SURVIVORS=1 runs only those again
 	$(BIN)/python -m tools.mutants $(PACKAGES) --mutants $(MUTANTS) --seed $(SEED) --jobs $(JOBS) $(if $(SURVIVORS),--survivors)
+
+campaign: $(STAMP)  ## fuzzed sets, hostile input and faults, in tests/campaign.md; SETS=100000 KILLS=10 STEPS=1000 is a quick one, ONLY=tables one theme
+	$(BIN)/python -m tools.campaign --sets $(SETS) --kills $(KILLS) --steps $(STEPS) --seed $(SEED) --jobs $(JOBS) $(if $(ONLY),--only $(ONLY))
 
 clean:  ## removes the environment and everything generated
 	rm -rf $(VENV) runs .pytest_cache .ruff_cache .hypothesis build dist

@@ -674,3 +674,17 @@ def test_descent_improves_a_metric_of_classes() -> None:
         loss(scores, target).backward()
         optimizer.step()
     assert loss(scores, target).item() < 0.3 * before
+
+
+@pytest.mark.parametrize("threshold", [0.3, 0.8])
+def test_another_threshold_is_noticed_on_sets_where_its_own_value_is_found_again(
+    threshold: float,
+) -> None:
+    """Evenly spaced scores may fall on the sides of the other threshold as the set's own do."""
+
+    def accuracy(scores: Any, target: Any) -> float:
+        return float(((scores.numpy() > threshold) == target.numpy()).mean())
+
+    scores = torch.tensor([-0.5, 0.2, 0.9, 1.0], dtype=torch.float64)
+    with pytest.raises(NotDecidedError, match="other thresholds do"):
+        mg.UniLoss(accuracy)(scores, torch.tensor([0, 1, 0, 1]))

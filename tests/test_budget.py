@@ -148,3 +148,10 @@ def test_ctrl_c_while_an_epoch_is_timed_stops(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(MadeUp, "run", lambda self, *_: setattr(self, "stopped", True))
     with pytest.raises(KeyboardInterrupt):
         search._timed(made_up(), 3)
+
+
+@pytest.mark.parametrize("content", ["", "21", "0", "null", '"4"'])
+def test_a_damaged_number_of_epochs_is_refused(tmp_path: Any, content: str) -> None:
+    (tmp_path / "epochs.json").write_text(content)
+    with pytest.raises(ValueError, match=r"epochs\.json (must hold 1 to 20 epochs|is not a whole)"):
+        affordable_epochs(made_up(folder=tmp_path), [[Candidate("focal")]], list(RATES), 9.0)

@@ -425,3 +425,24 @@ def test_dates_in_text_are_times_and_endings_may_be_capital(tmp_path: Path) -> N
     assert found.exit_code == 0, found.output
     model = mg.MetricClassifier.load(tmp_path / "run" / "model.safetensors")
     assert [type(each).__name__ for each in model._preparation.columns][-1] == "Number"
+
+
+def test_predictions_that_cannot_be_written_leave_no_half_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = tmp_path / "data.csv"
+    table().to_csv(data, index=False)
+    x = table()[["one", "two", "three"]].to_numpy()
+    model = mg.MetricClassifier("f1", method="focal", hidden=(), epochs=1, rate=0.1)
+    model.fit(x, table()["label"]).save(tmp_path / "model.safetensors")
+    table()[["one", "two", "three"]].to_csv(data, index=False)
+
+    def half(frame: pd.DataFrame, path: Path, index: bool) -> None:
+        Path(path).write_text("half of it")
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(pd.DataFrame, "to_csv", half)
+    out = tmp_path / "out.csv"
+    found = run("predict", tmp_path / "model.safetensors", data, "--out", out)
+    assert (found.exit_code, "No space left" in found.output) == (2, True), found.output
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["data.csv", "model.safetensors"]

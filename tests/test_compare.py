@@ -48,6 +48,11 @@ def test_compare_tells_what_is_significant_and_goes_on_where_it_stopped(
     (out / "values.json").write_text(json.dumps(values))
     again = run(*arguments, "--json")
     assert json.loads(again.stdout)["values"]["focal"] == [0.1, 0.2, result["values"]["focal"][2]]
+    for damaged in ({"focal": [0.1, None]}, {"fokal": [0.1]}, {"focal": 3}, [1]):
+        (out / "values.json").write_text(json.dumps(damaged))
+        refused = run(*arguments)
+        assert refused.exit_code == 2
+        assert "is damaged" in refused.output
 
 
 def test_differences_are_paired_corrected_for_overlap_and_for_many() -> None:

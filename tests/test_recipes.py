@@ -128,6 +128,11 @@ def test_scores_of_a_users_own(tmp_path: Path) -> None:
     (tmp_path / "broken.npz").write_bytes(b"no zip")
     with pytest.raises(ValueError, match=r"broken\.npz is not a \.npz file"):
         read_scores(tmp_path / "broken.npz")
+    content = bytearray((tmp_path / "mine.npz").read_bytes())
+    content[300] ^= 1
+    (tmp_path / "flipped.npz").write_bytes(content)
+    with pytest.raises(ValueError, match=r"flipped\.npz is a damaged \.npz file: Bad CRC-32"):
+        read_scores(tmp_path / "flipped.npz")
     np.savez(tmp_path / "text.npz", scores=np.array([["a", "b"]]), target=np.zeros((1, 2)))
     with pytest.raises(
         ValueError, match=r"the array scores of .*text\.npz must hold numbers; it holds <U1"

@@ -109,3 +109,11 @@ def test_settings(kind: type[RunSettings] | type[ComparisonSettings]) -> None:
     assert (older.settings.drop, older.sha256) == (None, None)
     assert "sha256" not in older.asked()
     assert kind().source == "digits from scikit-learn"
+
+
+@pytest.mark.parametrize(
+    "damage", [{"chosen": "nobody"}, {"rows": {"train": 1}}, {"tried": 3}, {"unknown": 1}]
+)
+def test_damaged_results_are_told_in_a_sentence(damage: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=r"result\.json is damaged \(.*delete it to run again"):
+        RunResult.from_json(RUN | damage)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import save_file
 
 from metricgrad import storage
 from metricgrad.progress import progress
@@ -72,3 +73,32 @@ def test_a_bar_is_shown_on_a_terminal_only(
     with progress("working", 3) as tell:
         tell(2, "a note")
     assert "working" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("place", [0.0, 0.3, 0.6, 0.999])
+def test_damaged_tensors_are_refused(tmp_path: Path, place: float) -> None:
+    path = tmp_path / "some.safetensors"
+    tensors = {"w": torch.arange(40.0), "flag": torch.tensor(True), "half": torch.ones(3).half()}
+    storage.write_tensors(path, tensors, "some", {"a": [1, 2], "name": "a header to damage"})
+    content = path.read_bytes()
+    assert storage.read_tensors(path, "some", "model")[1]["a"] == [1, 2]
+    storage.write_tensors(path, tensors, "some", {"a": [1, 2], "name": "a header to damage"})
+    assert path.read_bytes() == content  # the same tensors make the same file
+    at = int(place * len(content))
+    path.write_bytes(content[:at] + bytes([content[at] ^ 1]) + content[at + 1 :])
+    with pytest.raises(ValueError, match=r"some\.safetensors (is damaged|is not a whole)"):
+        storage.read_tensors(path, "some", "model")
+
+
+def test_tensors_of_files_without_a_digest_are_read(tmp_path: Path) -> None:
+    path = tmp_path / "old.safetensors"
+    save_file({"w": torch.ones(2)}, path, {"some": '{"a": 1}'})
+    assert storage.read_tensors(path, "some", "model")[1] == {"a": 1}
+
+
+def test_damaged_json_is_told_with_its_path(tmp_path: Path) -> None:
+    path = tmp_path / "some.json"
+    for content in (b"", b'{"a": 1', b"\xff\xfe"):
+        path.write_bytes(content)
+        with pytest.raises(ValueError, match=r"some\.json is not a whole JSON file: "):
+            storage.read_json(path)

@@ -87,3 +87,23 @@ def test_columns_are_chosen_and_left_out() -> None:
     assert without_columns(frame, None) is frame
     with pytest.raises(ValueError, match="--drop names 'd', which the table does not have"):
         without_columns(frame, "a,d")
+
+
+@pytest.mark.parametrize("ending", ["csv.gz", "parquet", "parquet.gz", "svm"])
+def test_what_does_not_fit_into_memory_is_refused(
+    tmp_path: Path, ending: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    frame = pd.DataFrame({"x": np.arange(50.0), "target": np.arange(50) % 2})
+    path = tmp_path / f"data.{ending}"
+    if ending == "csv.gz":
+        frame.to_csv(path, index=False)
+    elif ending == "svm":
+        dump_svmlight_file(frame[["x"]].to_numpy(), frame["target"].to_numpy(), str(path))
+    else:
+        frame.to_parquet(tmp_path / "plain")
+        content = (tmp_path / "plain").read_bytes()
+        path.write_bytes(gzip.compress(content) if ending.endswith("gz") else content)
+    assert len(read_table(path)) == 50
+    monkeypatch.setattr("metricgrad.studies.tables._MEMORY", 0.0)
+    with pytest.raises(ValueError, match=rf"data\.{ending} does not fit into memory; pass fewer"):
+        read_table(path)

@@ -12,6 +12,7 @@ from torch import Tensor
 
 import metricgrad as mg
 from metricgrad.metrics.reexpression import tried_flip_gains
+from metricgrad.metrics.watching import WatchError
 from tests.watched import (
     CLASS_SCORES,
     CLASS_TARGET,
@@ -28,6 +29,7 @@ from tests.watched import (
     precision_of_picked,
     watched,
 )
+from tools.campaign.styles import scripted
 
 
 @pytest.mark.parametrize(
@@ -428,3 +430,23 @@ def test_inverse_distance_weighting_works_too(fn: Function) -> None:
         assert scores.grad.isfinite().all()
         optimizer.step()
     assert values[-1] < 0.7 * values[0]
+
+
+def test_what_cannot_be_seen_is_refused_or_taken_as_a_black_box() -> None:
+    with pytest.raises(WatchError, match="uses the scores where they cannot be watched"):
+        mg.reexpress(scripted).comparisons(SCORES, TARGET)
+    assert gradient(scripted, SCORES, TARGET).all()
+    constant = mg.reexpress(lambda scores, target: target.double().mean())
+    assert constant.comparisons(SCORES, TARGET)[0].shape == (0,)
+
+
+@pytest.mark.parametrize("step", [F.relu, lambda s: F.threshold(s, 0.0, 0.0)])
+def test_the_sign_of_what_is_cut_at_0_falls_to_0(step: Any) -> None:
+    def recall(scores: Tensor, target: Tensor) -> Tensor:
+        return (step(scores).sign() * target).sum() / target.sum()
+
+    loss = mg.UniLoss(recall)
+    loss(SCORES, TARGET)
+    plan = loss.metric.reexpress(SCORES.shape, TARGET, None, SCORES.dtype)
+    own = plan.comparisons(SCORES)[0] > 0
+    assert plan.flip_gains(own).max().item() == pytest.approx(1 / 3)

@@ -36,6 +36,7 @@ def predict(
 ) -> None:
     """Predict the rows of a table with a model that `train` has saved."""
     from metricgrad import studies
+    from metricgrad.storage import complete_file
 
     with plain_errors():
         if out is not None and out.exists():
@@ -48,7 +49,8 @@ def predict(
             if not as_json:
                 typer.echo(f"{each.metric}: {each.value:.4f} on {each.rows} rows", err=True)
         if out is not None:
-            found.table.to_csv(out, index=False)
+            with complete_file(out) as partial:
+                found.table.to_csv(partial, index=False)
         elif as_json:
             told["predictions"] = json.loads(found.table.to_json(orient="records"))
         else:

@@ -93,6 +93,9 @@ def measure_methods(
         [1]
     """
     values: dict[str, list[float]] = folder.read("values.json") or {}
+    numbers = all(isinstance(each, list) and _finite(each) for each in values.values())
+    if not numbers or not values.keys() <= set(settings.methods):
+        raise ValueError(f"{folder.path / 'values.json'} is damaged; delete it to measure again")
     total = len(settings.methods) * settings.splits
     with to_progress("comparing", total, progress) as tell:
         for number in range(settings.splits):
@@ -105,6 +108,10 @@ def measure_methods(
                     folder.write("values.json", values)
                 tell(1, f"{name}: {known[number]:.4f}")
     return values
+
+
+def _finite(values: list[Any]) -> bool:
+    return all(isinstance(each, float) and math.isfinite(each) for each in values)
 
 
 def _test_value(

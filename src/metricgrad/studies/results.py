@@ -4,6 +4,8 @@ The keys of the JSON file are the names of the fields, and stay as they are, so 
 by any version can be read. Only the finalists are stored by their role.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from typing import Any, ClassVar, Literal, Self
 
@@ -141,13 +143,16 @@ class RunResult:
 
     @classmethod
     def from_json(cls, stored: dict[str, Any]) -> Self:
-        """A result that `to_json` wrote."""
-        typed: dict[str, Any] = {
-            "finalists": [Finalist(role, **each) for role, each in stored["finalists"].items()],
-            "tried": [TrialSummary(**each) for each in stored["tried"]],
-            "rows": RowCounts(**stored["rows"]),
-        }
-        return cls(**stored | typed)
+        """A result that `to_json` wrote; ValueError where it is damaged."""
+        with _damage_told():
+            typed: dict[str, Any] = {
+                "finalists": [Finalist(role, **each) for role, each in stored["finalists"].items()],
+                "tried": [TrialSummary(**each) for each in stored["tried"]],
+                "rows": RowCounts(**stored["rows"]),
+            }
+            if stored["chosen"] not in stored["finalists"]:
+                raise KeyError(stored["chosen"])
+            return cls(**stored | typed)
 
 
 @dataclass(frozen=True)
@@ -201,7 +206,17 @@ class ComparisonResult:
 
     @classmethod
     def from_json(cls, stored: dict[str, Any]) -> Self:
-        """A result that `to_json` wrote."""
-        found = {name: Difference(**each) for name, each in stored["differences"].items()}
-        typed: dict[str, Any] = {"differences": found}
-        return cls(**stored | typed)
+        """A result that `to_json` wrote; ValueError where it is damaged."""
+        with _damage_told():
+            found = {name: Difference(**each) for name, each in stored["differences"].items()}
+            typed: dict[str, Any] = {"differences": found}
+            return cls(**stored | typed)
+
+
+@contextmanager
+def _damage_told() -> Iterator[None]:
+    """Names of fields that are missing, unknown or of another type, in a sentence."""
+    try:
+        yield
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"result.json is damaged ({error}); delete it to run again") from None

@@ -6,6 +6,8 @@ a threshold on validation data. The model then predicts the rows of other tables
 
 import json
 import math
+import zipfile
+import zlib
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -38,6 +40,9 @@ from metricgrad.studies.settings import (
 )
 from metricgrad.training import Fit
 from metricgrad.training.data import Items
+
+# What reading JSON and .npz files raises when bytes are wrong.
+_DAMAGE = (ValueError, OSError, KeyError, TypeError, EOFError, zipfile.BadZipFile, zlib.error)
 
 
 @dataclass(frozen=True)
@@ -185,7 +190,7 @@ def read_run(path: Path) -> StoredRun | StoredComparison:
         if isinstance(config.settings, ComparisonSettings):
             return StoredComparison(config, ComparisonResult.from_json(stored))
         return StoredRun(config, RunResult.from_json(stored), Evidence.load(path / "evidence.npz"))
-    except (ValueError, OSError, KeyError, TypeError) as error:
+    except _DAMAGE as error:
         raise ValueError(f"{path} is not a complete run: {error}") from None
 
 

@@ -15,7 +15,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from metricgrad.storage import write_json
+from metricgrad.storage import read_json, write_json
 from metricgrad.studies.results import ComparisonResult, RunResult
 from metricgrad.studies.settings import ComparisonSettings, RunConfig, RunSettings, versions
 
@@ -60,9 +60,14 @@ class RunFolder:
         return any(path.exists() for path in found)
 
     def read(self, name: str) -> Any:
-        """The content of a JSON file; None where there is no such file."""
-        stored = self.path / name
-        return json.loads(stored.read_text()) if stored.exists() else None
+        """The content of a JSON file; None where there is no such file, ValueError if damaged."""
+        path = self.path / name
+        stored = read_json(path) if path.exists() else {}
+        if not isinstance(stored, dict):
+            raise ValueError(
+                f"{path} is damaged: it holds {stored!r:.40}; delete it to start again"
+            )
+        return stored or None
 
     def write(self, name: str, content: Any) -> None:
         """Writes a JSON file, whole or not at all."""

@@ -13,7 +13,11 @@ import difflib
 import gzip
 import hashlib
 import io
+import math
+import os
 import re
+import sys
+import zlib
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -32,6 +36,7 @@ _KINDS = (
     "CSV (.csv, .tsv), Parquet (.parquet) or svmlight (.svm, .svmlight, .libsvm), each also as .gz"
 )
 _CLASSES = 20  # a target of fractions with more values than this is not a class
+_MEMORY = 0.4  # share of the free memory that a table may take; pandas copies it
 _DATE = re.compile(r"\d{4}-\d\d-\d\d")
 TARGET = "target"
 QUERY = "qid"  # the column of queries of an svmlight file
@@ -194,8 +199,10 @@ def read_table(path: Path, *, queries: bool = False) -> Any:
         table = readers[kind](path)
     except pd.errors.EmptyDataError:
         raise ValueError(f"{path} is empty") from None
-    except (OSError, ValueError, EOFError) as error:
+    except (OSError, ValueError, EOFError, zlib.error) as error:
         raise ValueError(f"{path} cannot be read as {kind.removeprefix('.')}: {error}") from None
+    except MemoryError:
+        raise ValueError(f"{path} does not fit into memory; pass fewer rows or columns") from None
     if not len(table):
         raise ValueError(f"{path} has columns but no rows")
     return table
@@ -309,20 +316,55 @@ def _gzipped(path: Path) -> bool:
     return path.name.lower().endswith(".gz")
 
 
+def _fits(size: int) -> None:
+    """Raises MemoryError unless that many bytes are a part of the memory that is free."""
+    free = math.inf
+    if sys.platform == "linux":
+        import resource
+
+        free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+        if limit != resource.RLIM_INFINITY:
+            used = int(Path("/proc/self/statm").read_text().split()[0])
+            free = min(free, limit - used * os.sysconf("SC_PAGE_SIZE"))
+    if size > _MEMORY * free:
+        raise MemoryError
+
+
+def _unpack(path: Path) -> None:
+    """Raises MemoryError if a gzipped file is too large to unpack, having kept none of it."""
+    size = 0
+    with gzip.open(path) as file:
+        while part := file.read(1 << 22):
+            size += len(part)
+            _fits(size)
+
+
 def _read_text(path: Path) -> Any:
     """Columns are separated by commas, semicolons or tabs, whichever the first line has most of."""
+    if _gzipped(path):
+        _unpack(path)
     with gzip.open(path, "rt") if _gzipped(path) else path.open() as file:
         first = file.readline()
     return pd.read_csv(path, sep=max(",;\t", key=first.count))
 
 
 def _read_parquet(path: Path) -> Any:
-    packed = _gzipped(path)
-    return pd.read_parquet(io.BytesIO(gzip.decompress(path.read_bytes())) if packed else path)
+    from pyarrow import parquet
+
+    if _gzipped(path):
+        _unpack(path)
+    source = io.BytesIO(gzip.decompress(path.read_bytes())) if _gzipped(path) else path
+    stored = parquet.read_metadata(source)
+    _fits(8 * stored.num_rows * stored.num_columns)  # however few bytes equal values take in it
+    return pd.read_parquet(source)
 
 
 def _read_svmlight(path: Path, *, queries: bool) -> Any:
+    if _gzipped(path):
+        _unpack(path)
     x, y, *ids = cast(Any, load_svmlight_file(str(path), query_id=queries))
+    _fits(8 * x.shape[0] * x.shape[1])
     table = pd.DataFrame(x.toarray(), columns=[f"x{number + 1}" for number in range(x.shape[1])])
     table[TARGET] = y.astype(np.int64) if (y == y.round()).all() else y
     if ids and len(ids[0]):

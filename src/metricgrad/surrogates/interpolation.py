@@ -214,8 +214,11 @@ class Interpolated(NamedTuple):
         return cls(value, relaxed, carrier, untied)
 
     def gradient_for(self, value: Tensor) -> Tensor:
-        """The value with the gradient of the carrier, which counts for nothing else."""
-        return value + (self.carrier - self.carrier.detach())
+        """The value with the gradient of the carrier, which counts for nothing else.
+
+        A carrier that overflows, as squares of huge scores do, must not spoil the value.
+        """
+        return value + (self.carrier - self.carrier.detach()).nan_to_num()
 
 
 def pair_sum(plan: Pairs, scores: Tensor, relaxation: Relaxation) -> Interpolated:
@@ -233,7 +236,7 @@ def pair_sum(plan: Pairs, scores: Tensor, relaxation: Relaxation) -> Interpolate
         value, loss, win = plan.item_gains(low.shape[-1] - won)
         slope_high, slope_low = _slopes(high, low, loss, win, relaxation)
         slope = relaxation.slope * plan.spread(slope_high, slope_low.neg_(), ranked)
-    carrier = torch.linalg.vecdot(ranked, slope)
+    carrier = torch.linalg.vecdot(ranked - ranked.detach(), slope)  # 0, so it cannot overflow
     if plan.weight is not None:
         value = (plan.weight * value).sum(-1)
         carrier = carrier.sum(-1)

@@ -12,6 +12,7 @@ ReLoss, Sec. 4.3. The outputs of networks with other seeds are held out.
 
 import time
 import zipfile
+import zlib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -236,18 +237,26 @@ def read_scores(path: str | Path) -> ScoreSets:
     """Score sets from a .npz file with arrays `scores` and `target`, `[S, N, ...]` each."""
     if not zipfile.is_zipfile(path):
         raise ValueError(f"{path} is {'not a .npz file' if Path(path).exists() else 'not there'}")
-    with np.load(path) as file:
-        missing = [name for name in ("scores", "target") if name not in file]
-        if missing:
+    try:
+        with np.load(path) as file:
+            return _checked_scores(path, file)
+    except (OSError, EOFError, KeyError, zipfile.BadZipFile, zlib.error) as error:
+        raise ValueError(f"{path} is a damaged .npz file: {error}") from None
+
+
+def _checked_scores(path: str | Path, file: Any) -> ScoreSets:
+    """The two arrays of a file, as score sets."""
+    missing = [name for name in ("scores", "target") if name not in file]
+    if missing:
+        raise ValueError(
+            f"{path} has no array {' and '.join(missing)}; it has {', '.join(file) or 'none'}"
+        )
+    for name in ("scores", "target"):
+        if file[name].dtype.kind not in "fiub":
             raise ValueError(
-                f"{path} has no array {' and '.join(missing)}; it has {', '.join(file) or 'none'}"
+                f"the array {name} of {path} must hold numbers; it holds {file[name].dtype}"
             )
-        for name in ("scores", "target"):
-            if file[name].dtype.kind not in "fiub":
-                raise ValueError(
-                    f"the array {name} of {path} must hold numbers; it holds {file[name].dtype}"
-                )
-        return to_sets((torch.as_tensor(file["scores"]).float(), torch.as_tensor(file["target"])))
+    return to_sets((torch.as_tensor(file["scores"]).float(), torch.as_tensor(file["target"])))
 
 
 def made_up(classes: Sequence[int] | None) -> list[Source]:

@@ -16,7 +16,6 @@ single comparison has to show more: a gain that the luckiest of twelve challenge
 chance in only one of twenty cases.
 """
 
-import json
 import math
 import time
 from dataclasses import dataclass, field, replace
@@ -26,7 +25,7 @@ import torch
 from torch import nn
 
 from metricgrad.progress import Tell
-from metricgrad.storage import write_json
+from metricgrad.storage import read_json, write_json
 from metricgrad.training.candidates import RATES, Candidate, ordinary_candidate
 from metricgrad.training.joint_trials import JointTrialGroup
 from metricgrad.training.split import Split
@@ -171,7 +170,12 @@ def affordable_epochs(
     """The epochs with which all trials fit into a budget; from a file, if the run is resumed."""
     path = None if search.folder is None else search.folder / "epochs.json"
     if path is not None and path.exists():
-        return json.loads(path.read_text())
+        known = read_json(path)
+        if not isinstance(known, int) or not 1 <= known <= search.epochs:
+            raise ValueError(
+                f"{path} must hold 1 to {search.epochs} epochs; it holds {known!r:.40}"
+            )
+        return known
     each = _SLOWER * _timed(search, len(rates))
     epochs = search.epochs
     while epochs > _FEWEST and each * _cost(search, sides, rates, epochs) >= budget:

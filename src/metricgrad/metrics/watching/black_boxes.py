@@ -132,11 +132,12 @@ class ColumnSet(ComparedSet):
 
     def _check(self) -> None:
         """Checks that other scores with the same order and sides have the same value."""
-        columns = self._columns.detach()
-        tied = columns.sort(-1).values.diff().eq(0).any() or (self._above == 0).any()
-        if self._known.checked >= _TRIED_SETS or tied:
+        if self._known.checked >= _TRIED_SETS or self._tied():
             return
-        found = self._called(self._choice.position, self._side)
+        position = self._choice.position
+        # Evenly spaced scores, then scores close to the thresholds: another threshold tells.
+        tried = [self._called(position, self._side, power=power) for power in (1, 8)]
+        found = next((each for each in tried if not _close(each, self._own)), self._own)
         if not _close(found, self._own):
             raise NotDecidedError(
                 f"the function gave {self._own:.6g}, and {found:.6g} when scores were moved "
@@ -146,6 +147,11 @@ class ColumnSet(ComparedSet):
                 "or BilevelLoss, takes any function"
             )
         self._known.checked += 1
+
+    def _tied(self) -> bool:
+        """Whether scores are equal, or at a threshold."""
+        within = self._columns.detach().sort(-1).values.diff().eq(0)
+        return bool(within.any() or (self._above == 0).any())
 
     def _try_out(self) -> None:
         """Tries out what matters to the function; what was found to matter is not tried again."""
@@ -165,6 +171,10 @@ class ColumnSet(ComparedSet):
             if known.alike and not _close(value, self._called(one, some, self._exchange(other))):
                 known.alike = False
                 known.values.clear()
+        if not known.sides and known.tried < _TRIED_SETS and not self._tied():
+            # The set's own value must be found again.
+            flat = self._called(self._choice.position, torch.zeros_like(self._side))
+            known.sides = not _close(flat, self._own)
         known.tried += 1
 
     def _drawn(self, source: torch.Generator) -> tuple[Tensor, Tensor]:
@@ -211,14 +221,20 @@ class ColumnSet(ComparedSet):
         key = stamp + told_apart.cpu().numpy().tobytes()
         return self._known.value(key, lambda: self._called(position, side))
 
-    def _called(self, position: Tensor, side: Tensor, exchange: Tensor | None = None) -> float:
-        """Calls the function with scores `[K, N]` in this order on these sides, or exchanged."""
+    def _called(
+        self, position: Tensor, side: Tensor, exchange: Tensor | None = None, power: int = 1
+    ) -> float:
+        """Calls the function with scores `[K, N]` in this order on these sides, or exchanged.
+
+        The scores are evenly spaced; a higher power moves them toward the threshold below.
+        """
         size = position.shape[-1]
         order = ((len(self._thresholds) - side) * size + position).argsort(-1)
         rank = order.argsort(-1)
         low = torch.cat([self._thresholds[:1] - 1, self._thresholds])[side]
         high = torch.cat([self._thresholds, self._thresholds[-1:] + 1])[side]
-        made = low + (high - low) * ((size - rank) / (size + 1)).to(low.dtype)
+        share = ((size - rank) / (size + 1)) ** power
+        made = low + (high - low) * share.to(low.dtype)
         made = made if exchange is None else made.gather(-1, exchange)
         return self._call(made.T.reshape(self._shape))
 

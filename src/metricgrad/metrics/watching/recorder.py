@@ -43,7 +43,9 @@ _DISCRETE = {
     *_COMPARING, *_ROUNDING, *CHOOSING, "sign", "sgn", "heaviside", "bucketize", "searchsorted",
 }  # fmt: skip
 # These jump, although torch has a gradient for them.
-_JUMPING = {"copysign", "frac", "remainder", "mod", "fmod", "ldexp", "nextafter"}
+_JUMPING = {
+    "copysign", "frac", "remainder", "mod", "fmod", "ldexp", "nextafter", "threshold", "hardshrink",
+}  # fmt: skip
 _LEAVING = {
     "__bool__": "decides a Python branch", "is_nonzero": "decides a Python branch",
     "__contains__": "decides a Python branch", "equal": "decides a Python branch",
@@ -153,7 +155,9 @@ class Recorder(TorchFunctionMode):
     def _sign(self, name: str, values: Tensor) -> Read:
         """The sign: 1 if the comparison with 0 is won, else -1, or 0 for a tie."""
         above = self.tape.compare(values, values > 0, name)
-        untied = (values != 0).to(values.dtype)
+        # Values that a clamp has cut at 0 fall to 0 when they lose, not below.
+        cut = (values == 0).any() & (values >= 0).all()
+        untied = ((values != 0) & ~cut).to(values.dtype)
         return lambda outcomes: above(outcomes) * (1 + untied) - untied
 
     def _heaviside(self, values: Tensor, at_zero: Tensor) -> Read:

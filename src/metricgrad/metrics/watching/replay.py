@@ -115,6 +115,11 @@ class WatchedSet(ComparedSet):
                 "the function never compares scores, so it has a gradient already: use it, or "
                 "minus it, as the loss"
             )
+        if self._dependence is None and not self._constant():
+            raise refusal(
+                "uses the scores where they cannot be watched, as in a scripted function",
+                "write it in plain torch, without torch.jit and extensions",
+            )
         super().__init__(self.value, comparisons, scores, self._tape.largest)
 
     def of_bits(self, bits: Tensor) -> Tensor:
@@ -188,6 +193,12 @@ class WatchedSet(ComparedSet):
                     "random; make new tensors (torch.where, scatter, stack)"
                 )
         self._habits.checked.add(signature)
+
+    def _constant(self) -> bool:
+        """Whether opposite scores have the same value, as on a set without a positive."""
+        with torch.no_grad():
+            other = self._single(self._fn(-self._scores.detach(), self._target.clone()))
+        return torch.allclose(other.double(), self.value.double(), equal_nan=True)
 
     def _rule(self, number: int, choice: Choice) -> ChoiceRule | None:
         """What decides a choice, by how its indices were used."""
