@@ -19,7 +19,7 @@ from metricgrad.metrics.watching import (
     NotDecidedError,
     WatchedMetric,
     black_boxes,
-    replay,
+    watched,
 )
 
 Function = Callable[..., Any]
@@ -549,7 +549,7 @@ def test_which_way_was_taken_is_logged_once(
     fn: Function, kind: type, level: int, message: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     scores, target = normal(20), labels(20)
-    replay._warn.cache_clear()  # of other tests
+    watched._warn.cache_clear()  # of other tests
     mine = mg.from_function(fn, best=1.0)
     loss = mg.UniLoss(mine)
     found = scores.clone().requires_grad_()

@@ -12,9 +12,9 @@ from scipy.stats import ttest_rel
 from sklearn.metrics import matthews_corrcoef
 
 import metricgrad as mg
-from metricgrad.studies import ComparisonSettings, comparison, tables
+from metricgrad.studies import ComparisonSettings, comparison, splits
 from metricgrad.studies.comparison import methods_to_compare, paired_differences
-from metricgrad.studies.tables import TableRows
+from metricgrad.studies.splits import TableRows
 from tests.commands import QUICK, run, table
 
 
@@ -110,7 +110,7 @@ def test_a_value_is_the_metric_of_the_test_rows_with_its_sign() -> None:
     """Labels of the test rows are turned round, so MCC is as bad as it was good."""
     frame = table()
     x, y = frame.drop(columns="label"), frame["label"]
-    train, test = tables.stratified_split(x, y, 0.25, 0)
+    train, test = splits.stratified_split(x, y, 0.25, 0)
     settings = ComparisonSettings(metric="mcc", hidden=(), epochs=2, positive="yes")
     value = comparison._test_value(settings, train, test, "cross_entropy", 7)
     turned = TableRows(x, pd.Series(np.where(y == "yes", "no", "yes")), test.rows)
@@ -154,7 +154,7 @@ def test_splits_have_seeds_of_their_own_and_share_none_with_the_next_seed(
     data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seeds: list[tuple[int, int]] = []
-    split = tables.stratified_split
+    split = splits.stratified_split
 
     def splitting(x: Any, y: Any, share: float, seed: int) -> Any:
         seeds.append((seed, -1))
@@ -164,7 +164,7 @@ def test_splits_have_seeds_of_their_own_and_share_none_with_the_next_seed(
         seeds[-1] = (seeds[-1][0], seed)
         return float(seed)
 
-    monkeypatch.setattr(tables, "stratified_split", splitting)
+    monkeypatch.setattr(splits, "stratified_split", splitting)
     monkeypatch.setattr(comparison, "_test_value", training)
     for seed in (0, 1):
         options = (

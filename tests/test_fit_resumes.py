@@ -4,11 +4,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import safetensors.torch
 import torch
 from torch import Tensor, nn
 
 import metricgrad as mg
-from metricgrad import storage
 from metricgrad.training import trial_group
 from tests.fitting import linear, made, quick, same
 
@@ -61,7 +61,7 @@ def test_a_full_disk_leaves_the_last_checkpoint(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = quick(linear(), made(), method="cross_entropy", folds=1)
-    saved = storage.save_file
+    saved = safetensors.torch.save_file
     calls = 0
 
     def full(tensors: Any, path: Path, metadata: Any) -> None:
@@ -73,7 +73,7 @@ def test_a_full_disk_leaves_the_last_checkpoint(
         saved(tensors, path, metadata)
 
     with monkeypatch.context() as patch:
-        patch.setattr(storage, "save_file", full)
+        patch.setattr(safetensors.torch, "save_file", full)
         with pytest.raises(OSError, match="No space left"):
             quick(linear(), made(), method="cross_entropy", folds=1, folder=tmp_path)
     assert same(whole, quick(linear(), made(), method="cross_entropy", folds=1, folder=tmp_path))

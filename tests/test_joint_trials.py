@@ -7,6 +7,7 @@ import torch
 
 from metricgrad.training.candidates import Candidate
 from metricgrad.training.joint_trials import JointTrialGroup
+from metricgrad.training.stack import Stack
 from metricgrad.training.trial_group import TrialGroup
 from tests.fitting import made
 from tests.searches import group_of
@@ -38,6 +39,7 @@ def test_joint_trials_advance_as_far_as_others() -> None:
     losses = group._train()
     assert {run.iteration for run in group._runs} == {9}
     assert losses.shape == (2,)
+    assert isinstance(group._stack, Stack)
     assert not torch.equal(group._stack.vector[0], group._stack.vector[1])
 
 

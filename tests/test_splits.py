@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from metricgrad.studies.tables import stratified_split
+from metricgrad.studies.splits import stratified_split
 
 
 def table(counts: list[int]) -> tuple[pd.DataFrame, pd.Series]:

@@ -14,6 +14,7 @@ from metricgrad.training.candidates import Candidate
 from metricgrad.training.checkpoint import part_of
 from metricgrad.training.data import Items, Loader
 from metricgrad.training.split import SplitPlan, split_data
+from metricgrad.training.stack import Stack
 from metricgrad.training.trial_group import TrialGroup, _mean
 from metricgrad.training.trials import PlannedTrial, TrialSettings
 from tests.fitting import Squares, linear, made
@@ -136,6 +137,7 @@ def test_a_loader_that_shuffles_by_the_seed_alone_may_validate() -> None:
 def test_every_model_has_its_own_rate_and_fold() -> None:
     one, other = Candidate("cross_entropy"), Candidate("cross_entropy")
     group = group_of((one, 0.1), (other, 0.01), folds=3)
+    assert isinstance(group._stack, Stack)
     rates = torch.as_tensor(group._stack.rate).squeeze(-1)
     assert rates.tolist() == pytest.approx([0.1, 0.1, 0.1, 0.01, 0.01, 0.01])
     together = group.run()
@@ -188,6 +190,7 @@ def test_the_mean_loss_of_a_trial_is_over_batches_and_folds(
 
 def test_decay_and_clip_arrive() -> None:
     group = group_of((Candidate("focal"), 0.1), decay=0.25, clip=0.5)
+    assert isinstance(group._stack, Stack)
     assert group._stack.decay == 0.25
     assert group._stack._clip == 0.5
     assert group_of((Candidate("focal"), 0.1), clip=None)._stack._clip is None

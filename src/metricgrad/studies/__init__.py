@@ -20,5 +20,5 @@ from metricgrad.studies.run import train as train
 from metricgrad.studies.run_folder import RunFolder as RunFolder
 from metricgrad.studies.settings import ComparisonSettings as ComparisonSettings
 from metricgrad.studies.settings import RunSettings as RunSettings
-from metricgrad.studies.tables import load_split as load_split
+from metricgrad.studies.splits import load_split as load_split
 from metricgrad.studies.tables import load_table as load_table

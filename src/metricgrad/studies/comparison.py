@@ -19,7 +19,7 @@ from scipy.stats import t as student
 from metricgrad.estimators.target import Target, plain
 from metricgrad.metrics import Metric
 from metricgrad.progress import progress as to_progress
-from metricgrad.studies import tables
+from metricgrad.studies import splits
 from metricgrad.studies.results import ComparisonResult, Difference
 from metricgrad.studies.run_folder import RunFolder
 from metricgrad.studies.settings import (
@@ -28,7 +28,8 @@ from metricgrad.studies.settings import (
     named_metric,
     refuse_misfit,
 )
-from metricgrad.studies.tables import LabelledTable, TableRows, load_table
+from metricgrad.studies.splits import TableRows
+from metricgrad.studies.tables import LabelledTable, load_table
 from metricgrad.training.candidates import ORDINARY, method_names, takes, usual_methods
 
 _APART = 1000  # between the seeds of splits, so that the next --seed shares none of them
@@ -54,7 +55,7 @@ def compare(
     refuse_misfit(metric, table.y, positive)
     names = methods_to_compare(methods, metric, table.y, positive)
     settings = replace(settings, methods=tuple(names))
-    folder = RunFolder(out or Path("runs") / settings.folder_name, settings, tables.digests(data))
+    folder = RunFolder(out or Path("runs") / settings.folder_name, settings, splits.digests(data))
     values = measure_methods(folder, settings, table, progress=progress)
     result = ComparisonResult(
         command=command,
@@ -100,7 +101,7 @@ def measure_methods(
     with to_progress("comparing", total, progress) as tell:
         for number in range(settings.splits):
             seed = settings.seed + _APART * number
-            train, test = tables.stratified_split(table.x, table.y, settings.test_share, seed)
+            train, test = splits.stratified_split(table.x, table.y, settings.test_share, seed)
             for name in settings.methods:
                 known = values.setdefault(name, [])
                 if len(known) <= number:

@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 
 from metricgrad.estimators.features import Preparation
-from metricgrad.studies import tables
+from metricgrad.studies import splits, tables
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ def load_queries(
     if data is None:
         raise ValueError(f"scikit-learn's digits have no column {group!r}; pass a file of queries")
     rows, left_out = read_queries(data, target, group, drop)
-    sha256 = tables.digests(data, test)
+    sha256 = splits.digests(data, test)
     if test is None:
         return QuerySplit(*_split(rows, group, test_share, seed), left_out, sha256)
     tested, more = read_queries(test, target, group, drop)

@@ -19,7 +19,7 @@ from metricgrad.estimators.ranker import RANKER
 from metricgrad.metrics import Metric
 from metricgrad.metrics.registry import metric_config
 from metricgrad.storage import holds
-from metricgrad.studies import results, tables
+from metricgrad.studies import results, splits, tables
 from metricgrad.studies.evidence import (
     Evidence,
     bootstrap_intervals,
@@ -121,7 +121,7 @@ class _Classes:
     def __init__(self, settings: RunSettings, metric: Metric) -> None:
         data, test = _paths(settings)
         self.settings = settings
-        self.split = tables.load_split(
+        self.split = splits.load_split(
             data, settings.target, test, settings.test_share, settings.seed, settings.drop
         )
         y = self.split.train.y
@@ -195,7 +195,7 @@ def read_run(path: Path) -> StoredRun | StoredComparison:
 
 
 def _result(
-    fit: Fit, tested: _Tested, split: tables.TableSplit | QuerySplit, command: str
+    fit: Fit, tested: _Tested, split: splits.TableSplit | QuerySplit, command: str
 ) -> RunResult:
     """What was found, with the metric on test data."""
     decision = fit.decision

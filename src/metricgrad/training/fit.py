@@ -87,20 +87,17 @@ def fit(
     """Trains a model for a metric, and says whether that was better than the ordinary loss.
 
     Args:
-        model: Any module that maps features to scores. It is trained in place, from the weights it
-            has.
+        model: A module that maps features to scores; trained in place, from the weights it has.
         train: `(x, y)` of arrays or tensors, a `Dataset` or a `DataLoader`.
-        valid: Validation data of the same kinds, in the same order each time. None splits it off
-            `train`, which must not be a loader then. If there are more than 50,000 items in memory,
-            50,000 are drawn at random.
+        valid: Validation data of the same kinds, in the same order each time; at most 50,000 of the
+            items in memory are drawn. None splits it off `train`, which must not be a loader then.
         metric: The metric to train for: a name, a `Metric` or a callable.
         method: `"auto"` for a search, the name of a loss (`cross_entropy`, `uniloss`, `reloss`,
             `soft_f_beta`, ...) or a surrogate.
         options: Options of the loss, if `method` is a name.
         epochs: Passes through the data. For items in memory, an epoch has 25 to 150 batches.
         batch: The number of items in a batch.
-        rate: The learning rate, which falls to 0 during training. None tries several, which suit
-            Adam.
+        rate: The learning rate, which falls to 0 during training. None tries several, for Adam.
         decay: Weight decay, as in AdamW.
         clip: The norm to which longer gradients are cut; None leaves them as they are.
         balanced: Whether every class gets an equal share of a batch.
@@ -108,18 +105,17 @@ def fit(
         folds: Folds of cross-validation; 1 is a single split. None decides by the number of items
             of the rarest class. Cannot be combined with `valid` or with a `Dataset`.
         share: The share of the training data used for validation in a single split.
-        patience: Epochs without a better value after which a training ends; None never ends one.
+        patience: Epochs without a better value that end a training; None never ends one.
         budget: Seconds that all of this may take, roughly. Epochs, and if need be challengers, are
             left out to stay within it. A resumed run gets the same time again.
-        tune_threshold: Whether the threshold is chosen on validation data, if the metric has one;
-            for many classes, and label maps, the offsets of the classes (`mg.best_offsets`).
+        tune_threshold: Whether the threshold, if the metric has one, or the offsets of the classes
+            (`mg.best_offsets`) are chosen on validation data.
         seed: Seed for splits, batches, dropout and losses that learn.
         folder: Where checkpoints are written after every epoch. The same call with the same folder,
             and a model with the weights it had at the start, continues where the first one stopped.
         progress: Whether to show a progress bar, on a terminal.
-        optimizer: Makes one from `(parameters, rate)`, such as
-            `lambda parameters, rate: torch.optim.SGD(parameters, rate, momentum=0.9)`. None is Adam
-            for many models at once, which is faster.
+        optimizer: Makes one from `(parameters, rate)`, such as `lambda p, rate: torch.optim.SGD(p,
+            rate, momentum=0.9)`. None is Adam for many models at once, which is faster.
         schedule: Makes one from `(optimizer, steps)`, such as `CosineAnnealingLR`; it moves on
             after every batch, and starts anew after a warm start. None is half a cosine, to 0.
         device: Where to train, such as `"cuda"`; the model is moved there. None is where it is.
@@ -148,7 +144,6 @@ def fit(
     if optimizer is not None and decay:
         raise ValueError(f"an optimizer of your own has its own weight decay; got decay={decay:g}")
     on_device(model, device)
-
     if isinstance(method, str):
         require_fitting(method, chosen)
 
@@ -257,11 +252,9 @@ def _check(
         raise ValueError(f"the model has no parameters to train; got {model!r}")
 
 
-def _must_match(
-    plan: SplitPlan, method: str | Surrogate, data: str, model: nn.Module
-) -> dict[str, Any]:
+def _must_match(plan: SplitPlan, method: Any, data: str, model: nn.Module) -> dict[str, Any]:
     """What a resumed run must share, besides what its trials know; ready for JSON."""
-    loss: Any = method
+    loss = method
     if isinstance(method, Surrogate):
         loss = method.description() | {"weights": fingerprint(method.state_dict())}
     return {

@@ -1,13 +1,13 @@
 """Replaying a recorded function: what it would have returned had its comparisons gone otherwise.
 
-A `WatchedMetric` watches its function on every set, as a `WatchedSet`. The bits of all recorded
-operations, then those of all choices, form one row of length D. For other bits the function is run
-again: a `Replayer` takes each step from the tape, so smooth results are those of the recording, and
-decisions and indices follow the bits. Many configurations are replayed at once by `torch.vmap`
-where the function allows that (no shape may depend on the bits), one after another where not.
+A `WatchedMetric` (`watched.py`) watches its function on every set, as a `WatchedSet`. The bits of
+all recorded operations, then those of all choices, form one row of length D. For other bits the
+function is run again: a `Replayer` takes each step from the tape, so smooth results are those of
+the recording, and decisions and indices follow the bits. Many configurations are replayed at once
+by `torch.vmap` where the function allows that (no shape may depend on the bits), one after another
+where not.
 """
 
-import functools
 import logging
 import warnings
 from collections import Counter
@@ -20,11 +20,6 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from metricgrad.metrics.adapters import Call
-from metricgrad.metrics.base import Inputs
-from metricgrad.metrics.function import FunctionMetric
-from metricgrad.metrics.mistakes import loop_over_items
-from metricgrad.metrics.reexpression import ComparisonMetric
-from metricgrad.metrics.watching.black_boxes import BlackBoxMetric
 from metricgrad.metrics.watching.comparisons import (
     Choice,
     ChoiceRule,
@@ -34,13 +29,11 @@ from metricgrad.metrics.watching.comparisons import (
     refusal,
 )
 from metricgrad.metrics.watching.recorder import Recorder, input_first
-from metricgrad.metrics.watching.sets import ComparedSet, OwnMetric
+from metricgrad.metrics.watching.sets import ComparedSet
 from metricgrad.metrics.watching.tape import Dependence, Outcomes, Tape, tensors_in
 
 _LOG = logging.getLogger("metricgrad")
-_warn = functools.cache(_LOG.warning)  # once, however many losses of a function a search makes
 _CHECKED_RUNS = 8  # that must agree before it is believed that only the cut of an order matters
-_CALLS = 256  # flips of a black box that are tried in a step
 _MAX_ELEMENTS = 1 << 23  # of the tensors that are replayed at once
 
 
@@ -297,62 +290,3 @@ class WatchedSet(ComparedSet):
     def _call(self, mode: TorchFunctionMode) -> Any:
         with mode:
             return call_function(self._fn, self._scores, self._target.clone())
-
-
-@dataclass(frozen=True, kw_only=True)
-class WatchedMetric(OwnMetric):
-    """A function in plain torch; `unseen` holds the function of `on_sight` until it has run."""
-
-    habits: Habits = field(default_factory=Habits, init=False, repr=False, compare=False)
-    unseen: list[FunctionMetric] = field(
-        default_factory=list, init=False, repr=False, compare=False
-    )
-
-    def settled(self, inputs: Inputs) -> ComparisonMetric:
-        """Itself if the function can be watched on these inputs, else a black box."""
-        if not self.unseen:
-            return self
-        (function,) = self.unseen
-        scores = inputs.scores.detach()
-        try:
-            self.comparisons(scores, inputs.target, where=inputs.where)
-        except Exception as error:
-            # A function that fails unwatched as well is no metric, and this call says so.
-            function(scores, inputs.target, where=inputs.where)
-            refused = isinstance(error, WatchError)
-            reason = error.what if refused else f"fails when it is watched ({error})"
-            _warn(
-                f"{function.name} is taken as a black box, as it {reason}; a step calls it up to "
-                f"{_CALLS} times, so write it with torch operations on whole tensors if it is slow"
-            )
-            return BlackBoxMetric.of(function, flips=_CALLS, generator=self.generator)
-        _LOG.info("%s is re-expressed by watching it", function.name)
-        self.unseen.clear()
-        return self
-
-    def look(self, scores: Tensor, target: Tensor) -> ComparedSet:
-        """Watches the function on one set."""
-        found = WatchedSet(self.call, scores, target, self.habits)
-        if not self.habits.timed:
-            self.habits.timed = True
-            lines = [each.origin[1:] for each in found.comparisons if each.origin.line]
-            if loop := loop_over_items(lines, len(scores)):
-                _warn(
-                    f"{self.name} is slow, as it loops over items in Python: {loop}, and again for "
-                    "other outcomes; compute with all items at once, as (scores > 0).sum() does"
-                )
-        return found
-
-    @property
-    def runs(self) -> int:
-        """How often it was watched or replayed; many configurations at once count as one run."""
-        return self.habits.runs
-
-    def manner(self) -> str:
-        """Whether configurations are replayed all at once."""
-        if self.habits.vmaps is None:
-            return "not replayed yet"
-        if self.habits.vmaps:
-            return "replayed for many configurations at once (torch.vmap)"
-        why = f"as torch.vmap cannot run it ({self.habits.reason})"
-        return f"replayed for one configuration after another, {why}"
