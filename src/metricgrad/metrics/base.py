@@ -16,6 +16,7 @@ for these facts, never for the class of a metric.
 """
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -48,6 +49,9 @@ class Inputs(NamedTuple):
     scores: Tensor  # float32 or float64 (int64 token ids for text), finite
     target: Tensor  # bool (0 and 1), int64 (class indices, token ids) or float (grades, joints)
     where: Tensor | None  # bool, in the shape of all that can be masked; None counts everything
+
+
+Check = Callable[[Tensor, Tensor, Tensor | None], Inputs]
 
 
 class Metric(ABC):
@@ -175,9 +179,8 @@ class Metric(ABC):
         target = to_tensor("target", target)
         where = None if where is None else to_tensor("where", where)
         with torch.autocast(scores.device.type, enabled=False):
-            inputs = self.check(scores, target, where)
             if groups is None:
-                values = self.evaluate(*inputs)
+                values = self.evaluate(*self.check(scores, target, where))
             else:
                 values = self._by_group(scores, target, where, to_tensor("groups", groups))
             return values.to(ops.float_dtype(scores))
@@ -194,27 +197,51 @@ class Metric(ABC):
         self, scores: Tensor, target: Tensor, where: Tensor | None, groups: Tensor
     ) -> Tensor:
         """The metric of every group of one flat set, by ascending id."""
-        refusal = ValueError(
-            f"groups must be one integer id per item of one flat set; got {groups.dtype} of shape "
-            f"{shape(groups)} for scores {shape(scores)} and target {shape(target)}"
-        )
-        flat = groups.dim() == 1 and len(groups) == len(scores) == len(target)
-        if groups.is_floating_point() or not flat:
-            raise refusal
-        everything = torch.ones_like(groups, dtype=torch.bool)
-        try:
-            inputs = self.check(scores, target, everything if where is None else where)
-        except ValueError:
-            raise refusal from None
-        scores, target, where = inputs
-        assert where is not None
+        inputs = flat_inputs(self.check, scores, target, where, groups)
         values = torch.zeros(len(groups.unique()), dtype=torch.float64, device=scores.device)
-        for which, index, real in ops.group_batches(groups):
-            counted = where[index] & real.reshape(real.shape + (1,) * (where.dim() - 1))
-            grouped = target[index]
-            ignored = ~counted.reshape(counted.shape + (1,) * (grouped.dim() - counted.dim()))
-            found = self.evaluate(scores[index], grouped.masked_fill(ignored, 0), counted)
+        for which, _, (grouped, truth, counted) in group_sets(inputs, groups):
+            assert counted is not None
+            ignored = ~counted.reshape(counted.shape + (1,) * (truth.dim() - counted.dim()))
+            found = self.evaluate(grouped, truth.masked_fill(ignored, 0), counted)
             if found.dim() != 1:
-                raise refusal
+                raise not_flat(scores, target, groups)
             values[which] = found.to(values.dtype)
         return values
+
+
+def flat_inputs(
+    check: Check, scores: Tensor, target: Tensor, where: Tensor | None, groups: Tensor
+) -> Inputs:
+    """Checked inputs of one flat set with an id for every item; they always have flags."""
+    inputs = check(scores, target, where)
+    one_each = groups.dim() == 1 and len(groups) == len(scores) == len(target)
+    if groups.is_floating_point() or not one_each:
+        raise not_flat(scores, target, groups)
+    if where is not None:
+        return inputs
+    try:
+        return check(scores, target, torch.ones_like(groups, dtype=torch.bool))
+    except ValueError:
+        raise not_flat(scores, target, groups) from None
+
+
+def group_sets(inputs: Inputs, groups: Tensor) -> Iterator[tuple[Tensor, Tensor, Inputs]]:
+    """The groups of one flat set with flags, as padded sets side by side, a batch for each size.
+
+    Yields:
+        Which groups these are `[G]`, by ascending id; the positions of their items `[G, L]`; and
+        their scores and target `[G, L, ...]` with flags that are False for padding.
+    """
+    scores, target, where = inputs
+    assert where is not None
+    for which, index, real in ops.group_batches(groups.to(scores.device)):
+        counted = where[index] & real.reshape(real.shape + (1,) * (where.dim() - 1))
+        yield which, index, Inputs(scores[index], target[index], counted)
+
+
+def not_flat(scores: Tensor, target: Tensor, groups: Tensor) -> ValueError:
+    """The error for groups that do not go with the scores."""
+    return ValueError(
+        f"groups must be one integer id per item of one flat set; got {groups.dtype} of shape "
+        f"{shape(groups)} for scores {shape(scores)} and target {shape(target)}"
+    )

@@ -20,8 +20,8 @@ from torch import Tensor, nn
 
 from metricgrad.metrics import Metric, from_function
 from metricgrad.metrics import metric as to_metric
-from metricgrad.metrics.base import Inputs
-from metricgrad.metrics.checks import shape
+from metricgrad.metrics.base import Inputs, flat_inputs, group_sets, not_flat
+from metricgrad.metrics.checks import shape, to_tensor
 from metricgrad.metrics.registry import metric_config, metric_options
 from metricgrad.storage import write_tensors
 
@@ -90,17 +90,31 @@ class Surrogate(nn.Module, ABC):
         metric = self.shapes()
         return metric.check(item_scores(metric, scores, target), target.detach(), where)
 
-    def per_set(self, scores: Tensor, target: Tensor, where: Tensor | None = None) -> Tensor:
+    def per_set(
+        self,
+        scores: Tensor,
+        target: Tensor,
+        where: Tensor | None = None,
+        groups: Any = None,
+    ) -> Tensor:
         """The loss of every set, `[...]`; the arguments are those of a call."""
-        return self.losses(scores, target, where)[0]
+        return self._each(scores, target, where, groups)[0]
 
-    def forward(self, scores: Tensor, target: Tensor, where: Tensor | None = None) -> Tensor:
+    def forward(
+        self,
+        scores: Tensor,
+        target: Tensor,
+        where: Tensor | None = None,
+        groups: Any = None,
+    ) -> Tensor:
         """The mean loss of the sets on which the metric is defined.
 
         Args:
             scores: Raw model output, in the metric's shapes.
             target: Ground truth, in the metric's shapes.
             where: True for what counts; None counts all.
+            groups: `[N]`, integer ids that cut one flat set into many, such as the queries that
+                documents belong to.
 
         Returns:
             A 0-dim tensor; 0 with a zero gradient where no set has a value.
@@ -109,17 +123,41 @@ class Surrogate(nn.Module, ABC):
             # What is compared depends on the target, so a compiled model calls the loss as it is.
             # Not as a decorator, which would import the compiler along with the library.
             eager: Any = torch.compiler.disable(self._mean)
-            return eager(scores, target, where)
-        return self._mean(scores, target, where)
+            return eager(scores, target, where, groups)
+        return self._mean(scores, target, where, groups)
 
-    def _mean(self, scores: Tensor, target: Tensor, where: Tensor | None) -> Tensor:
+    def _mean(self, scores: Tensor, target: Tensor, where: Tensor | None, groups: Any) -> Tensor:
         """The mean over the sets that have a value."""
-        values, defined = self.losses(*batch_of_items(self.metric, scores, target, where))
+        items = batch_of_items(self.metric, scores, target, where)
+        values, defined = self._each(*items, groups)
         if self.training:
             self._watch(defined)
         if not values.dim() and defined:  # one set, as most of the time
             return values
         return torch.where(defined, values, 0.0).sum() / defined.sum().clamp(min=1)
+
+    def _each(
+        self, scores: Tensor, target: Tensor, where: Tensor | None, groups: Any
+    ) -> tuple[Tensor, Tensor]:
+        """`losses` of the sets, or of the groups of one flat set, `[G]` by ascending id."""
+        if groups is None:
+            return self.losses(scores, target, where)
+        ids = to_tensor("groups", groups)
+        flat_inputs(self.check, scores.detach(), target, where, ids)
+        flags = torch.ones_like(ids, dtype=torch.bool) if where is None else where.bool()
+        order: list[Tensor] = []
+        # Attached to the scores even if there are no groups.
+        values = [scores.reshape(-1)[:0]]
+        defined = [torch.zeros(0, dtype=torch.bool, device=scores.device)]
+        for which, _, sets in group_sets(Inputs(scores, target, flags.to(scores.device)), ids):
+            found, known = self.losses(*sets)
+            if found.dim() != 1:
+                raise not_flat(scores, target, ids)
+            order.append(which)
+            values.append(found)
+            defined.append(known)
+        back = torch.cat(order).argsort() if order else slice(None)
+        return torch.cat(values)[back], torch.cat(defined)[back]
 
     def _watch(self, defined: Tensor) -> None:
         """Warns, once, when most of the first batches are too small to have a value."""
