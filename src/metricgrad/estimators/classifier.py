@@ -17,6 +17,7 @@ from metricgrad.estimators.model_file import load_classifier, save_classifier
 from metricgrad.estimators.networks import perceptron, widths
 from metricgrad.estimators.target import Target, plain
 from metricgrad.metrics import metric as to_metric
+from metricgrad.metrics.rows import at, to_rows
 from metricgrad.surrogates import Surrogate
 from metricgrad.training import Fit, Trained, fit
 
@@ -106,6 +107,7 @@ class MetricClassifier(ClassifierMixin, BaseEstimator):
         *,
         rows: np.ndarray | None = None,
         folder: Any = None,
+        **data: Any,
     ) -> Self:
         """Trains the classifier.
 
@@ -115,6 +117,8 @@ class MetricClassifier(ClassifierMixin, BaseEstimator):
             rows: Numbers of the items to train on, so that a large table need not be copied; None
                 takes all.
             folder: Where checkpoints go, from which an interrupted training continues.
+            **data: What a metric of your own takes besides scores and target, by name, such as
+                `amount=amount`: `[items]`.
 
         Returns:
             The classifier itself.
@@ -124,12 +128,14 @@ class MetricClassifier(ClassifierMixin, BaseEstimator):
         self.target_ = Target.of(y, to_metric(self.metric), self.positive)
         self.classes_ = self.target_.classes
         target = self.target_.encode(y)
+        own = to_rows(data)
+        own = own if rows is None else at(own, torch.as_tensor(rows))
         self._preparation = Preparation().fit(table, rows)
         x = torch.from_numpy(self._preparation.transform(table, rows))
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         self.fit_: Fit = fit(
             perceptron(x.shape[1], widths(self.hidden), self.target_.outputs, seed),
-            (x, target),
+            (x, target, own) if own else (x, target),
             metric=self.target_.metric_for(to_metric(self.metric)),
             method=self.method,
             options=self.options,
@@ -202,20 +208,30 @@ class MetricClassifier(ClassifierMixin, BaseEstimator):
         both = torch.stack([1 - positive, positive], -1).numpy()
         return both[:, list(self.target_.order)]
 
-    def score(self, X: Any, y: Any, sample_weight: None = None) -> float:  # noqa: N803
+    def score(
+        self,
+        X: Any,  # noqa: N803
+        y: Any,
+        sample_weight: Any = None,
+        **data: Any,
+    ) -> float:
         """The metric, or minus the metric where lower is better, as scikit-learn wants it.
 
         Args:
             X: `[items, columns]`.
             y: `[items]` classes, or `[items, labels]`.
-            sample_weight: Must be None, because metrics weigh every item alike.
+            sample_weight: None, unless the metric is a function with a parameter of that name:
+                other metrics weigh every item alike.
+            **data: As in `fit`.
 
         Returns:
             The metric at the tuned threshold.
         """
         if sample_weight is not None:
-            raise ValueError("metrics weigh every item alike; pass sample_weight=None")
-        value = self.trained_.measure(self.prepared(X), self.encoded(y))
+            if "sample_weight" not in self.trained_.metric.row_names.every:
+                raise ValueError("metrics weigh every item alike; pass sample_weight=None")
+            data["sample_weight"] = sample_weight
+        value = self.trained_.measure(self.prepared(X), self.encoded(y), **data)
         return value if self.trained_.metric.higher_is_better else -value
 
     def save(self, path: str | Path) -> None:

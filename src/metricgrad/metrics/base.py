@@ -16,14 +16,15 @@ for these facts, never for the class of a metric.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
-from typing import Any, Literal, NamedTuple
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Literal, NamedTuple, Self
 
 import torch
 from torch import Tensor
 
 from metricgrad import ops
 from metricgrad.metrics.checks import shape, to_tensor
+from metricgrad.metrics.rows import NO_ROWS, RowNames, Rows, at
 
 TIE_RULES = {
     "negative": "a score at the threshold is a negative decision; "
@@ -86,6 +87,7 @@ class Metric(ABC):
         padding: The token id that is padding, besides all negative ones; None where there is none.
         set_dims: How many trailing dimensions of scores and target make one set, where a user says
             so of a function.
+        rows: Data of the items that `with_rows` has bound.
     """
 
     name: str
@@ -101,6 +103,7 @@ class Metric(ABC):
     mean_of_items: bool = False
     padding: int | None = None
     set_dims: tuple[int, int] | None = None
+    rows: Rows = NO_ROWS
 
     @property
     def layout(self) -> Layout:
@@ -139,6 +142,20 @@ class Metric(ABC):
         """Whether name and options rebuild the metric; a user's function fits into no file."""
         return True
 
+    @property
+    def row_names(self) -> RowNames:
+        """What it takes of every item besides scores and target: nothing, but for a function."""
+        return RowNames(self.name)
+
+    def with_rows(self, rows: Mapping[str, Any]) -> Self:
+        """The same metric with data of the items bound to it, in place of what was bound before.
+
+        Args:
+            rows: For each of the metric's `row_names`, a value for each item, `[..., N]`.
+        """
+        self.row_names.check(list(rows))
+        return self
+
     def at_threshold(self, threshold: Tensor | None, scores: Tensor) -> "tuple[Metric, Tensor]":
         """A metric and scores whose value is this metric's with decisions made at the threshold."""
         return self, scores if threshold is None else scores - threshold
@@ -159,7 +176,7 @@ class Metric(ABC):
 
     @torch.no_grad()
     def __call__(
-        self, scores: Any, target: Any, *, where: Any = None, groups: Any = None
+        self, scores: Any, target: Any, *, where: Any = None, groups: Any = None, **rows: Any
     ) -> Tensor:
         """The metric of every set.
 
@@ -171,6 +188,8 @@ class Metric(ABC):
                 everything.
             groups: `[N]`, integer ids that cut one flat set into many, such as query ids; values
                 are ordered by ascending id.
+            **rows: What a function of your own takes besides scores and target, by its names, such
+                as `amount=amount`: `[..., N]`, a value for each item.
 
         Returns:
             `[...]`, always finite; float64 for float64 (or integer) scores, else float32.
@@ -179,10 +198,11 @@ class Metric(ABC):
         target = to_tensor("target", target)
         where = None if where is None else to_tensor("where", where)
         with torch.autocast(scores.device.type, enabled=False):
+            metric = self.with_rows(rows) if rows else self
             if groups is None:
-                values = self.evaluate(*self.check(scores, target, where))
+                values = metric.evaluate(*metric.check(scores, target, where))
             else:
-                values = self._by_group(scores, target, where, to_tensor("groups", groups))
+                values = metric._by_group(scores, target, where, to_tensor("groups", groups))
             return values.to(ops.float_dtype(scores))
 
     @abstractmethod
@@ -199,10 +219,11 @@ class Metric(ABC):
         """The metric of every group of one flat set, by ascending id."""
         inputs = flat_inputs(self.check, scores, target, where, groups)
         values = torch.zeros(len(groups.unique()), dtype=torch.float64, device=scores.device)
-        for which, _, (grouped, truth, counted) in group_sets(inputs, groups):
+        for which, index, (grouped, truth, counted) in group_sets(inputs, groups):
             assert counted is not None
             ignored = ~counted.reshape(counted.shape + (1,) * (truth.dim() - counted.dim()))
-            found = self.evaluate(grouped, truth.masked_fill(ignored, 0), counted)
+            metric = self.with_rows(at(self.rows, index))
+            found = metric.evaluate(grouped, truth.masked_fill(ignored, 0), counted)
             if found.dim() != 1:
                 raise not_flat(scores, target, groups)
             values[which] = found.to(values.dtype)

@@ -1,8 +1,8 @@
 """Any callable as a metric: NumPy, scikit-learn, torchmetrics, plain torch.
 
 A function gets one set at a time, `fn(scores, target)`, and answers with a number; sets are looped
-over for it. It is called with tensors and, should that raise, with NumPy arrays. Three kinds of
-callables need more than that, and get it:
+over for it. It is called with tensors and, should that raise, with NumPy arrays. Further parameters
+are data of the items (`rows.py`). Three kinds of callables need more than that, and get it:
 
     scikit-learn functions   take (y_true, y_pred) or (y_true, y_score): the order is turned around;
                              y_pred becomes decisions (score > 0, or the highest class), y_score the
@@ -17,18 +17,20 @@ import copy
 import functools
 import inspect
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, Literal
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, Self
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from metricgrad.metrics.adapters import OfProbabilities, Resetting, torchmetrics_call
 from metricgrad.metrics.base import Inputs, Layout, Metric
 from metricgrad.metrics.checks import expand_where, real_scores, shape
+from metricgrad.metrics.rows import NO_NAMES, OneSet, RowNames, Rows, WithRows, check_rows, to_rows
 
-Call = Callable[[Any, Any], Any]
+Call = Callable[..., Any]
 
 
 def from_function(
@@ -47,7 +49,8 @@ def from_function(
     Args:
         fn: Called with one set; scikit-learn functions and scorers, torchmetrics functionals and
             objects are taken as they are. NaN is passed on: it says that the function is undefined
-            on a set.
+            on a set. Parameters after the first two, such as `amount`, are data of the items, which
+            calls pass by name: `metric(scores, target, amount=amount)`.
         higher_is_better: Whether a larger value means a better model.
         best: The value of an ideal model; unbounded by default.
         worst: The value at the other end; unbounded by default.
@@ -87,6 +90,7 @@ def from_function(
         worst=-top if worst is None else worst,
         set_dims=(2, 2) if multilabel and set_dims is None else set_dims,
         arrays=arrays,
+        takes=_takes(call, name),
     )
 
 
@@ -107,6 +111,20 @@ class FunctionMetric(Metric):
     worst: float
     set_dims: tuple[int, int] | None
     arrays: bool | None
+    takes: RowNames = field(default=NO_NAMES, repr=False)
+    rows: Rows = field(default_factory=dict, repr=False, compare=False)
+
+    @property
+    def row_names(self) -> RowNames:
+        """The parameters of the function after its first two."""
+        return self.takes
+
+    def with_rows(self, rows: Mapping[str, Any]) -> Self:
+        """The same function with data of the items; `Metric.with_rows` describes it."""
+        super().with_rows(rows)
+        bound = copy.copy(self)  # what was found out about the function stays shared
+        object.__setattr__(bound, "rows", to_rows(rows))
+        return bound
 
     @property
     def layout(self) -> Layout:
@@ -126,7 +144,9 @@ class FunctionMetric(Metric):
     def check(self, scores: Tensor, target: Tensor, where: Tensor | None) -> Inputs:
         """Finite scores; one flag per item."""
         lead = self.set_dimensions(scores, target)
+        self.takes.complete(list(self.rows))
         where = expand_where(where, target.shape[: lead + 1], lead + 1)
+        check_rows(self.rows, target.shape[: lead + 1], where)
         if scores.is_floating_point():
             each = (..., *[None] * (scores.dim() - lead - 1))  # one flag for all entries of an item
             scores = real_scores(scores, None if where is None else where[each])
@@ -134,21 +154,26 @@ class FunctionMetric(Metric):
 
     def evaluate(self, scores: Tensor, target: Tensor, where: Tensor | None) -> Tensor:
         """One call per set, on the items that count."""
-        lead = self.set_dimensions(scores, target)
-        leading = scores.shape[:lead]
+        leading = scores.shape[: self.set_dimensions(scores, target)]
         sets = leading.numel()
-        flat_scores = scores.reshape(sets, *scores.shape[lead:])
-        flat_target = target.reshape(sets, *target.shape[lead:])
-        flags = None if where is None else where.reshape(sets, -1)
         values = []
         arrays = self.arrays
-        for index in range(sets):
-            counted = slice(None) if flags is None else flags[index]
-            one = flat_scores[index][counted]
-            truth = flat_target[index][counted]
-            value, arrays = self._one(one, truth, arrays, f"set {index + 1} of {sets}")
+        for index, each in enumerate(self.each_set(scores, target, where)):
+            value, arrays = self._one(each, arrays, f"set {index + 1} of {sets}")
             values.append(value)
         return torch.tensor(values, dtype=torch.float64).reshape(leading).to(scores.device)
+
+    def each_set(self, scores: Tensor, target: Tensor, where: Tensor | None) -> Iterator[OneSet]:
+        """Scores, target and rows of every set, without the items that do not count."""
+        lead = self.set_dimensions(scores, target)
+        sets = scores.shape[:lead].numel()
+        parts = (scores, target, *self.rows.values())
+        flat = [part.reshape(sets, *part.shape[lead:]) for part in parts]
+        flags = None if where is None else where.reshape(sets, -1)
+        for index in range(sets):
+            counted = slice(None) if flags is None else flags[index]
+            one, truth, *own = (part[index][counted] for part in flat)
+            yield OneSet(one, truth, dict(zip(self.rows, own, strict=True)))
 
     def set_dimensions(self, scores: Tensor, target: Tensor) -> int:
         """Number of leading dimensions that are sets; ValueError where the shapes do not fit."""
@@ -169,16 +194,14 @@ class FunctionMetric(Metric):
             )
         return lead
 
-    def _one(
-        self, scores: Tensor, target: Tensor, arrays: bool | None, place: str
-    ) -> tuple[float, bool]:
+    def _one(self, given: OneSet, arrays: bool | None, place: str) -> tuple[float, bool]:
         """The value of one set, and whether it was called with arrays."""
         first: Exception | None = None
+        scores, target, rows = given
         where = f"{place} (scores {shape(scores)}, target {shape(target)})"
         for kind in (False, True) if arrays is None else (arrays,):
             try:
-                own = scores.clone(), target.clone()  # the function may change them in place
-                result = self.call(*(x.cpu().numpy() for x in own)) if kind else self.call(*own)
+                result = WithRows(self.call, rows, kind)(scores, target)
             except Exception as error:
                 first = first or error
                 continue
@@ -187,6 +210,15 @@ class FunctionMetric(Metric):
         raise RuntimeError(
             f"{self.name} raised {type(first).__name__} on {where}: {first}"
         ) from first
+
+
+def _takes(call: Call, name: str) -> RowNames:
+    """What a function takes besides scores and target; of scikit-learn's functions, weights."""
+    if isinstance(call, _Sklearn):
+        weighted = "sample_weight" in _parameters(call.fn)
+        return RowNames(name, ("sample_weight",) if weighted else ())
+    own = not isinstance(call, Resetting | OfProbabilities)
+    return RowNames.of(name, call) if own else RowNames(name)
 
 
 def _one_number(result: Any, place: str) -> float:
@@ -214,14 +246,14 @@ def _inner(fn: Callable[..., Any]) -> Callable[..., Any]:
 def _adapt(fn: Callable[..., Any]) -> tuple[Call, bool | None]:
     """How to call fn with (scores, target), and the direction that it states, if it does."""
     if any(base.__module__.startswith("torchmetrics.") for base in inspect.getmro(type(fn))):
-        call = _torchmetrics(_Resetting(copy.deepcopy(fn)), type(fn).__module__)
+        call = torchmetrics_call(Resetting(copy.deepcopy(fn)), type(fn).__module__)
         return call, getattr(fn, "higher_is_better", None)
     if type(fn).__module__ == "sklearn.metrics._scorer":
         return _scorer(fn)
     module = getattr(_inner(fn), "__module__", None) or ""
     name = getattr(_inner(fn), "__name__", "")
     if module.startswith("torchmetrics.functional"):
-        return _torchmetrics(fn, module), None
+        return torchmetrics_call(fn, module), None
     if module.startswith("sklearn.metrics"):
         stated = True if name.endswith("_score") else None
         if name.endswith(("_loss", "_error", "_deviance")):
@@ -245,38 +277,6 @@ def _parameters(fn: Callable[..., Any]) -> list[str]:
 
 
 # The adapters are classes and not closures, because what is fitted for a metric must pickle.
-
-
-@dataclass(frozen=True)
-class _Resetting:
-    """A copy of a torchmetrics object that forgets each set before the next."""
-
-    own: Any
-
-    def __call__(self, scores: Tensor, target: Tensor) -> Any:
-        self.own.reset()
-        try:
-            return self.own(scores, target)
-        finally:
-            self.own.reset()
-
-
-@dataclass(frozen=True)
-class _OfProbabilities:
-    """torchmetrics takes scores between 0 and 1 for probabilities, so it gets probabilities."""
-
-    fn: Callable[..., Any]
-
-    def __call__(self, scores: Any, target: Any) -> Any:
-        values = torch.as_tensor(scores).double()
-        truth = torch.as_tensor(target).to(torch.int64)
-        classes = values.dim() == truth.dim() + 1
-        return self.fn(values.softmax(-1) if classes else values.sigmoid(), truth)
-
-
-def _torchmetrics(fn: Callable[..., Any], module: str) -> Call:
-    """How to call a function of one of torchmetrics' modules."""
-    return _OfProbabilities(fn) if ".classification" in module or ".retrieval" in module else fn
 
 
 Wants = Literal["scores", "probabilities", "decisions", "raw"]
@@ -325,7 +325,7 @@ class _Sklearn:
     wants: Wants
     name: str
 
-    def __call__(self, scores: Any, target: Any) -> Any:
+    def __call__(self, scores: Any, target: Any, **rows: Any) -> Any:
         values = torch.as_tensor(scores)
         truth = torch.as_tensor(target)
         classes = values.dim() == truth.dim() + 1
@@ -338,4 +338,5 @@ class _Sklearn:
         if self.name in _LISTS and truth.dim() == 1:
             values = values.unsqueeze(0)
             truth = truth.unsqueeze(0)
-        return self.fn(truth.cpu().numpy(), values.cpu().numpy())
+        weights = {name: torch.as_tensor(row).cpu().numpy() for name, row in rows.items()}
+        return self.fn(truth.cpu().numpy(), values.cpu().numpy(), **weights)

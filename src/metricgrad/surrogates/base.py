@@ -10,10 +10,10 @@ import inspect
 import math
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Literal, NamedTuple, Self
 
 import torch
 from torch import Tensor, nn
@@ -23,11 +23,22 @@ from metricgrad.metrics import metric as to_metric
 from metricgrad.metrics.base import Inputs, flat_inputs, group_sets, not_flat
 from metricgrad.metrics.checks import shape, to_tensor
 from metricgrad.metrics.registry import metric_config, metric_options
+from metricgrad.metrics.rows import Rows, at, to_rows
 from metricgrad.storage import write_tensors
 
 TargetKind = Literal["binary", "classes", "labels", "grades"]
 _FUNCTION_OPTIONS = dict(inspect.signature(from_function).parameters)
 _WATCHED = 50  # batches at the start of training that are counted before a warning
+
+
+class Call(NamedTuple):
+    """What a loss was called with."""
+
+    scores: Tensor
+    target: Tensor
+    where: Tensor | None
+    groups: Any  # ids `[N]` of one flat set; None if the shapes say what the sets are
+    rows: Rows  # further data of the items, by name
 
 
 class Surrogate(nn.Module, ABC):
@@ -96,9 +107,10 @@ class Surrogate(nn.Module, ABC):
         target: Tensor,
         where: Tensor | None = None,
         groups: Any = None,
+        **rows: Any,
     ) -> Tensor:
         """The loss of every set, `[...]`; the arguments are those of a call."""
-        return self._each(scores, target, where, groups)[0]
+        return self._each(Call(scores, target, where, groups, to_rows(rows)))[0]
 
     def forward(
         self,
@@ -106,6 +118,7 @@ class Surrogate(nn.Module, ABC):
         target: Tensor,
         where: Tensor | None = None,
         groups: Any = None,
+        **rows: Any,
     ) -> Tensor:
         """The mean loss of the sets on which the metric is defined.
 
@@ -115,42 +128,54 @@ class Surrogate(nn.Module, ABC):
             where: True for what counts; None counts all.
             groups: `[N]`, integer ids that cut one flat set into many, such as the queries that
                 documents belong to.
+            **rows: What a metric of your own takes besides scores and target, by the names of its
+                parameters, such as `amount=amount`: `[..., N]`, a value for each item.
 
         Returns:
             A 0-dim tensor; 0 with a zero gradient where no set has a value.
         """
+        call = Call(scores, target, where, groups, to_rows(rows))
         if torch.compiler.is_compiling():
             # What is compared depends on the target, so a compiled model calls the loss as it is.
             # Not as a decorator, which would import the compiler along with the library.
             eager: Any = torch.compiler.disable(self._mean)
-            return eager(scores, target, where, groups)
-        return self._mean(scores, target, where, groups)
+            return eager(call)
+        return self._mean(call)
 
-    def _mean(self, scores: Tensor, target: Tensor, where: Tensor | None, groups: Any) -> Tensor:
+    def _mean(self, call: Call) -> Tensor:
         """The mean over the sets that have a value."""
-        items = batch_of_items(self.metric, scores, target, where)
-        values, defined = self._each(*items, groups)
+        items = batch_of_items(self.metric, call.scores, call.target, call.where)
+        values, defined = self._each(Call(*items, call.groups, call.rows))
         if self.training:
             self._watch(defined)
         if not values.dim() and defined:  # one set, as most of the time
             return values
         return torch.where(defined, values, 0.0).sum() / defined.sum().clamp(min=1)
 
-    def _each(
-        self, scores: Tensor, target: Tensor, where: Tensor | None, groups: Any
-    ) -> tuple[Tensor, Tensor]:
+    def _each(self, call: Call) -> tuple[Tensor, Tensor]:
         """`losses` of the sets, or of the groups of one flat set, `[G]` by ascending id."""
+        scores, target, where, groups, rows = call
+        if rows and not takers(self):
+            given = ", ".join(rows)
+            raise TypeError(
+                f"{type(self).__name__} takes scores and target alone here; got {given}. Such data "
+                "belongs to a metric of your own that has it among its parameters: mg.UniLoss(f) "
+                f"with f(scores, target, {given})"
+            )
         if groups is None:
-            return self.losses(scores, target, where)
+            with bound(self, rows):
+                return self.losses(scores, target, where)
         ids = to_tensor("groups", groups)
-        flat_inputs(self.check, scores.detach(), target, where, ids)
+        with bound(self, rows):
+            flat_inputs(self.check, scores.detach(), target, where, ids)
         flags = torch.ones_like(ids, dtype=torch.bool) if where is None else where.bool()
         order: list[Tensor] = []
         # Attached to the scores even if there are no groups.
         values = [scores.reshape(-1)[:0]]
         defined = [torch.zeros(0, dtype=torch.bool, device=scores.device)]
-        for which, _, sets in group_sets(Inputs(scores, target, flags.to(scores.device)), ids):
-            found, known = self.losses(*sets)
+        for which, index, sets in group_sets(Inputs(scores, target, flags.to(scores.device)), ids):
+            with bound(self, at(rows, index)):
+                found, known = self.losses(*sets)
             if found.dim() != 1:
                 raise not_flat(scores, target, ids)
             order.append(which)
@@ -188,12 +213,46 @@ class LearnedSurrogate(Surrogate):
     def __init__(self, metric: Any) -> None:
         super().__init__()
         self.metric = to_metric(metric)
+        needed = self.metric.row_names.required
+        if needed:
+            raise ValueError(
+                f"{type(self).__name__} learns from sets of scores and target, which have no "
+                f"{' or '.join(needed)}; take mg.UniLoss({self.metric.name})"
+            )
         self.register_buffer("shift", torch.tensor(0.0))
         self.register_buffer("scale", torch.tensor(1.0))
+
+    @classmethod
+    def fits(cls, metric: Metric, kind: TargetKind) -> bool:
+        """As for every loss; but the sets that it learns from have nothing but a target."""
+        return not metric.row_names.required and super().fits(metric, kind)
 
     @abstractmethod
     def misfit(self, scores: Tensor, target: Tensor, where: Tensor | None = None) -> Tensor:
         """How far it is from its metric on these sets: 0-dim, with a gradient for its weights."""
+
+
+def takers(loss: Surrogate) -> list[Surrogate]:
+    """The losses among a loss and its parts whose metric takes more than scores and target."""
+    parts = (each for each in loss.modules() if isinstance(each, Surrogate))
+    return [each for each in parts if each.metric is not None and each.metric.row_names]
+
+
+@contextmanager
+def bound(loss: Surrogate, rows: Rows) -> Iterator[None]:
+    """Binds data of the items to the metrics of a loss and of its parts, as long as a call takes.
+
+    `losses` therefore need not know of it. A metric may be replaced meanwhile, as a function is
+    that turns out to be a black box, so the data is taken off the one that is there at the end.
+    """
+    parts = takers(loss) if rows else []
+    for each in parts:
+        each.metric = each.metric.with_rows(rows)
+    try:
+        yield
+    finally:
+        for each in parts:
+            each.metric = each.metric.with_rows({})
 
 
 def item_scores(metric: Metric, scores: Tensor, target: Tensor) -> Tensor:

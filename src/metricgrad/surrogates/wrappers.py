@@ -26,7 +26,7 @@ from metricgrad.metrics import Metric
 from metricgrad.metrics import metric as to_metric
 from metricgrad.metrics.checks import expand_where, whole
 from metricgrad.metrics.registry import metric_config
-from metricgrad.surrogates.base import Surrogate, counted, item_scores, wrong_shapes
+from metricgrad.surrogates.base import Call, Surrogate, counted, item_scores, wrong_shapes
 from metricgrad.surrogates.baselines import CrossEntropy, HeatmapMSE, ListNet
 
 Parts = tuple[Tensor, Tensor, Tensor | None]
@@ -102,16 +102,19 @@ class WithMemory(Surrogate):
         self.target = truth[: self.size].detach()
         return values, defined
 
-    def _each(
-        self, scores: Tensor, target: Tensor, where: Tensor | None, groups: Any
-    ) -> tuple[Tensor, Tensor]:
-        """As every loss; but past items belong to no group."""
-        if self.training and groups is not None:
+    def _each(self, call: Call) -> tuple[Tensor, Tensor]:
+        """As every loss; but past items belong to no group, and their rows are not kept."""
+        if self.training and call.rows:
+            raise ValueError(
+                f"with_memory keeps scores and target of past items alone; got "
+                f"{', '.join(call.rows)}. Call the loss without a memory"
+            )
+        if self.training and call.groups is not None:
             raise ValueError(
                 "with_memory takes one flat set, which past items join, so it takes no groups; got "
-                f"groups for scores {list(scores.shape)}. Call the loss without a memory"
+                f"groups for scores {list(call.scores.shape)}. Call the loss without a memory"
             )
-        return super()._each(scores, target, where, groups)
+        return super()._each(call)
 
     def config(self) -> dict[str, Any]:
         """The loss's own description and the size."""

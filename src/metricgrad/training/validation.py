@@ -16,13 +16,14 @@ draws: the 84th percentile is one standard error if there is one candidate, and 
 several.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from metricgrad.metrics import Metric
+from metricgrad.metrics.rows import NO_ROWS, Rows, at
 from metricgrad.metrics.threshold import stable_threshold
 
 ONE_SIGMA = 0.8413  # the quantile of a normal distribution at one standard deviation
@@ -44,6 +45,7 @@ class ValidationItems:
     target: Tensor  # [K, V, ...]
     live: Tensor  # [K, V], False for padding
     where: Tensor | None = None  # [K, V, N] if every item is a set; True for what counts of it
+    rows: Rows = field(default_factory=dict)  # [K, V, ...], what else the metric takes of an item
 
 
 @dataclass(frozen=True)
@@ -69,7 +71,8 @@ class Validation:
         alike = scores.shape == self.items.target.shape
         if self.tune and self.metric.has_threshold and alike and not self.sets:
             live = self.items.live
-            threshold = stable_threshold(scores[live], self.items.target[live], self.metric)
+            metric = self.metric.with_rows(at(self.items.rows, live))
+            threshold = stable_threshold(scores[live], self.items.target[live], metric)
         return Measured(self.value(scores, threshold), threshold)
 
     def value(self, scores: Tensor, threshold: Tensor | None) -> float:
@@ -110,12 +113,14 @@ class Validation:
         target = self.items.target
         live = self.items.live
         where = self.items.where
+        rows = self.items.rows
         if drawn is not None:
             fold = torch.arange(len(live)).unsqueeze(-1)
             scores = scores[fold, drawn]
             target = target[fold, drawn]
             live = live[fold, drawn]
             where = None if where is None else where[fold, drawn]
+            rows = {name: row[fold, drawn] for name, row in rows.items()}
         metric, scores = self.metric.at_threshold(threshold, scores)
         if where is not None:  # one value per item; those without anything relevant have none
             counts = live & (where & (target > 0)).any(-1)
@@ -125,7 +130,8 @@ class Validation:
             return metric(scores, target, where=live).mean(-1)
         first = live.dim() - 2
         scores, target, live = (part.flatten(first, first + 1) for part in (scores, target, live))
-        return metric(scores, target, where=live)
+        rows = {name: row.flatten(first, first + 1) for name, row in rows.items()}
+        return metric(scores, target, where=live, **rows)
 
 
 @torch.no_grad()
@@ -135,6 +141,7 @@ def bootstrap(
     scores: Tensor,
     target: Tensor,
     generator: torch.Generator,
+    rows: Rows = NO_ROWS,
 ) -> Tensor:
     """The metric, at a threshold, on draws of the items with replacement: `[D]`."""
     metric, scores = metric.at_threshold(threshold, scores)
@@ -142,7 +149,7 @@ def bootstrap(
     found = []
     for _ in range(-(-_DRAWS // draws)):
         drawn = torch.randint(len(scores), (draws, len(scores)), generator=generator)
-        found.append(metric(scores[drawn], target[drawn]))
+        found.append(metric(scores[drawn], target[drawn], **at(rows, drawn)))
     return torch.cat(found)
 
 

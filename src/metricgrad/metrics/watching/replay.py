@@ -22,6 +22,7 @@ from torch.overrides import TorchFunctionMode
 from metricgrad.metrics.base import Inputs
 from metricgrad.metrics.function import Call, FunctionMetric
 from metricgrad.metrics.reexpression import ComparisonMetric
+from metricgrad.metrics.rows import OneSet, WithRows
 from metricgrad.metrics.watching.black_boxes import BlackBoxMetric
 from metricgrad.metrics.watching.comparisons import (
     Choice,
@@ -297,7 +298,7 @@ class WatchedMetric(OwnMetric):
         """Itself if the function can be watched on these inputs, else a black box."""
         if not self.unseen:
             return self
-        (function,) = self.unseen
+        function = self.unseen[0].with_rows(self.rows)
         scores = inputs.scores.detach()
         try:
             self.comparisons(scores, inputs.target, where=inputs.where)
@@ -312,9 +313,10 @@ class WatchedMetric(OwnMetric):
         self.unseen.clear()
         return self
 
-    def look(self, scores: Tensor, target: Tensor) -> ComparedSet:
-        """Watches the function on one set."""
-        return WatchedSet(self.call, scores, target, self.habits)
+    def look(self, given: OneSet) -> ComparedSet:
+        """Watches the function on one set; its rows are constants."""
+        call = WithRows(self.call, given.rows)
+        return WatchedSet(call, given.scores, given.target, self.habits)
 
     @property
     def runs(self) -> int:
