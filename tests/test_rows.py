@@ -94,6 +94,26 @@ def test_a_black_box_gets_the_data_of_its_set() -> None:
     )
 
 
+def test_a_black_box_never_takes_items_with_equal_labels_for_alike() -> None:
+    for seed in range(8):  # a few tries on a small set may not show that they differ
+        scores, target, amount = made(12, seed=seed)
+        amount[:-1] = 3.0
+        scores.requires_grad_()
+        loss = mg.UniLoss(mg.reexpress(with_arrays, watch=False))
+        value = loss(scores, target, amount=amount)
+        expected = mg.UniLoss(profit)(scores, target, amount=amount)
+        torch.testing.assert_close(
+            value_and_gradient(value, scores), value_and_gradient(expected, scores)
+        )
+
+
+def test_a_black_box_that_shows_no_comparisons_has_its_own_value() -> None:
+    scores, target, amount = made(5)
+    amount[:-1] = 1.0
+    loss = mg.UniLoss(mg.reexpress(with_arrays, watch=False))
+    assert loss(scores, target, amount=amount) == -profit(scores, target, amount)
+
+
 def test_a_function_on_sight_becomes_a_black_box_with_its_data(caplog: Any) -> None:
     scores, target, amount = made(2, 6)
     loss = mg.UniLoss(with_arrays)

@@ -99,6 +99,8 @@ class ColumnSet(ComparedSet):
 
     def of_bits(self, bits: Tensor) -> Tensor:
         """Values `[A]` of configurations `[A, D]`."""
+        if not self.comparisons:  # a small set may not show what matters
+            return self.value.expand(len(bits))
         side = torch.zeros_like(self._side).expand(len(bits), *self._side.shape)
         if self._by_sides:
             at_thresholds = self._above.numel()
