@@ -35,7 +35,7 @@ from metricgrad.training.candidates import (
     ordinary_candidate,
     require_fitting,
 )
-from metricgrad.training.data import Items, Loader, fingerprint, one_class_each, to_data
+from metricgrad.training.data import Batch, Items, Loader, fingerprint, one_class_each, to_data
 from metricgrad.training.search import (
     Decision,
     Search,
@@ -85,7 +85,9 @@ def fit(
     Args:
         model: Any module that maps features to scores. It is trained in place, from the weights it
             has.
-        train: `(x, y)` of arrays or tensors, a `Dataset` or a `DataLoader`.
+        train: `(x, y)` of arrays or tensors, a `Dataset` or a `DataLoader`. What a metric of your
+            own takes besides scores and target follows in the order of its parameters,
+            `(x, y, amount)`, or by name, `(x, y, {"amount": amount})`.
         valid: Validation data of the same kinds, in the same order each time. None splits it off
             `train`, which must not be a loader then. If there are more than 50,000 items in memory,
             50,000 are drawn at random.
@@ -139,25 +141,31 @@ def fit(
         require_fitting(method, chosen)
 
     # Split the data.
+    if memory and chosen.row_names.required:
+        raise ValueError(
+            f"past items join a batch without {', '.join(chosen.row_names.required)}, which "
+            f"{chosen.name} takes; pass memory=0"
+        )
     if valid is None:
         train, valid = split_dataset(train, share, seed)
-    trained = one_class_each(to_data("train", train, batch), chosen)
+    trained = one_class_each(to_data("train", train, batch, chosen.row_names), chosen)
     if balanced and not isinstance(trained, Items):
         raise ValueError(
             "balanced batches are drawn from items in memory; give the loader a sampler instead"
         )
     if valid is not None:
-        valid = one_class_each(to_data("valid", valid, batch), chosen)
+        valid = one_class_each(to_data("valid", valid, batch, chosen.row_names), chosen)
     plan = SplitPlan(chosen, tune_threshold, batch, balanced, folds, share)
     split = split_data(trained, valid, plan, seed)
 
     # List the candidates, the ordinary loss apart from its challengers.
     usual = ordinary_candidate(chosen, split.validation.sets)
-    scores, target = _example(model, trained, chosen)
+    scores, example = _example(model, trained, chosen)
     if method == "auto":
+        tried = chosen.with_rows({name: row.unsqueeze(0) for name, row in example.rows.items()})
         sides = {
             "ordinary": [usual],
-            "challengers": fitting(challengers(chosen), chosen, scores, target),
+            "challengers": fitting(challengers(chosen), tried, scores, example.y),
         }
     else:
         side = "ordinary" if method == usual.method else "challengers"
@@ -259,8 +267,8 @@ def _must_match(
     }
 
 
-def _example(model: nn.Module, trained: Items | Loader, metric: Metric) -> tuple[Tensor, Tensor]:
-    """Scores and targets of a few items; ValueError if the model does not take them."""
+def _example(model: nn.Module, trained: Items | Loader, metric: Metric) -> tuple[Tensor, Batch]:
+    """A few items and their scores; ValueError if the model does not take them."""
     if isinstance(trained, Items):
         batch = trained.take(torch.arange(min(len(trained), _TRIED)))
     else:
@@ -276,8 +284,9 @@ def _example(model: nn.Module, trained: Items | Loader, metric: Metric) -> tuple
             + ("" if batch.x.is_floating_point() else hint)
         ) from error
     scores = metric.item_scores(scores, batch.y)
-    notice_example(model, metric, Inputs(scores, batch.y, batch.where))
-    return scores, batch.y
+    bound = metric.with_rows(batch.rows)
+    notice_example(model, bound, Inputs(scores, batch.y, batch.where))
+    return scores, batch
 
 
 def _train_finalists(
@@ -326,7 +335,7 @@ def _final_state(
 
 def _score_sets(trials: list[Trial], items: ValidationItems, seed: int) -> list[ScoreSets]:
     """A few sets of validation items, drawn at random, as each trial scored them."""
-    if items.where is not None:
+    if items.where is not None or items.rows:  # a score set has scores and target alone
         return []
     generator = torch.Generator().manual_seed(seed)
     number = max(1, _SETS // len(trials))
