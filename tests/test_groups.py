@@ -98,7 +98,7 @@ def test_functions_and_text_equal_a_loop_over_groups() -> None:
     compare(ordinary, tokens, ids)
 
 
-@pytest.mark.parametrize("name", [each for each in ONE_SCORE if each != "memory"])
+@pytest.mark.parametrize("name", sorted(set(ONE_SCORE) - {"memory", "metric loss"}))
 def test_per_set_has_a_value_for_every_group_by_ascending_id(name: str) -> None:
     loss = ONE_SCORE[name]
     scores = torch.randn(len(IDS), 1, generator=torch.Generator().manual_seed(0))
@@ -109,6 +109,46 @@ def test_per_set_has_a_value_for_every_group_by_ascending_id(name: str) -> None:
     if name != "watched":  # a function may take columns
         column = loss(scores, target.unsqueeze(-1), groups=IDS.numpy())
         torch.testing.assert_close(column, loss(scores, target, None, IDS))
+
+
+@pytest.mark.parametrize("classes", [1, 3])
+def test_all_groups_are_one_step_of_a_metric_loss(classes: int) -> None:
+    ids = IDS.unique()
+    size = max(int((each == IDS).sum()) for each in ids)
+    index = torch.zeros(len(ids), size, dtype=torch.int64)
+    where = torch.zeros(len(ids), size, dtype=torch.bool)
+    for row, each in enumerate(ids):
+        own = (each == IDS).nonzero().flatten()
+        index[row, : len(own)] = own
+        where[row, : len(own)] = True
+    scores = torch.randn(len(IDS), classes, generator=torch.Generator().manual_seed(0))
+    scores = scores.squeeze(-1).requires_grad_()
+    target = torch.arange(len(IDS)) % max(2, classes)
+    flat = mg.MetricLoss("f1", steps=4)
+    padded = mg.MetricLoss("f1", steps=4)
+    for _ in range(4):
+        value = flat(scores, target, groups=IDS)
+        expected = padded(scores[index], target[index], where)
+        torch.testing.assert_close(value, expected)
+        gradients = (torch.autograd.grad(each, scores)[0] for each in (value, expected))
+        torch.testing.assert_close(*gradients)
+    torch.testing.assert_close(
+        flat.per_set(scores, target, groups=IDS),
+        padded.per_set(scores[index], target[index], where),
+    )
+    assert flat.done == padded.done
+    assert flat.offset.any()
+    torch.testing.assert_close(flat.offset, padded.offset)
+
+
+def test_notices_are_about_the_groups() -> None:
+    loss = mg.UniLoss(mg.metric("precision_at_k", k=10))
+    scores = torch.randn(len(IDS), requires_grad=True)
+    target = torch.arange(len(IDS)) % 2
+    for _ in range(9):
+        loss(scores, target, groups=IDS)
+    with pytest.warns(UserWarning, match="takes all 9 items of a set"):
+        loss(scores, target, groups=IDS)
 
 
 def test_the_value_is_the_mean_of_the_metric_over_its_groups() -> None:

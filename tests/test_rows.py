@@ -219,6 +219,66 @@ def test_other_losses_around_it_pass_the_data_on() -> None:
     assert memory.eval()(scores, target, amount=amount) == alone
 
 
+@pytest.mark.parametrize("given", [profit, with_arrays], ids=lambda fn: fn.__name__)
+def test_a_metric_loss_passes_the_data_on(given: Callable[..., Any]) -> None:
+    scores, target, amount = made(12)
+    scores.requires_grad_()
+    loss = mg.MetricLoss(given)
+    expected = mg.MetricLoss(closed_over(profit, amount=amount))
+    for _ in range(3):
+        value = loss(scores, target, amount=amount)
+        torch.testing.assert_close(
+            value_and_gradient(value, scores),
+            value_and_gradient(expected(scores, target), scores),
+        )
+        assert not loss.metric.rows
+        assert not loss.by_metric.metric.rows
+
+
+def test_a_metric_loss_splits_the_data_by_groups() -> None:
+    scores, target, amount = made(12)
+    scores.requires_grad_()
+    ids = torch.arange(12) % 3
+    value = mg.MetricLoss(profit)(scores, target, groups=ids, amount=amount)
+    sets = [each.reshape(4, 3).T for each in (scores, target, amount)]
+    expected = mg.MetricLoss(profit)(*sets[:2], amount=sets[2])
+    torch.testing.assert_close(
+        value_and_gradient(value, scores), value_and_gradient(expected, scores)
+    )
+    with pytest.raises(TypeError, match="MetricLoss takes scores and target alone here; got amou"):
+        mg.MetricLoss("f1")(scores, target, groups=ids, amount=amount)
+
+
+def test_a_function_with_data_is_refused_the_wrong_way_round() -> None:
+    def loss_of_money(scores: Tensor, target: Tensor, amount: Tensor) -> Tensor:
+        return -profit(scores, target, amount)
+
+    scores, target, amount = made(12)
+    with pytest.raises(ValueError, match=r"loss_of_money is .* would train backwards"):
+        mg.UniLoss(loss_of_money)(scores.requires_grad_(), target, amount=1 + amount)
+    data = (scores.detach().float().unsqueeze(-1), target, 1 + amount)
+    with pytest.raises(ValueError, match=r"loss_of_money is .* would train backwards"):
+        mg.fit(torch.nn.Linear(1, 1), data, metric=loss_of_money, folds=1, **UNILOSS)
+
+
+def test_the_best_offsets_know_the_data() -> None:
+    def earned(scores: Tensor, target: Tensor, amount: Tensor) -> Tensor:
+        return ((scores.argmax(-1) == target) * amount).mean()
+
+    generator = torch.Generator().manual_seed(0)
+    scores = torch.randn(60, 3, generator=generator)
+    target = torch.randint(0, 3, (60,), generator=generator)
+    amount = torch.where(target == 2, 9.0, 1.0) * torch.rand(60, generator=generator)
+    for draws in (0, 8):
+        found = mg.best_offsets(scores, target, earned, draws=draws, amount=amount)
+        values = [earned(each, target, amount) for each in (scores, scores + found)]
+        assert values[1] > values[0]
+    ones = mg.best_offsets(scores, target, earned, draws=0, amount=torch.ones(60))
+    assert not torch.equal(found, ones)
+    with pytest.raises(TypeError, match="earned takes amount besides scores and target"):
+        mg.best_offsets(scores, target, earned)
+
+
 def test_what_is_wrong_is_told() -> None:
     scores, target, amount = made(2, 6)
     for call in (mg.metric(profit), mg.UniLoss(profit), mg.UniLoss(with_arrays)):
@@ -319,7 +379,8 @@ def test_auto_compares_losses_for_a_metric_with_amounts() -> None:
     fit = mg.fit(torch.nn.Linear(4, 1), customers(200, 0), metric=profit, folds=1, **options)
     assert fit.decision.ordinary is not None
     assert fit.decision.challenger is not None
-    assert fit.decision.challenger.candidate.method == "uniloss"
+    tried = {trial.candidate.method for trial in fit.trials}
+    assert {"cross_entropy", "metric_loss", "uniloss"} <= tried
 
 
 def test_data_of_every_kind_has_room_for_amounts() -> None:

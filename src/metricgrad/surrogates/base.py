@@ -170,9 +170,13 @@ class Surrogate(nn.Module, ABC):
                 f"with f(scores, target, {given})"
             )
         if call.groups is not None:
-            return losses_of_groups(self, call)
+            return self._of_groups(call)
         with bound(self, call.rows):
             return self.losses(call.scores, call.target, call.where)
+
+    def _of_groups(self, call: Call) -> tuple[Tensor, Tensor]:
+        """`losses` of the groups of one flat set, the groups of each size at once."""
+        return losses_of_groups(self, call)
 
 
 class LearnedSurrogate(Surrogate):

@@ -135,9 +135,9 @@ class MetricLoss(Surrogate):
         """
         return self._joined(Call(scores, target, where, None, NO_ROWS))
 
-    def _each(self, call: Call) -> tuple[Tensor, Tensor]:
-        """As every loss; but the groups of a call are one step, with one length and one offset."""
-        return super()._each(call) if call.groups is None else self._joined(call)
+    def _of_groups(self, call: Call) -> tuple[Tensor, Tensor]:
+        """`losses` of all groups at once: they are one step, with one length of each gradient."""
+        return self._joined(call)
 
     def _joined(self, call: Call) -> tuple[Tensor, Tensor]:
         """`losses` of all sets, or of all groups, of a call."""
