@@ -268,13 +268,12 @@ def test_the_best_offsets_know_the_data() -> None:
     generator = torch.Generator().manual_seed(0)
     scores = torch.randn(60, 3, generator=generator)
     target = torch.randint(0, 3, (60,), generator=generator)
-    amount = torch.where(target == 2, 9.0, 1.0) * torch.rand(60, generator=generator)
-    for draws in (0, 8):
-        found = mg.best_offsets(scores, target, earned, draws=draws, amount=amount)
-        values = [earned(each, target, amount) for each in (scores, scores + found)]
-        assert values[1] > values[0]
-    ones = mg.best_offsets(scores, target, earned, draws=0, amount=torch.ones(60))
-    assert not torch.equal(found, ones)
+    worth = torch.tensor([1.0, 2.0, 5.0])
+    for draws in (0, 8):  # draws must take the amounts along with their items
+        found = mg.best_offsets(scores, target, earned, draws=draws, amount=worth[target])
+        same = mg.best_offsets(scores, target, lambda s, y: earned(s, y, worth[y]), draws=draws)
+        assert torch.equal(found, same)
+        assert earned(scores + found, target, worth[target]) > earned(scores, target, worth[target])
     with pytest.raises(TypeError, match="earned takes amount besides scores and target"):
         mg.best_offsets(scores, target, earned)
 
