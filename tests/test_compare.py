@@ -143,7 +143,8 @@ def test_compare_takes_all_methods_that_there_are_for_such_targets() -> None:
     assert "smooth_ap" not in several
     usual = methods_to_compare(None, mg.metric("f1"), classes % 2, None)
     assert usual == [
-        *("cross_entropy", "soft_f_beta", "focal", "uniloss", "reloss", "bilevel", "auto")
+        *("cross_entropy", "soft_f_beta", "focal"),
+        *("metric_loss", "uniloss", "reloss", "bilevel", "auto"),
     ]
     assert methods_to_compare("focal, auto,focal", mg.metric("f1"), classes, None) == [
         *("cross_entropy", "focal", "auto")

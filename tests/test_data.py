@@ -184,7 +184,8 @@ def test_batches_of_a_dataset_are_even(number: int, batch: int, sizes: list[int]
     ("data", "message"),
     [
         (3, r"train must be \(x, y\) of arrays or tensors, a Dataset or a DataLoader; got int"),
-        ((1, 2, 3), "got tuple"),
+        ((1,), "got tuple"),
+        ((1, 2, 3), "the metric takes x and y alone; got 3 parts"),
         ("ab", "got str"),
         ((torch.zeros(5, 2), torch.zeros(4)), r"got x \[5, 2\] and y \[4\]"),
         ((torch.zeros(0, 2), torch.zeros(0)), "and at least one"),
@@ -209,7 +210,8 @@ def test_data_of_every_kind_is_taken() -> None:
         assert isinstance(found, Items)
         assert torch.equal(found.x, x)
         assert torch.equal(found.y, y)
-    assert isinstance(to_data("train", TensorDataset(x, y, y), 8), Loader)
+    with pytest.raises(TypeError, match="the metric takes x and y alone; got 3 parts"):
+        to_data("train", TensorDataset(x, y, y), 8)
     whole = to_data("train", (torch.ones(3, 2, dtype=torch.int64), torch.zeros(3)), 8)
     assert isinstance(whole, Items)  # whole numbers cannot be missing
 

@@ -244,7 +244,7 @@ def test_classes_that_training_did_not_have(cancer: tuple[np.ndarray, np.ndarray
     with pytest.raises(ValueError, match="classes that training did not have: 2; it had 0, 1"):
         model.score(x, np.where(y == 1, 2, 0))
     with pytest.raises(ValueError, match="pass sample_weight=None"):
-        model.score(x, y, sample_weight=np.ones(len(y)))  # pyright: ignore[reportArgumentType]
+        model.score(x, y, sample_weight=np.ones(len(y)))
 
 
 # --------------------------------------------------------------------------------------------------

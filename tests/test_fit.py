@@ -124,8 +124,8 @@ def test_a_method_without_a_loss_for_heatmaps_is_refused_by_the_metrics_name(met
     x, joints, _ = images()
     metric = mg.metric("pck", radius=1.0)
     message = (
-        "for pck, whose scores are heatmaps, method must be 'auto', 'heatmap_mse', 'uniloss' or a "
-        f"surrogate that takes them; got '{method}'"
+        "for pck, whose scores are heatmaps, method must be 'auto', 'heatmap_mse', 'metric_loss', "
+        f"'uniloss' or a surrogate that takes them; got '{method}'"
     )
     with pytest.raises(ValueError, match=message):
         mg.fit(nn.Conv2d(1, 1, 1), (x, joints), metric=metric, method=method)
@@ -272,7 +272,8 @@ def test_a_usual_loss_that_does_not_take_many_classes_stays_away(metric: str) ->
     x, _ = made()
     classes = (x[:, 0] > 0).long() + (x[:, 1] > 0.5).long()
     found = quick(linear(3), (x, classes), metric=metric, epochs=2, folds=1)
-    assert {trial.candidate.method for trial in found.trials} == {"cross_entropy", "uniloss"}
+    methods = {trial.candidate.method for trial in found.trials}
+    assert methods == {"cross_entropy", "metric_loss", "uniloss"}
 
 
 def test_a_loss_with_memory_may_be_passed() -> None:

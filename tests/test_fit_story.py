@@ -70,7 +70,7 @@ def test_defaults_are_those_of_the_documentation(monkeypatch: pytest.MonkeyPatch
     assert search.split.validation.tune
     assert list(sides) == ["ordinary", "challengers"]
     assert [str(each) for each in sides["ordinary"]] == ["cross_entropy"]
-    assert len(sides["challengers"]) == 7
+    assert len(sides["challengers"]) == 8
 
 
 def test_arguments_arrive(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -214,9 +214,9 @@ def test_an_example_is_of_64_items_and_leaves_the_model_alone() -> None:
     model.train()
     before = {name: value.clone() for name, value in model.state_dict().items()}
     for data in (Items(*made()), Items(*made(30)), Loader(DataLoader(Squares(made()), 40))):
-        scores, target = story._example(model, data, mg.metric("f1"))
+        scores, example = story._example(model, data, mg.metric("f1"))
         number = 40 if isinstance(data, Loader) else min(64, len(data))
-        assert scores.shape == target.shape == (number,)
+        assert scores.shape == example.y.shape == (number,)
     assert model.training
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
     assert not scores.requires_grad

@@ -122,7 +122,12 @@ def test_slopes_share_a_group_and_other_settings_do_not() -> None:
         (str(group[0].candidate.method), group[0].candidate.warm_start, len(group))
         for group in found.groups(planned)
     ]
-    assert sizes == [("uniloss", False, 16), ("uniloss", True, 8), ("soft_f_beta", False, 4)]
+    assert sizes == [
+        ("metric_loss", False, 4),
+        ("uniloss", False, 16),
+        ("uniloss", True, 8),
+        ("soft_f_beta", False, 4),
+    ]
 
 
 @pytest.mark.parametrize(("folds", "size"), [(1, 128), (2, 64), (5, 25), (50, 2)])

@@ -25,6 +25,7 @@ from metricgrad.estimators.networks import (
 from metricgrad.estimators.target import Target, plain
 from metricgrad.metrics import metric as to_metric
 from metricgrad.metrics.registry import metric_config, metric_from_config
+from metricgrad.metrics.rows import at, to_rows
 from metricgrad.storage import read_tensors, write_tensors
 from metricgrad.surrogates import Surrogate
 from metricgrad.training import Fit, Trained
@@ -111,7 +112,15 @@ class MetricClassifier(ClassifierMixin, BaseEstimator):
         self.random_state = random_state
         self.progress = progress
 
-    def fit(self, X: Any, y: Any, *, rows: np.ndarray | None = None, folder: Any = None) -> Self:  # noqa: N803
+    def fit(
+        self,
+        X: Any,  # noqa: N803 (scikit-learn's name)
+        y: Any,
+        *,
+        rows: np.ndarray | None = None,
+        folder: Any = None,
+        **data: Any,
+    ) -> Self:
         """Trains the classifier.
 
         Args:
@@ -120,19 +129,23 @@ class MetricClassifier(ClassifierMixin, BaseEstimator):
             rows: Numbers of the items to train on, so that a large table need not be copied; None
                 takes all.
             folder: Where checkpoints go, from which an interrupted training continues.
+            **data: What a metric of your own takes besides scores and target, by name, such as
+                `amount=amount`: `[items]`.
         """
         table, y = self._table(X, reset=True, y=None if y is None else plain(y))
         y = y if rows is None else np.asarray(y)[rows]
         self.target_ = Target.of(y, to_metric(self.metric), self.positive)
         self.classes_ = self.target_.classes
         target = self.target_.encode(y)
+        own = to_rows(data)
+        own = own if rows is None else at(own, torch.as_tensor(rows))
         self._preparation = Preparation().fit(table, rows)
         x = torch.from_numpy(self._preparation.transform(table, rows))
         self.fit_: Fit = trained_network(
             self,
             x.shape[1],
             self.target_.outputs,
-            (x, target),
+            (x, target, own) if own else (x, target),
             metric=self.target_.metric_for(to_metric(self.metric)),
             folds=self._folds(target),
             balanced=self.balanced,
@@ -188,14 +201,17 @@ class MetricClassifier(ClassifierMixin, BaseEstimator):
         positive = (self._steepness * found).sigmoid()
         return torch.stack([1 - positive, positive], -1).numpy()[:, list(self.target_.order)]
 
-    def score(self, X: Any, y: Any, sample_weight: None = None) -> float:  # noqa: N803
+    def score(self, X: Any, y: Any, sample_weight: Any = None, **data: Any) -> float:  # noqa: N803
         """The metric with the tuned decision, or minus the metric where lower is better.
 
-        `sample_weight` must be None, because metrics weigh every item alike.
+        `data` is as in `fit`. `sample_weight` must be None, unless the metric is a function with a
+        parameter of that name: other metrics weigh every item alike.
         """
         if sample_weight is not None:
-            raise ValueError("metrics weigh every item alike; pass sample_weight=None")
-        value = self.trained_.measure(self.prepared(X), self.encoded(y))
+            if "sample_weight" not in self.trained_.metric.row_names.every:
+                raise ValueError("metrics weigh every item alike; pass sample_weight=None")
+            data["sample_weight"] = sample_weight
+        value = self.trained_.measure(self.prepared(X), self.encoded(y), **data)
         return value if self.trained_.metric.higher_is_better else -value
 
     def save(self, path: str | Path) -> None:

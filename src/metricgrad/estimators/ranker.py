@@ -219,4 +219,5 @@ class MetricRanker(BaseEstimator):
         documents[places] = x[order]
         target[places] = grades[order]
         where[places] = True
-        return Items(*(torch.from_numpy(each) for each in (documents, target, where)))
+        x, y, live = (torch.from_numpy(each) for each in (documents, target, where))
+        return Items(x, y, live)

@@ -21,7 +21,9 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-Call = Callable[[Any, Any], Any]
+from metricgrad.metrics.rows import RowNames
+
+Call = Callable[..., Any]  # with (scores, target), and data of the items by name
 
 
 def own_name(fn: Callable[..., Any]) -> str:
@@ -150,7 +152,7 @@ class _Sklearn:
     wants: Wants
     name: str
 
-    def __call__(self, scores: Any, target: Any) -> Any:
+    def __call__(self, scores: Any, target: Any, **rows: Any) -> Any:
         values = torch.as_tensor(scores)
         truth = torch.as_tensor(target)
         classes = values.dim() == truth.dim() + 1
@@ -163,7 +165,17 @@ class _Sklearn:
         if self.name in _LISTS and truth.dim() == 1:
             values = values.unsqueeze(0)
             truth = truth.unsqueeze(0)
-        return self.fn(truth.cpu().numpy(), values.cpu().numpy())
+        weights = {name: torch.as_tensor(row).cpu().numpy() for name, row in rows.items()}
+        return self.fn(truth.cpu().numpy(), values.cpu().numpy(), **weights)
+
+
+def names_of_rows(call: Call, name: str) -> RowNames:
+    """What a function takes besides scores and target; of scikit-learn's functions, weights."""
+    if isinstance(call, _Sklearn):
+        weighted = "sample_weight" in _parameters(call.fn)
+        return RowNames(name, ("sample_weight",) if weighted else ())
+    own = not isinstance(call, _Resetting | _OfProbabilities)
+    return RowNames.of(name, call) if own else RowNames(name)
 
 
 def decides_at_zero(call: Call) -> bool:

@@ -16,7 +16,8 @@ for these facts, never for the class of a metric.
 """
 
 from abc import ABC, abstractmethod
-from typing import Any, Literal, NamedTuple
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Literal, NamedTuple, Self
 
 import torch
 from torch import Tensor
@@ -24,6 +25,7 @@ from torch import Tensor
 from metricgrad import ops
 from metricgrad.metrics.checks import shape, to_tensor
 from metricgrad.metrics.mistakes import are_probabilities, warn_once
+from metricgrad.metrics.rows import NO_ROWS, RowNames, Rows, at
 
 TIE_RULES = {
     "negative": "a score at the threshold is a negative decision; "
@@ -49,6 +51,9 @@ class Inputs(NamedTuple):
     scores: Tensor  # float32 or float64 (int64 token ids for text), finite
     target: Tensor  # bool (0 and 1), int64 (class indices, token ids) or float (grades, joints)
     where: Tensor | None  # bool, in the shape of all that can be masked; None counts everything
+
+
+Check = Callable[[Tensor, Tensor, Tensor | None], Inputs]
 
 
 class Metric(ABC):
@@ -83,6 +88,7 @@ class Metric(ABC):
         padding: The token id that is padding, besides all negative ones; None where there is none.
         set_dims: How many trailing dimensions of scores and target make one set, where a user says
             so of a function.
+        rows: Data of the items that `with_rows` has bound.
     """
 
     name: str
@@ -98,6 +104,7 @@ class Metric(ABC):
     mean_of_items: bool = False
     padding: int | None = None
     set_dims: tuple[int, int] | None = None
+    rows: Rows = NO_ROWS
 
     @property
     def layout(self) -> Layout:
@@ -151,6 +158,20 @@ class Metric(ABC):
         """The dimension of scores, counted from the end, that has the classes or labels."""
         return -3 if self.layout == "maps" or self.set_dims == (4, 3) else -1
 
+    @property
+    def row_names(self) -> RowNames:
+        """What it takes of every item besides scores and target: nothing, but for a function."""
+        return RowNames(self.name)
+
+    def with_rows(self, rows: Mapping[str, Any]) -> Self:
+        """The same metric with data of the items bound to it, in place of what was bound before.
+
+        Args:
+            rows: For each of the metric's `row_names`, a value for each item, `[..., N]`.
+        """
+        self.row_names.check(list(rows))
+        return self
+
     def at_threshold(self, threshold: Tensor | None, scores: Tensor) -> "tuple[Metric, Tensor]":
         """A metric and scores whose value is this metric's with decisions made at the threshold.
 
@@ -182,7 +203,7 @@ class Metric(ABC):
 
     @torch.no_grad()
     def __call__(
-        self, scores: Any, target: Any, *, where: Any = None, groups: Any = None
+        self, scores: Any, target: Any, *, where: Any = None, groups: Any = None, **rows: Any
     ) -> Tensor:
         """The metric of every set.
 
@@ -194,6 +215,8 @@ class Metric(ABC):
                 everything.
             groups: `[N]`, integer ids that cut one flat set into many, such as query ids; values
                 are ordered by ascending id.
+            **rows: What a function of your own takes besides scores and target, by its names, such
+                as `amount=amount`: `[..., N]`, a value for each item.
 
         Returns:
             `[...]`, always finite; float64 for float64 (or integer) scores, else float32.
@@ -202,12 +225,16 @@ class Metric(ABC):
         target = to_tensor("target", target)
         where = None if where is None else to_tensor("where", where)
         with torch.autocast(scores.device.type, enabled=False):
-            inputs = self.check(scores, target, where)
-            self._notice_probabilities(inputs)
+            metric = self.with_rows(rows) if rows else self
             if groups is None:
-                values = self.evaluate(*inputs)
+                inputs = metric.check(scores, target, where)
+                metric._notice_probabilities(inputs)
+                values = metric.evaluate(*inputs)
             else:
-                values = self._by_group(scores, target, where, to_tensor("groups", groups))
+                ids = to_tensor("groups", groups)
+                inputs = flat_inputs(metric.check, scores, target, where, ids)
+                metric._notice_probabilities(inputs)
+                values = metric._by_group(inputs, ids)
             return values.to(ops.float_dtype(scores))
 
     @abstractmethod
@@ -232,31 +259,54 @@ class Metric(ABC):
                 stacklevel=4,
             )
 
-    def _by_group(
-        self, scores: Tensor, target: Tensor, where: Tensor | None, groups: Tensor
-    ) -> Tensor:
+    def _by_group(self, inputs: Inputs, groups: Tensor) -> Tensor:
         """The metric of every group of one flat set, by ascending id."""
-        refusal = ValueError(
-            f"groups must be one integer id per item of one flat set; got {groups.dtype} of shape "
-            f"{shape(groups)} for scores {shape(scores)} and target {shape(target)}"
-        )
-        flat = groups.dim() == 1 and len(groups) == len(scores) == len(target)
-        if groups.is_floating_point() or not flat:
-            raise refusal
-        everything = torch.ones_like(groups, dtype=torch.bool)
-        try:
-            inputs = self.check(scores, target, everything if where is None else where)
-        except ValueError:
-            raise refusal from None
-        scores, target, where = inputs
-        assert where is not None
+        scores, target, _ = inputs
         values = torch.zeros(len(groups.unique()), dtype=torch.float64, device=scores.device)
-        for which, index, real in ops.group_batches(groups):
-            counted = where[index] & real.reshape(real.shape + (1,) * (where.dim() - 1))
-            grouped = target[index]
-            ignored = ~counted.reshape(counted.shape + (1,) * (grouped.dim() - counted.dim()))
-            found = self.evaluate(scores[index], grouped.masked_fill(ignored, 0), counted)
+        for which, index, (grouped, truth, counted) in group_sets(inputs, groups):
+            assert counted is not None
+            ignored = ~counted.reshape(counted.shape + (1,) * (truth.dim() - counted.dim()))
+            metric = self.with_rows(at(self.rows, index))
+            found = metric.evaluate(grouped, truth.masked_fill(ignored, 0), counted)
             if found.dim() != 1:
-                raise refusal
+                raise not_flat(scores, target, groups)
             values[which] = found.to(values.dtype)
         return values
+
+
+def flat_inputs(
+    check: Check, scores: Tensor, target: Tensor, where: Tensor | None, groups: Tensor
+) -> Inputs:
+    """Checked inputs of one flat set with an id for every item; they always have flags."""
+    inputs = check(scores, target, where)
+    one_each = groups.dim() == 1 and len(groups) == len(scores) == len(target)
+    if groups.is_floating_point() or not one_each:
+        raise not_flat(scores, target, groups)
+    if where is not None:
+        return inputs
+    try:
+        return check(scores, target, torch.ones_like(groups, dtype=torch.bool))
+    except ValueError:
+        raise not_flat(scores, target, groups) from None
+
+
+def group_sets(inputs: Inputs, groups: Tensor) -> Iterator[tuple[Tensor, Tensor, Inputs]]:
+    """The groups of one flat set with flags, as padded sets side by side, a batch for each size.
+
+    Yields:
+        Which groups these are `[G]`, by ascending id; the positions of their items `[G, L]`; and
+        their scores and target `[G, L, ...]` with flags that are False for padding.
+    """
+    scores, target, where = inputs
+    assert where is not None
+    for which, index, real in ops.group_batches(groups.to(scores.device)):
+        counted = where[index] & real.reshape(real.shape + (1,) * (where.dim() - 1))
+        yield which, index, Inputs(scores[index], target[index], counted)
+
+
+def not_flat(scores: Tensor, target: Tensor, groups: Tensor) -> ValueError:
+    """The error for groups that do not go with the scores."""
+    return ValueError(
+        f"groups must be one integer id per item of one flat set; got {groups.dtype} of shape "
+        f"{shape(groups)} for scores {shape(scores)} and target {shape(target)}"
+    )

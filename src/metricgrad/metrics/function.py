@@ -1,23 +1,32 @@
 """Any callable as a metric: NumPy, scikit-learn, torchmetrics, plain torch.
 
 A function gets one set at a time, `fn(scores, target)`, and answers with a number; sets are looped
-over for it. It is called with tensors and, should that raise, with NumPy arrays. Callables of
-scikit-learn and torchmetrics need more than that, and get it (`adapters.py`).
+over for it. It is called with tensors and, should that raise, with NumPy arrays. Further parameters
+are data of the items (`rows.py`). Callables of scikit-learn and torchmetrics need more than that,
+and get it (`adapters.py`).
 """
 
+import copy
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Self
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from metricgrad.metrics.adapters import Call, adapted, decides_at_zero, own_name
+from metricgrad.metrics.adapters import (
+    Call,
+    adapted,
+    decides_at_zero,
+    names_of_rows,
+    own_name,
+)
 from metricgrad.metrics.base import Inputs, Layout, Metric
 from metricgrad.metrics.checks import expand_where, real_scores, shape
 from metricgrad.metrics.mistakes import are_label_maps, ideal_scores, without_undefined_warnings
+from metricgrad.metrics.rows import NO_NAMES, OneSet, RowNames, Rows, WithRows, check_rows, to_rows
 
 
 def from_function(
@@ -36,7 +45,8 @@ def from_function(
     Args:
         fn: Called with one set; scikit-learn functions and scorers, torchmetrics functionals and
             objects are taken as they are. NaN is passed on: it says that the function is undefined
-            on a set.
+            on a set. Parameters after the first two, such as `amount`, are data of the items, which
+            calls pass by name: `metric(scores, target, amount=amount)`.
         higher_is_better: Whether a larger value means a better model. None takes it that it does;
             a loss then refuses a function that is better for minus the ideal scores.
         best: The value of an ideal model; unbounded by default.
@@ -80,6 +90,7 @@ def from_function(
         set_dims=(2, 2) if multilabel and set_dims is None else set_dims,
         arrays=arrays,
         known_direction=known,
+        takes=names_of_rows(call, name),
     )
 
 
@@ -101,6 +112,20 @@ class FunctionMetric(Metric):
     set_dims: tuple[int, int] | None
     arrays: bool | None
     known_direction: bool = True
+    takes: RowNames = field(default=NO_NAMES, repr=False)
+    rows: Rows = field(default_factory=dict, repr=False, compare=False)
+
+    @property
+    def row_names(self) -> RowNames:
+        """The parameters of the function after its first two."""
+        return self.takes
+
+    def with_rows(self, rows: Mapping[str, Any]) -> Self:
+        """The same function with data of the items; `Metric.with_rows` describes it."""
+        super().with_rows(rows)
+        bound = copy.copy(self)  # what was found out about the function stays shared
+        object.__setattr__(bound, "rows", to_rows(rows))
+        return bound
 
     @property
     def layout(self) -> Layout:
@@ -125,7 +150,9 @@ class FunctionMetric(Metric):
     def check(self, scores: Tensor, target: Tensor, where: Tensor | None) -> Inputs:
         """Finite scores; one flag per item."""
         lead = self.set_dimensions(scores, target)
+        self.takes.complete(list(self.rows))
         where = expand_where(where, target.shape[: lead + 1], lead + 1)
+        check_rows(self.rows, target.shape[: lead + 1], where)
         if scores.is_floating_point():
             each = (..., *[None] * (scores.dim() - lead - 1))  # one flag for all entries of an item
             scores = real_scores(scores, None if where is None else where[each])
@@ -156,21 +183,26 @@ class FunctionMetric(Metric):
 
     def evaluate(self, scores: Tensor, target: Tensor, where: Tensor | None) -> Tensor:
         """One call per set, on the items that count."""
-        lead = self.set_dimensions(scores, target)
-        leading = scores.shape[:lead]
+        leading = scores.shape[: self.set_dimensions(scores, target)]
         sets = leading.numel()
-        flat_scores = scores.reshape(sets, *scores.shape[lead:])
-        flat_target = target.reshape(sets, *target.shape[lead:])
-        flags = None if where is None else where.reshape(sets, -1)
         values = []
         arrays = self.arrays
-        for index in range(sets):
-            counted = slice(None) if flags is None else flags[index]
-            one = flat_scores[index][counted]
-            truth = flat_target[index][counted]
-            value, arrays = self._one(one, truth, arrays, f"set {index + 1} of {sets}")
+        for index, each in enumerate(self.each_set(scores, target, where)):
+            value, arrays = self._one(each, arrays, f"set {index + 1} of {sets}")
             values.append(value)
         return torch.tensor(values, dtype=torch.float64).reshape(leading).to(scores.device)
+
+    def each_set(self, scores: Tensor, target: Tensor, where: Tensor | None) -> Iterator[OneSet]:
+        """Scores, target and rows of every set, without the items that do not count."""
+        lead = self.set_dimensions(scores, target)
+        sets = scores.shape[:lead].numel()
+        parts = (scores, target, *self.rows.values())
+        flat = [part.reshape(sets, *part.shape[lead:]) for part in parts]
+        flags = None if where is None else where.reshape(sets, -1)
+        for index in range(sets):
+            counted = slice(None) if flags is None else flags[index]
+            one, truth, *own = (part[index][counted] for part in flat)
+            yield OneSet(one, truth, dict(zip(self.rows, own, strict=True)))
 
     def set_dimensions(self, scores: Tensor, target: Tensor) -> int:
         """Number of leading dimensions that are sets; ValueError where the shapes do not fit."""
@@ -196,17 +228,15 @@ class FunctionMetric(Metric):
             )
         return lead
 
-    def _one(
-        self, scores: Tensor, target: Tensor, arrays: bool | None, place: str
-    ) -> tuple[float, bool]:
+    def _one(self, given: OneSet, arrays: bool | None, place: str) -> tuple[float, bool]:
         """The value of one set, and whether it was called with arrays."""
         first: Exception | None = None
+        scores, target, rows = given
         where = f"{place} (scores {shape(scores)}, target {shape(target)})"
         for kind in (False, True) if arrays is None else (arrays,):
             try:
-                own = scores.clone(), target.clone()  # the function may change them in place
                 with without_undefined_warnings():
-                    result = self.call(*(x.cpu().numpy() for x in own) if kind else own)
+                    result = WithRows(self.call, rows, kind)(scores, target)
             except Exception as error:
                 first = first or error
                 continue

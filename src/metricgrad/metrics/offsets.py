@@ -34,6 +34,7 @@ from metricgrad.metrics.counts import Pooling, pooled
 from metricgrad.metrics.leads import ClassItems, DecidedItems, LabelItems, Lead, choose_cuts
 from metricgrad.metrics.maps import SegmentationMetric
 from metricgrad.metrics.registry import metric as to_metric
+from metricgrad.metrics.rows import at
 
 _LAYOUTS = ("binary", "labels", "maps", "any")  # that may have classes or labels
 _MOST = 1_000_000  # items, or pixels, that are looked at if there are draws
@@ -53,6 +54,7 @@ def best_offsets(
     draws: int = 32,
     candidates: int = 64,
     sweeps: int = 2,
+    **rows: Any,
 ) -> Tensor:
     """One number per class or label, added to its scores, that makes a metric best.
 
@@ -69,6 +71,7 @@ def best_offsets(
         candidates: Cuts between items that are looked at for one class, denser where its own items
             are. With more than there are items every step is exact.
         sweeps: How often each class is visited at most; it ends when nothing changes.
+        **rows: What a function takes besides scores and target, by name: `[N]`.
 
     Returns:
         `[C]`, with mean 0 unless the target has labels: adding the same number to all classes
@@ -89,6 +92,7 @@ def best_offsets(
         Classification", 2007. Bootstrap draws: Breiman, "Bagging Predictors", 1996.
     """
     chosen = to_metric(metric)
+    chosen = chosen.with_rows(rows) if rows else chosen
     scores = to_tensor("scores", scores)
     target = to_tensor("target", target)
     where = None if where is None else to_tensor("where", where)
@@ -171,9 +175,10 @@ def _by_trying(items: DecidedItems, metric: Metric, inputs: Inputs, search: _Sea
     scores, target, where = inputs
     spread = (-1, *[1] * (scores.dim() - 2))
 
-    def value(offsets: Tensor, rows: Tensor | slice = slice(None)) -> Tensor:
-        counted = None if where is None else where[rows]
-        found = metric.evaluate(scores[rows] + offsets.reshape(spread), target[rows], counted)
+    def value(offsets: Tensor, drawn: Tensor | slice = slice(None)) -> Tensor:
+        counted = None if where is None else where[drawn]
+        own = metric.with_rows(at(metric.rows, drawn))
+        found = own.evaluate(scores[drawn] + offsets.reshape(spread), target[drawn], counted)
         return found.double() if metric.higher_is_better else -found.double()
 
     def next_offset(c: int, lead: Lead, cuts: Tensor) -> Tensor:
@@ -188,7 +193,7 @@ def _by_trying(items: DecidedItems, metric: Metric, inputs: Inputs, search: _Sea
     generator = torch.Generator().manual_seed(0)
     draws = torch.randint(len(scores), (_GAINS, len(scores)), generator=generator)
     none = torch.zeros_like(offsets)
-    gains = torch.stack([value(offsets, rows) - value(none, rows) for rows in draws])
+    gains = torch.stack([value(offsets, drawn) - value(none, drawn) for drawn in draws])
     if not gains.isfinite().any():
         return none
     gain = (value(offsets) - value(none)) ** 2

@@ -31,7 +31,13 @@ _TRIED = 200  # thresholds that are tried for a function
 
 @torch.no_grad()
 def best_threshold(
-    scores: Any, target: Any, metric: Any, *, where: Any = None, candidates: int = 1024
+    scores: Any,
+    target: Any,
+    metric: Any,
+    *,
+    where: Any = None,
+    candidates: int = 1024,
+    **rows: Any,
 ) -> Tensor:
     """The threshold at which a metric is best: a score above it is a positive decision.
 
@@ -43,6 +49,7 @@ def best_threshold(
         where: The same shape, True for what counts; None counts everything.
         candidates: How many thresholds are tried for a function, spread evenly over its sorted
             scores. The answer is exact if there are no more different scores than these.
+        **rows: What a function takes besides scores and target, by name: `[..., N]`.
 
     Returns:
         `[...]`, one threshold per set, half-way between two scores or beyond all of them. Of
@@ -59,6 +66,7 @@ def best_threshold(
         tensor(1.)
     """
     chosen = to_metric(metric)
+    chosen = chosen.with_rows(rows) if rows else chosen
     scores = to_tensor("scores", scores)
     target = to_tensor("target", target)
     where = None if where is None else to_tensor("where", where)

@@ -22,7 +22,9 @@ from metricgrad.metrics import metric as to_metric
 from metricgrad.metrics.base import Inputs
 from metricgrad.metrics.checks import shape
 from metricgrad.metrics.registry import metric_config, metric_options
+from metricgrad.metrics.rows import to_rows
 from metricgrad.storage import write_tensors
+from metricgrad.surrogates.calls import Call, batch_of_items, bound, losses_of_groups
 from metricgrad.surrogates.noticing import Notices
 
 TargetKind = Literal["binary", "classes", "labels", "grades"]
@@ -90,36 +92,57 @@ class Surrogate(nn.Module, ABC):
         metric = self.shapes()
         return metric.check(item_scores(metric, scores, target), target.detach(), where)
 
-    def per_set(self, scores: Tensor, target: Tensor, where: Tensor | None = None) -> Tensor:
+    def per_set(
+        self,
+        scores: Tensor,
+        target: Tensor,
+        where: Tensor | None = None,
+        groups: Any = None,
+        **rows: Any,
+    ) -> Tensor:
         """The loss of every set, `[...]`; the arguments are those of a call."""
-        return self.losses(scores, target, where)[0]
+        return self._each(Call(scores, target, where, groups, to_rows(rows)))[0]
 
-    def forward(self, scores: Tensor, target: Tensor, where: Tensor | None = None) -> Tensor:
+    def forward(
+        self,
+        scores: Tensor,
+        target: Tensor,
+        where: Tensor | None = None,
+        groups: Any = None,
+        **rows: Any,
+    ) -> Tensor:
         """The mean loss of the sets on which the metric is defined.
 
         Args:
             scores: Raw model output, in the metric's shapes.
             target: Ground truth, in the metric's shapes.
             where: True for what counts; None counts all.
+            groups: `[N]`, integer ids that cut one flat set into many, such as the queries that
+                documents belong to.
+            **rows: What a metric of your own takes besides scores and target, by the names of its
+                parameters, such as `amount=amount`: `[..., N]`, a value for each item.
 
         Returns:
             A 0-dim tensor; 0 with a zero gradient where no set has a value.
         """
+        call = Call(scores, target, where, groups, to_rows(rows))
         if torch.compiler.is_compiling():
             # What is compared depends on the target, so a compiled model calls the loss as it is.
             # Not as a decorator, which would import the compiler along with the library.
             eager: Any = torch.compiler.disable(self._mean)
-            return eager(scores, target, where)
-        return self._mean(scores, target, where)
+            return eager(call)
+        return self._mean(call)
 
-    def _mean(self, scores: Tensor, target: Tensor, where: Tensor | None) -> Tensor:
+    def _mean(self, call: Call) -> Tensor:
         """The mean over the sets that have a value."""
-        batch = batch_of_items(self.metric, scores, target, where)
-        values, defined = self.losses(*batch)
+        scores, target, where = batch_of_items(self.metric, call.scores, call.target, call.where)
+        call = call._replace(scores=scores, target=target, where=where)
+        values, defined = self._each(call)
         if self.training:
             self._notices = self._notices or Notices()
             if not self._notices.done:
-                self._notices.watch(self, *batch, defined=self.has_metric(defined))
+                with bound(self, call.rows):
+                    self._notices.watch(self, call, defined=self.has_metric(defined))
         if not values.dim() and defined:  # one set, as most of the time
             return values
         return torch.where(defined, values, 0.0).sum() / defined.sum().clamp(min=1)
@@ -131,6 +154,29 @@ class Surrogate(nn.Module, ABC):
     def unready(self, batches: int) -> str:
         """What to do before the loss is any use, told after 1 or 10 batches; empty if ready."""
         return ""
+
+    def takers(self) -> "list[Surrogate]":
+        """The losses among it and its parts whose metric takes more than scores and target."""
+        parts = (each for each in self.modules() if isinstance(each, Surrogate))
+        return [each for each in parts if each.metric is not None and each.metric.row_names]
+
+    def _each(self, call: Call) -> tuple[Tensor, Tensor]:
+        """`losses` of the sets, or of the groups of one flat set, `[G]` by ascending id."""
+        if call.rows and not self.takers():
+            given = ", ".join(call.rows)
+            raise TypeError(
+                f"{type(self).__name__} takes scores and target alone here; got {given}. Such data "
+                "belongs to a metric of your own that has it among its parameters: mg.UniLoss(f) "
+                f"with f(scores, target, {given})"
+            )
+        if call.groups is not None:
+            return self._of_groups(call)
+        with bound(self, call.rows):
+            return self.losses(call.scores, call.target, call.where)
+
+    def _of_groups(self, call: Call) -> tuple[Tensor, Tensor]:
+        """`losses` of the groups of one flat set, the groups of each size at once."""
+        return losses_of_groups(self, call)
 
 
 class LearnedSurrogate(Surrogate):
@@ -147,8 +193,19 @@ class LearnedSurrogate(Surrogate):
     def __init__(self, metric: Any) -> None:
         super().__init__()
         self.metric = to_metric(metric)
+        needed = self.metric.row_names.required
+        if needed:
+            raise ValueError(
+                f"{type(self).__name__} learns from sets of scores and target, which have no "
+                f"{' or '.join(needed)}; take mg.UniLoss({self.metric.name})"
+            )
         self.register_buffer("shift", torch.tensor(0.0))
         self.register_buffer("scale", torch.tensor(1.0))
+
+    @classmethod
+    def fits(cls, metric: Metric, kind: TargetKind) -> bool:
+        """As for every loss; but the sets that it learns from have nothing but a target."""
+        return not metric.row_names.required and super().fits(metric, kind)
 
     @abstractmethod
     def misfit(self, scores: Tensor, target: Tensor, where: Tensor | None = None) -> Tensor:
@@ -161,18 +218,6 @@ def item_scores(metric: Metric, scores: Tensor, target: Tensor) -> Tensor:
     The metric's check turns scores of two classes into s1 - s0, in full precision.
     """
     return metric.item_scores(scores, target) if scores.shape[-1:] == (1,) else scores
-
-
-def batch_of_items(
-    metric: Metric | None, scores: Tensor, target: Tensor, where: Tensor | None
-) -> tuple[Tensor, Tensor, Tensor | None]:
-    """A batch `[..., N, 1]` of scores and target as N items, as torch's own losses take it."""
-    binary = metric is None or metric.layout == "binary"
-    if not binary or scores.shape != target.shape or scores.dim() < 2 or scores.shape[-1] != 1:
-        return scores, target, where
-    if where is not None and where.dim() == scores.dim():
-        where = where.squeeze(-1)
-    return scores.squeeze(-1), target.squeeze(-1), where
 
 
 def target_kinds(metric: Metric) -> tuple[TargetKind, ...]:

@@ -27,7 +27,9 @@ from metricgrad.metrics import Metric
 from metricgrad.metrics.checks import whole
 from metricgrad.metrics.mistakes import are_label_maps
 from metricgrad.metrics.registry import metric_config
+from metricgrad.metrics.rows import NO_ROWS
 from metricgrad.surrogates.base import Surrogate, TargetKind, full_precision
+from metricgrad.surrogates.calls import Call, sum_of_sets
 from metricgrad.surrogates.interpolation import RelaxationName
 from metricgrad.surrogates.uniloss import UniLoss
 from metricgrad.surrogates.wrappers import ordinary_beside, take_stored_shapes
@@ -133,12 +135,23 @@ class MetricLoss(Surrogate):
         A set in which the metric is undefined still has an ordinary loss. It takes the mean value
         of the others, so that the mean over all stays the metric's.
         """
+        return self._joined(Call(scores, target, where, None, NO_ROWS))
+
+    def _of_groups(self, call: Call) -> tuple[Tensor, Tensor]:
+        """`losses` of all groups at once: they are one step, with one length of each gradient."""
+        return self._joined(call)
+
+    def _joined(self, call: Call) -> tuple[Tensor, Tensor]:
+        """`losses` of all sets, or of all groups, of a call."""
+        scores, target, _, groups, rows = call
+        of_ordinary = rows if self.ordinary.takers() else NO_ROWS
         with torch.enable_grad(), full_precision(scores.device.type):
             leaf = scores.detach().to(torch.promote_types(scores.dtype, torch.float32))
             leaf.requires_grad_()
-            values, defined = self.by_metric.losses(leaf, target, where)
+            values, defined = self.by_metric._each(call._replace(scores=leaf))
             self.metric = self.by_metric.metric
-            plain, also = self.ordinary.losses(leaf + self._shift(leaf, target), target, where)
+            shifted = call._replace(scores=leaf + self._shift(leaf, target), rows=of_ordinary)
+            plain, also = self.ordinary._each(shifted)
             g_m = self._gradient(values, defined, leaf)
             g_o = self._gradient(plain, also, leaf)
         counted = defined | also
@@ -151,7 +164,10 @@ class MetricLoss(Surrogate):
             self._move_offset(g_o, target)
         # Scores without a gradient may be infinite, and infinity times 0 is not a number.
         moved = torch.where(gradient == 0, 0.0, scores.to(gradient.dtype)) * gradient
-        moved = moved.sum(tuple(range(values.dim(), scores.dim())))
+        if groups is None:
+            moved = moved.sum(tuple(range(values.dim(), scores.dim())))
+        else:
+            moved = sum_of_sets(moved.unsqueeze(-1).flatten(1).sum(1), groups)
         return values + (moved - moved.detach()), counted
 
     def _over_sets(self, values: Tensor) -> Tensor:

@@ -16,7 +16,7 @@ is never waited for.
 
 import warnings
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -29,6 +29,7 @@ from metricgrad.metrics.mistakes import (
     rows_are_probabilities,
     warn_once,
 )
+from metricgrad.surrogates.calls import Call, sum_of_sets
 
 if TYPE_CHECKING:
     from metricgrad.surrogates.base import Surrogate
@@ -64,16 +65,9 @@ class Notices:
         """Whether all batches that are watched have been seen."""
         return self.batches == _LAST
 
-    def watch(
-        self,
-        loss: "Surrogate",
-        scores: Tensor,
-        target: Tensor,
-        where: Tensor | None,
-        *,
-        defined: Tensor,
-    ) -> None:
-        """Looks at a batch, and tells what it shows."""
+    def watch(self, loss: "Surrogate", call: Call, *, defined: Tensor) -> None:
+        """Looks at a batch, whose rows are bound to the loss, and tells what it shows."""
+        scores, target, where, groups, _ = call
         self.batches += 1
         self.detached += int(torch.is_grad_enabled() and not scores.requires_grad)
         with torch.no_grad():
@@ -83,7 +77,7 @@ class Notices:
                 self.directed = metric.portable or metric.confirm_direction(
                     loss.check(scores, target, where)
                 )
-            self._count(loss.metric, scores, target, where, defined)
+            self._count(loss.metric, Inputs(scores, target, where), groups, defined)
             if self.batches in (1, _SOON) and (unready := loss.unready(self.batches)):
                 _tell(unready)
             if not self.told_of_rows and class_rows(metric, scores, target):
@@ -100,15 +94,9 @@ class Notices:
                         f"probabilities do, {consequence(metric)}; {_PASS_LOGITS}"
                     )
 
-    def _count(
-        self,
-        metric: Metric | None,
-        scores: Tensor,
-        target: Tensor,
-        where: Tensor | None,
-        defined: Tensor,
-    ) -> None:
+    def _count(self, metric: Metric | None, inputs: Inputs, groups: Any, defined: Tensor) -> None:
         """Adds a batch to what has been seen."""
+        scores, target, where = inputs
         self.empty += int(not defined.any())
         flags = where if where is not None and where.shape == target.shape else None
         if scores.shape != target.shape or not scores.numel():
@@ -119,11 +107,11 @@ class Notices:
             self.high = max(self.high, counted.max().item())
             self.scores += counted.numel()
             self.zeros += int((counted == 0).sum())
-        sizes = torch.ones_like(target).sum(-1) if flags is None else flags.sum(-1)
+        live = torch.ones_like(target, dtype=torch.bool) if flags is None else flags.bool()
+        sizes = sum_of_sets(live, groups)
         self.longest = max(self.longest, int(sizes.max()))
         if metric is not None and metric.layout == "binary" and metric.takes_classes:
-            positive = (target > 0) if flags is None else (target > 0) & flags.bool()
-            positives = positive.sum(-1)
+            positives = sum_of_sets((target > 0) & live, groups)
             rarer = torch.minimum(positives, sizes - positives)
             self.rarest.append(rarer.float().mean().item())
 

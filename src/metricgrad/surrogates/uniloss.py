@@ -24,7 +24,9 @@ from metricgrad.metrics.base import Inputs
 from metricgrad.metrics.checks import whole
 from metricgrad.metrics.reexpression import Reexpression
 from metricgrad.metrics.registry import comparison_metric, metric_config
+from metricgrad.metrics.rows import to_rows
 from metricgrad.surrogates.base import Surrogate, as_loss, full_precision, one_of
+from metricgrad.surrogates.calls import bound
 from metricgrad.surrogates.interpolation import (
     Interpolated,
     Near,
@@ -52,7 +54,8 @@ class UniLoss(Surrogate):
     Args:
         metric: A name, a `ComparisonMetric`, or any callable `(scores, target) -> number`: it is
             re-expressed if it can be watched, otherwise taken as a black box (`mg.reexpress`); the
-            log says which.
+            log says which. If it has further parameters, such as `amount`, a call passes them by
+            name: `loss(scores, target, amount=amount)`.
         interpolation: Of g: `"multilinear"`, or `"idw"` (Eqn. 10).
         relaxation: Of h: `"sigmoid"` (Eqn. 9); multilinear also takes `"logistic"`,
             `"squared_hinge"` or q in [0, 1].
@@ -182,15 +185,18 @@ class UniLoss(Surrogate):
                 value = self.metric.evaluate(inputs.scores.detach(), inputs.target, inputs.where)
             return as_loss(self.metric, found.gradient_for(value)), plan.defined()
 
-    def relaxed(self, scores: Tensor, target: Tensor, where: Tensor | None = None) -> Tensor:
+    def relaxed(
+        self, scores: Tensor, target: Tensor, where: Tensor | None = None, **rows: Any
+    ) -> Tensor:
         """The interpolation itself, as a loss: the function whose gradient `loss(...)` has.
 
-        It has one value per set, `[...]`; the arguments are those of a call. For an unbounded
-        metric, what the scores change is divided by the metric's range on the set.
+        It has one value per set, `[...]`; the arguments are those of a call without groups. For an
+        unbounded metric, what the scores change is divided by the metric's range on the set.
         """
-        inputs = self.check(scores, target, where)
-        found = self._interpolate(self._plan(inputs), inputs.scores)
-        return as_loss(self.metric, found.gradient_for(found.relaxed()))
+        with bound(self, to_rows(rows)):
+            inputs = self.check(scores, target, where)
+            found = self._interpolate(self._plan(inputs), inputs.scores)
+            return as_loss(self.metric, found.gradient_for(found.relaxed()))
 
     def _plan(self, inputs: Inputs) -> Reexpression:
         """The target's metric as comparisons, bits and a value of bits."""

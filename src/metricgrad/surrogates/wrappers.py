@@ -24,10 +24,11 @@ from torch import Tensor
 
 from metricgrad.metrics import Metric
 from metricgrad.metrics import metric as to_metric
-from metricgrad.metrics.checks import whole
+from metricgrad.metrics.checks import expand_where, whole
 from metricgrad.metrics.registry import metric_config
 from metricgrad.surrogates.base import Surrogate, counted, item_scores, wrong_shapes
 from metricgrad.surrogates.baselines import CrossEntropy, HeatmapMSE, ListNet
+from metricgrad.surrogates.calls import Call
 
 Parts = tuple[Tensor, Tensor, Tensor | None]
 
@@ -103,6 +104,20 @@ class WithMemory(Surrogate):
         self.scores = now[: self.size].detach()
         self.target = truth[: self.size].detach()
         return values, defined
+
+    def _each(self, call: Call) -> tuple[Tensor, Tensor]:
+        """As every loss; but past items belong to no group, and their rows are not kept."""
+        if self.training and call.rows:
+            raise ValueError(
+                f"with_memory keeps scores and target of past items alone; got "
+                f"{', '.join(call.rows)}. Call the loss without a memory"
+            )
+        if self.training and call.groups is not None:
+            raise ValueError(
+                "with_memory takes one flat set, which past items join, so it takes no groups; got "
+                f"groups for scores {list(call.scores.shape)}. Call the loss without a memory"
+            )
+        return super()._each(call)
 
     def config(self) -> dict[str, Any]:
         """The loss's own description and the size."""
@@ -232,6 +247,7 @@ def _items(metric: Metric, scores: Tensor, target: Tensor, where: Tensor | None)
             return scores, target > 0, where
         case "maps":
             pixels = scores.movedim(-3, -1).flatten(-4, -2)
+            where = expand_where(where, target.shape, target.dim() - 2)
             return pixels, target.flatten(-3), None if where is None else where.flatten(-3)
         case "tokens":
             return _tokens(metric, scores, target, where)
@@ -247,7 +263,7 @@ def _tokens(metric: Metric, scores: Tensor, target: Tensor, where: Tensor | None
     if ids.shape != scores.shape[:-1]:
         takes = "scores [..., N, T, V] and a target id for each place [..., N, T]"
         raise wrong_shapes(f"cross-entropy takes {takes}", metric, scores, target)
-    live = has_token(metric, ids) & counted(ids, where)
+    live = has_token(metric, ids) & counted(ids, expand_where(where, ids.shape, ids.dim() - 1))
     return scores.flatten(-3, -2), ids.clamp(min=0).flatten(-2), live.flatten(-2)
 
 
@@ -260,7 +276,7 @@ def _start_and_end(scores: Tensor, target: Tensor, where: Tensor | None) -> Part
     """Two items for every text: its positions are the classes, the answer's ends the targets."""
     length = scores.shape[-2]
     places = torch.arange(length, device=scores.device)
-    live = counted(scores[..., 0], where).expand(scores.shape[:-1])
+    live = counted(scores[..., 0], expand_where(where, scores.shape[:-1], scores.dim() - 2))
     hidden = scores.masked_fill(~live.unsqueeze(-1), torch.finfo(scores.dtype).min / 4)
     inside = (target.unsqueeze(-2) == places.unsqueeze(-1)).any(-1) & live
     first = torch.where(inside, places, length).amin(-1)

@@ -14,7 +14,7 @@ not draw with replacement, so the shares are computed here.
 import hashlib
 import math
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -24,6 +24,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 from metricgrad.metrics import Metric
 from metricgrad.metrics.checks import shape, whole
+from metricgrad.metrics.rows import NO_NAMES, NO_ROWS, RowNames, Rows, at, check_rows
 
 CHUNK = 16384  # items that a model scores at once
 NO_BATCH = "the loader gave no batch; pass one that has items, or one without drop_last"
@@ -31,16 +32,18 @@ _PASSES = (25, 150)  # the fewest and the most batches of an epoch, for items in
 
 
 class Batch(NamedTuple):
-    """Features, target and `where`, each with a leading dimension of models."""
+    """Features, target, `where` and rows, each with a leading dimension of models."""
 
     x: Any
     y: Tensor
     where: Tensor | None
+    rows: Rows = NO_ROWS
 
     def to(self, device: torch.device) -> "Batch":
         """The same on a device."""
         where = None if self.where is None else self.where.to(device)
-        return Batch(self.x.to(device), self.y.to(device), where)
+        rows = {name: value.to(device) for name, value in self.rows.items()}
+        return Batch(self.x.to(device), self.y.to(device), where, rows)
 
 
 @dataclass(frozen=True)
@@ -51,6 +54,8 @@ class Items:
     y: Tensor
     # `[items, N]` where items are sets, such as the documents of a query: True for what counts.
     where: Tensor | None = None
+    # What the metric takes of every item besides scores and target, `[items, ...]` each.
+    rows: Rows = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.y)
@@ -58,7 +63,7 @@ class Items:
     def take(self, index: Tensor) -> Batch:
         """The items at an index of any shape."""
         where = None if self.where is None else self.where[index]
-        return Batch(self.x[index], self.y[index], where)
+        return Batch(self.x[index], self.y[index], where, at(self.rows, index))
 
     def classes(self) -> Tensor | None:
         """The number of items of each class; None if items do not have one class each."""
@@ -74,6 +79,7 @@ class Loader:
     batches: DataLoader[Any]
     columns: bool = False  # whether targets `[B, 1]` mean one class per item
     seed: int = 0
+    names: RowNames = NO_NAMES  # of what follows x and y in a batch
 
     @property
     def steps(self) -> int:
@@ -84,46 +90,54 @@ class Loader:
         """The first batch, as one model gets it."""
         with torch.random.fork_rng(devices=[]):
             for batch in self.epoch(0, 1):
-                return Batch(batch.x[0], batch.y[0], None)
+                return Batch(batch.x[0], batch.y[0], None, at(batch.rows, torch.tensor(0)))
         raise ValueError(NO_BATCH)
 
     def epoch(self, epoch: int, copies: int) -> Iterator[Batch]:
         """The batches of an epoch, the same for every model: `[copies, B, ...]`."""
         torch.manual_seed(stream_seed(self.seed, 0, epoch))
         for batch in self.batches:
-            if not is_pair(batch):
+            if not has_parts(batch):
                 raise TypeError(f"the loader must give batches (x, y); got {type(batch).__name__}")
             x = features(batch[0])
             y = numbers(batch[1])
             y = without_column(y) if self.columns else y
-            yield Batch(x.expand(copies, *x.shape), y.expand(copies, *y.shape), None)
+            rows = self.names.named(batch[2:])
+            rows = {name: row.expand(copies, *row.shape) for name, row in rows.items()}
+            yield Batch(x.expand(copies, *x.shape), y.expand(copies, *y.shape), None, rows)
 
 
 def is_pair(data: Any) -> bool:
     """Whether something can be features and targets."""
-    return isinstance(data, tuple | list) and len(data) == 2
+    return has_parts(data) and len(data) == 2
 
 
-def to_data(name: str, data: Any, batch: int) -> Items | Loader:
+def has_parts(data: Any) -> bool:
+    """Whether something can be features, targets and further data of the items."""
+    return isinstance(data, tuple | list) and len(data) >= 2
+
+
+def to_data(name: str, data: Any, batch: int, names: RowNames = NO_NAMES) -> Items | Loader:
     """Data as it can be trained on; `name` is the user's argument, for error messages."""
     if isinstance(data, Items | Loader):
         return data
     if isinstance(data, DataLoader):
-        return Loader(data)
-    if isinstance(data, TensorDataset) and len(data.tensors) == 2:
+        return Loader(data, names=names)
+    if isinstance(data, TensorDataset) and has_parts(data.tensors):
         data = data.tensors
     if isinstance(data, IterableDataset):
-        return Loader(DataLoader(data, batch))
+        return Loader(DataLoader(data, batch), names=names)
     if isinstance(data, Dataset):
         count = length(name, data)
         # Batches of nearly equal size: no small one is left over, and no item is left out.
         even = math.ceil(count / math.ceil(count / batch))
-        return Loader(DataLoader(data, even, shuffle=name == "train"))
-    if not is_pair(data):
+        return Loader(DataLoader(data, even, shuffle=name == "train"), names=names)
+    if not has_parts(data):
         raise TypeError(
             f"{name} must be (x, y) of arrays or tensors, a Dataset or a DataLoader; "
             f"got {type(data).__name__}"
         )
+    rows = names.named(data[2:])
     x = features(data[0])
     y = numbers(data[1])
     if len(x) != len(y) or not len(x):
@@ -134,7 +148,8 @@ def to_data(name: str, data: Any, batch: int) -> Items | Loader:
     if x.is_floating_point() and not x.isfinite().all():
         missing = int((~x.isfinite()).sum())
         raise ValueError(f"{name} has {missing} values that are missing or infinite; fill them in")
-    return Items(x, y)
+    check_rows(rows, y.shape[:1], None)
+    return Items(x, y, rows=rows)
 
 
 def length(name: str, data: Dataset[Any]) -> int:
@@ -200,7 +215,7 @@ def fingerprint(*parts: Items | Loader | Mapping[str, Tensor] | None) -> str:
     for part in parts:
         tensors: Iterable[Tensor | None] = ()
         if isinstance(part, Items):
-            tensors = (part.x, part.y, part.where)
+            tensors = (part.x, part.y, part.where, *part.rows.values())
         elif isinstance(part, Mapping):
             tensors = part.values()
         elif part is not None:

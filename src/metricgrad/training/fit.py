@@ -20,13 +20,14 @@ from torch import Tensor, nn
 from metricgrad.metrics import Metric
 from metricgrad.metrics import metric as to_metric
 from metricgrad.metrics.base import Inputs
-from metricgrad.metrics.checks import shape, whole
+from metricgrad.metrics.checks import shape
 from metricgrad.metrics.registry import metric_config
 from metricgrad.progress import progress as to_progress
 from metricgrad.surrogates import Surrogate
 from metricgrad.surrogates.noticing import notice_example, notice_trained
 from metricgrad.surrogates.score_sets import ScoreSets
 from metricgrad.surrogates.wrappers import WithMemory
+from metricgrad.training.arguments import check_arguments
 from metricgrad.training.candidates import (
     RATES,
     candidates_of,
@@ -35,7 +36,7 @@ from metricgrad.training.candidates import (
     ordinary_candidate,
     require_fitting,
 )
-from metricgrad.training.data import Items, Loader, fingerprint, one_class_each, to_data
+from metricgrad.training.data import Batch, Items, Loader, fingerprint, one_class_each, to_data
 from metricgrad.training.optimizers import OptimizerFactory, ScheduleFactory, on_device
 from metricgrad.training.search import (
     Decision,
@@ -88,7 +89,9 @@ def fit(
 
     Args:
         model: A module that maps features to scores; trained in place, from the weights it has.
-        train: `(x, y)` of arrays or tensors, a `Dataset` or a `DataLoader`.
+        train: `(x, y)` of arrays or tensors, a `Dataset` or a `DataLoader`. What a metric of your
+            own takes besides scores and target follows in the order of its parameters,
+            `(x, y, amount)`, or by name, `(x, y, {"amount": amount})`.
         valid: Validation data of the same kinds, in the same order each time; at most 50,000 of the
             items in memory are drawn. None splits it off `train`, which must not be a loader then.
         metric: The metric to train for: a name, a `Metric` or a callable.
@@ -137,7 +140,7 @@ def fit(
     if isinstance(method, WithMemory):
         memory = memory or method.size
         method = method.loss
-    _check(
+    check_arguments(
         model, method, options, epochs=epochs, batch=batch, folds=folds, patience=patience,
         rate=rate, clip=clip, budget=budget, share=share, decay=decay, memory=memory,
     )  # fmt: skip
@@ -148,25 +151,31 @@ def fit(
         require_fitting(method, chosen)
 
     # Split the data.
+    if memory and chosen.row_names.required:
+        raise ValueError(
+            f"past items join a batch without {', '.join(chosen.row_names.required)}, which "
+            f"{chosen.name} takes; pass memory=0"
+        )
     if valid is None:
         train, valid = split_dataset(train, share, seed)
-    trained = one_class_each(to_data("train", train, batch), chosen)
+    trained = one_class_each(to_data("train", train, batch, chosen.row_names), chosen)
     if balanced and not isinstance(trained, Items):
         raise ValueError(
             "balanced batches are drawn from items in memory; give the loader a sampler instead"
         )
     if valid is not None:
-        valid = one_class_each(to_data("valid", valid, batch), chosen)
+        valid = one_class_each(to_data("valid", valid, batch, chosen.row_names), chosen)
     plan = SplitPlan(chosen, tune_threshold, batch, balanced, folds, share)
     split = split_data(trained, valid, plan, seed)
 
     # List the candidates, the ordinary loss apart from its challengers.
     usual = ordinary_candidate(chosen, split.validation.sets)
-    scores, target = _example(model, trained, chosen)
+    scores, example = _example(model, trained, chosen)
     if method == "auto":
+        tried = chosen.with_rows({name: row.unsqueeze(0) for name, row in example.rows.items()})
         sides = {
             "ordinary": [usual],
-            "challengers": fitting(challengers(chosen), chosen, scores, target),
+            "challengers": fitting(challengers(chosen), tried, scores, example.y),
         }
     else:
         side = "ordinary" if method == usual.method else "challengers"
@@ -227,31 +236,6 @@ def fit(
     )
 
 
-def _check(
-    model: nn.Module, method: str | Surrogate, options: Mapping[str, Any] | None, **numbers: Any
-) -> None:
-    """Refuses what cannot be trained, and what would have no effect."""
-    for name in ("epochs", "batch", "folds", "patience"):
-        if numbers[name] is not None:
-            whole(name, numbers[name], 1)
-    whole("memory", numbers["memory"], 0)
-    for name in ("rate", "clip", "budget"):
-        if numbers[name] is not None and not numbers[name] > 0:
-            unit = " seconds" if name == "budget" else ""
-            raise ValueError(f"{name} must be above 0{unit}; got {numbers[name]}")
-    if not 0 < numbers["share"] < 1:
-        raise ValueError(f"share must be between 0 and 1; got {numbers['share']}")
-    if not numbers["decay"] >= 0:
-        raise ValueError(f"decay must be 0 or more; got {numbers['decay']}")
-    if options and (method == "auto" or isinstance(method, Surrogate)):
-        why = "auto chooses them itself" if method == "auto" else "a surrogate has its own"
-        raise ValueError(
-            f"options are for a method by name, such as 'uniloss'; {why}. Got {dict(options)}"
-        )
-    if next(model.parameters(), None) is None:
-        raise ValueError(f"the model has no parameters to train; got {model!r}")
-
-
 def _must_match(plan: SplitPlan, method: Any, data: str, model: nn.Module) -> dict[str, Any]:
     """What a resumed run must share, besides what its trials know; ready for JSON."""
     loss = method
@@ -268,8 +252,8 @@ def _must_match(plan: SplitPlan, method: Any, data: str, model: nn.Module) -> di
     }
 
 
-def _example(model: nn.Module, trained: Items | Loader, metric: Metric) -> tuple[Tensor, Tensor]:
-    """Scores and targets of a few items; ValueError if the model does not take them."""
+def _example(model: nn.Module, trained: Items | Loader, metric: Metric) -> tuple[Tensor, Batch]:
+    """A few items and their scores; ValueError if the model does not take them."""
     if isinstance(trained, Items):
         batch = trained.take(torch.arange(min(len(trained), _TRIED)))
     else:
@@ -285,8 +269,9 @@ def _example(model: nn.Module, trained: Items | Loader, metric: Metric) -> tuple
             + ("" if batch.x.is_floating_point() else hint)
         ) from error
     scores = metric.item_scores(scores, batch.y)
-    notice_example(model, metric, Inputs(scores, batch.y, batch.where))
-    return scores, batch.y
+    bound = metric.with_rows(batch.rows)
+    notice_example(model, bound, Inputs(scores, batch.y, batch.where))
+    return scores, batch
 
 
 def _train_finalists(
@@ -335,7 +320,7 @@ def _final_state(
 
 def _score_sets(trials: list[Trial], items: ValidationItems, seed: int) -> list[ScoreSets]:
     """A few sets of validation items, drawn at random, as each trial scored them."""
-    if items.where is not None:
+    if items.where is not None or items.rows:  # a score set has scores and target alone
         return []
     generator = torch.Generator().manual_seed(seed)
     number = max(1, _SETS // len(trials))

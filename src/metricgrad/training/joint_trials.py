@@ -49,12 +49,12 @@ class JointTrialGroup(TrialGroup):
         self._runs: list[JointTraining] = []
         for row, module in enumerate(self._modules):
             trial, fold = divmod(row, self._folds)
-            x, y, _ = batches.items.take(batches.folds[fold].train).to(self._device)
+            own = batches.items.take(batches.folds[fold].train).to(self._device)
             run = JointTraining(
                 module,
                 loss if row == 0 else copy.deepcopy(loss),
-                x,
-                y,
+                own.x,
+                own.y,
                 model_rate=self.planned[trial].rate,
                 model_steps=_MODEL_STEPS,
                 decay=self._iterations * self.epochs,

@@ -28,7 +28,7 @@ from metricgrad.training.data import (
     FoldBatches,
     Items,
     Loader,
-    is_pair,
+    has_parts,
     length,
     numbers,
     stream_seed,
@@ -65,11 +65,14 @@ class ValidationData:
     def items(self) -> ValidationItems:
         """Its targets, and what counts."""
         with torch.random.fork_rng(devices=[]):
-            target = torch.cat([batch.y for batch in self.batches(1)], 1)
+            batches = [batch._replace(x=None) for batch in self.batches(1)]
+        target = torch.cat([batch.y for batch in batches], 1)
+        names = batches[0].rows if batches else ()
+        rows = {name: torch.cat([batch.rows[name] for batch in batches], 1) for name in names}
         sets = self.data.where if isinstance(self.data, Items) else None
         where = None if sets is None else sets[self.index]
         live = torch.ones(target.shape[:2], dtype=torch.bool) if self.live is None else self.live
-        return ValidationItems(target, live, where)
+        return ValidationItems(target, live, where, rows)
 
     def batches(self, copies: int) -> Iterator[Batch]:
         """All of it in order, `copies` times for every fold: `[copies * K, B, ...]`."""
@@ -199,7 +202,7 @@ def split_dataset(data: Any, share: float, seed: int) -> tuple[Any, Any]:
     if not isinstance(data, Dataset) or isinstance(data, TensorDataset | IterableDataset):
         return data, None
     count = length("train", data)
-    if not is_pair(data[0]):
+    if not has_parts(data[0]):
         raise TypeError(f"a Dataset must give items (x, y); got {type(data[0]).__name__}")
     target = without_column(torch.stack([numbers(data[number][1]) for number in range(count)]))
     items = Items(target, target)

@@ -79,16 +79,18 @@ class Trained:
             scores = self.metric.at_threshold(self.threshold, scores)[1]
         return scores.argmax(self.metric.class_dim)
 
-    def measure(self, x: Any, y: Any) -> float:
+    def measure(self, x: Any, y: Any, **rows: Any) -> float:
         """The metric of items, at the threshold.
 
         Args:
             x: `[items, ...]`, an array or a tensor.
             y: Their targets, `[items]` or, as in `mg.fit`, `[items, 1]`.
+            **rows: What the metric takes besides scores and target, by name: `[items]`.
         """
         metric, scores = self.metric.at_threshold(self.threshold, self.scores(x))
         target = numbers(y)
-        return float(metric(scores, without_column(target) if scores.dim() == 1 else target))
+        target = without_column(target) if scores.dim() == 1 else target
+        return float(metric(scores, target, **rows))
 
 
 @dataclass(kw_only=True, repr=False)

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 
 from metricgrad.progress import Tell
 from metricgrad.surrogates import MetricLoss, with_memory
+from metricgrad.surrogates.calls import bound
 from metricgrad.training.candidates import ordinary_candidate
 from metricgrad.training.checkpoint import State, named, part_of, read_checkpoint, write_checkpoint
 from metricgrad.training.data import NO_BATCH, Batch
@@ -206,7 +207,9 @@ class TrialGroup:
         if self._scales is not None:
             scores = scores * self._scales.view(-1, *[1] * (scores.dim() - 1))
         if not self.settings.memory:
-            return _mean(*self._losses[0].losses(scores, batch.y, batch.where))
+            (loss,) = self._losses
+            with bound(loss, batch.rows):
+                return _mean(*loss.losses(scores, batch.y, batch.where))
         each = [
             loss.losses(scores[row], batch.y[row], None) for row, loss in enumerate(self._losses)
         ]

@@ -17,7 +17,7 @@ draws: the 84th percentile is one standard error if there is one candidate, and 
 several.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import torch
@@ -25,6 +25,7 @@ from torch import Tensor
 
 from metricgrad.metrics import Metric
 from metricgrad.metrics.offsets import stable_offsets, takes_offsets
+from metricgrad.metrics.rows import NO_ROWS, Rows, at
 from metricgrad.metrics.threshold import stable_threshold
 
 ONE_SIGMA = 0.8413  # the quantile of a normal distribution at one standard deviation
@@ -46,6 +47,7 @@ class ValidationItems:
     target: Tensor  # [K, V, ...]
     live: Tensor  # [K, V], False for padding
     where: Tensor | None = None  # [K, V, N] if every item is a set; True for what counts of it
+    rows: Rows = field(default_factory=dict)  # [K, V, ...], what else the metric takes of an item
 
 
 @dataclass(frozen=True)
@@ -70,20 +72,9 @@ class Validation:
         threshold = None
         if self.tune and not self.sets:
             live = self.items.live
-            threshold = self._tuned(scores[live], self.items.target[live])
+            metric = self.metric.with_rows(at(self.items.rows, live))
+            threshold = _tuned(metric, scores[live], self.items.target[live])
         return Measured(self.value(scores, threshold), threshold)
-
-    def _tuned(self, scores: Tensor, target: Tensor) -> Tensor | None:
-        """The best threshold: 0-dim, or `[C]`; None if the metric has none.
-
-        What the highest score wins is already right for a share of right items, so offsets would
-        only fit chance there.
-        """
-        if self.metric.has_threshold and scores.shape == target.shape:
-            return stable_threshold(scores, target, self.metric)
-        if takes_offsets(self.metric, scores, target) and not self.metric.mean_of_items:
-            return -stable_offsets(scores, target, self.metric)
-        return None
 
     def value(self, scores: Tensor, threshold: Tensor | None) -> float:
         """The metric of scores `[K, V, ...]` at a given threshold."""
@@ -123,12 +114,14 @@ class Validation:
         target = self.items.target
         live = self.items.live
         where = self.items.where
+        rows = self.items.rows
         if drawn is not None:
             fold = torch.arange(len(live)).unsqueeze(-1)
             scores = scores[fold, drawn]
             target = target[fold, drawn]
             live = live[fold, drawn]
             where = None if where is None else where[fold, drawn]
+            rows = {name: row[fold, drawn] for name, row in rows.items()}
         metric, scores = self.metric.at_threshold(threshold, scores)
         if where is not None:  # one value per item; those without anything relevant have none
             counts = live & (where & (target > 0)).any(-1)
@@ -138,7 +131,8 @@ class Validation:
             return metric(scores, target, where=live).mean(-1)
         first = live.dim() - 2
         scores, target, live = (part.flatten(first, first + 1) for part in (scores, target, live))
-        return metric(scores, target, where=live)
+        rows = {name: row.flatten(first, first + 1) for name, row in rows.items()}
+        return metric(scores, target, where=live, **rows)
 
 
 @torch.no_grad()
@@ -148,6 +142,7 @@ def bootstrap(
     scores: Tensor,
     target: Tensor,
     generator: torch.Generator,
+    rows: Rows = NO_ROWS,
 ) -> Tensor:
     """The metric, at a threshold, on draws of the items with replacement: `[D]`."""
     metric, scores = metric.at_threshold(threshold, scores)
@@ -155,9 +150,22 @@ def bootstrap(
     found = []
     for _ in range(-(-_DRAWS // draws)):
         drawn = torch.randint(len(scores), (draws, len(scores)), generator=generator)
-        found.append(metric(scores[drawn], target[drawn]))
+        found.append(metric(scores[drawn], target[drawn], **at(rows, drawn)))
     return torch.cat(found)
 
 
 def _draws_at_once(scores: Tensor) -> int:
     return max(1, min(_DRAWS, _ELEMENTS // max(1, scores.numel())))
+
+
+def _tuned(metric: Metric, scores: Tensor, target: Tensor) -> Tensor | None:
+    """The best threshold: 0-dim, or `[C]`; None if the metric has none.
+
+    What the highest score wins is already right for a share of right items, so offsets would only
+    fit chance there.
+    """
+    if metric.has_threshold and scores.shape == target.shape:
+        return stable_threshold(scores, target, metric)
+    if takes_offsets(metric, scores, target) and not metric.mean_of_items:
+        return -stable_offsets(scores, target, metric)
+    return None

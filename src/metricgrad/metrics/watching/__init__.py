@@ -50,7 +50,8 @@ def reexpress(
         fn: `(scores, target) -> 0-dim tensor` for one set. On values that depend on the scores it
             may use every smooth operation, comparisons, sign, argmax, argmin, max, min, sort,
             argsort, topk, round, floor, ceil, bucketize, where and masks, clamp and relu, and the
-            indices that these return.
+            indices that these return. Further parameters, such as `amount`, are data of the items,
+            which calls pass by name.
         higher_is_better: False for a loss or an error. None takes it that higher is better; a loss
             then refuses a function that is better for minus the ideal scores.
         best: The value of an ideal model. Without it the metric is unbounded, and its gradient is

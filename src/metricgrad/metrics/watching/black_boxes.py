@@ -25,6 +25,7 @@ from torch import Tensor
 
 from metricgrad import ops
 from metricgrad.metrics.checks import shape
+from metricgrad.metrics.rows import OneSet
 from metricgrad.metrics.watching.comparisons import Choice, Comparisons, Origin, compared
 from metricgrad.metrics.watching.sets import ComparedSet, OwnMetric
 
@@ -65,7 +66,13 @@ class ColumnSet(ComparedSet):
     """A set whose scores are ranked or compared with thresholds: `[N]`, or K labels, `[N, K]`."""
 
     def __init__(
-        self, scores: Tensor, target: Tensor, thresholds: Tensor, call: ScoreCall, known: Knowledge
+        self,
+        scores: Tensor,
+        target: Tensor,
+        thresholds: Tensor,
+        call: ScoreCall,
+        known: Knowledge,
+        data: bytes = b"",  # further data of the items, which tells sets apart
     ) -> None:
         self._shape = scores.shape
         self._thresholds = thresholds
@@ -81,7 +88,7 @@ class ColumnSet(ComparedSet):
         self._above = self._columns.unsqueeze(-1) - thresholds
         self._side = (self._above.detach() > 0).sum(-1)
         self._target = target.cpu().contiguous()
-        self._stamp = f"{shape(scores)} {target.unique().tolist()}".encode()
+        self._stamp = f"{shape(scores)} {target.unique().tolist()}".encode() + data
         self._own = call(scores.detach())
         self._check()
         self._try_out()
@@ -92,6 +99,8 @@ class ColumnSet(ComparedSet):
 
     def of_bits(self, bits: Tensor) -> Tensor:
         """Values `[A]` of configurations `[A, D]`."""
+        if not self.comparisons:  # a small set may not show what matters
+            return self.value.expand(len(bits))
         side = torch.zeros_like(self._side).expand(len(bits), *self._side.shape)
         if self._by_sides:
             at_thresholds = self._above.numel()
@@ -245,11 +254,18 @@ class ColumnSet(ComparedSet):
 class ClassSet(ComparedSet):
     """A set whose highest class counts: scores `[N, C]` and class indices `[N]`."""
 
-    def __init__(self, scores: Tensor, target: Tensor, call: ScoreCall, known: Knowledge) -> None:
+    def __init__(
+        self,
+        scores: Tensor,
+        target: Tensor,
+        call: ScoreCall,
+        known: Knowledge,
+        data: bytes = b"",  # further data of the items, which tells sets apart
+    ) -> None:
         self._scores = scores.detach()
         self._call = call
         self._known = known
-        self._stamp = target.to(torch.int64).cpu().numpy().tobytes()
+        self._stamp = target.to(torch.int64).cpu().numpy().tobytes() + data
         self._top = self._scores.argmax(-1, keepdim=True)
         own = call(self._scores)
         if known.checked < _TRIED_SETS:
@@ -289,18 +305,23 @@ class BlackBoxMetric(OwnMetric):
     thresholds: tuple[float, ...] = (0.0,)
     known: Knowledge = field(default_factory=Knowledge, init=False, repr=False, compare=False)
 
-    def look(self, scores: Tensor, target: Tensor) -> ComparedSet:
+    def look(self, given: OneSet) -> ComparedSet:
         """Calls the function for one set."""
+        scores, target, rows = given
 
         def call(values: Tensor) -> float:
             self.known.calls += 1
-            return self._one(values, target, self.arrays, "a set made from bits")[0]
+            made = given._replace(scores=values)
+            return self._one(made, self.arrays, "a set made from bits")[0]
 
+        if rows:  # items with equal labels may have different amounts
+            self.known.alike = False
+        data = b"".join(row.cpu().contiguous().numpy().tobytes() for row in rows.values())
         if target.shape == scores.shape:
             thresholds = torch.tensor(self.thresholds, dtype=scores.dtype, device=scores.device)
-            return ColumnSet(scores, target, thresholds, call, self.known)
+            return ColumnSet(scores, target, thresholds, call, self.known, data)
         if target.shape == scores.shape[:-1]:
-            return ClassSet(scores, target, call, self.known)
+            return ClassSet(scores, target, call, self.known, data)
         raise ValueError(
             f"{self.name} cannot be watched, and as a black box it takes scores and target of one "
             f"shape, or classes; got scores {list(scores.shape)} and target {list(target.shape)}: "

@@ -21,6 +21,7 @@ from metricgrad.metrics.checks import to_tensor
 from metricgrad.metrics.function import FunctionMetric
 from metricgrad.metrics.mistakes import ideal_scores
 from metricgrad.metrics.reexpression import ComparisonMetric, Reexpression
+from metricgrad.metrics.rows import OneSet
 from metricgrad.metrics.watching.comparisons import Comparisons, Origin, flipped
 
 _SHOWN_BITS = 64
@@ -108,7 +109,7 @@ class OwnSets(Reexpression):
 
     def comparisons(self, scores: Tensor) -> tuple[Tensor, Tensor]:
         """Those that the function makes; it runs once on every set."""
-        self._seen = [self.metric.look(*each) for each in self._each(scores)]
+        self._seen = [self.metric.look(each) for each in self._each(scores)]
         self._tried = None
         self.metric.last.clear()
         for each in self._seen[:1]:
@@ -150,7 +151,7 @@ class OwnSets(Reexpression):
         drawn = [self.bits().unsqueeze(0)[:0]]
         current = [each.bits for each in self._sets]
         for noisy in ops.add_gumbel_noise(scores.detach(), slope, number, generator):
-            found = [self.metric.look(*each).bits for each in self._each(noisy)]
+            found = [self.metric.look(each).bits for each in self._each(noisy)]
             pairs = zip(current, found, strict=True)
             kept = [some if some.shape == own.shape else own for own, some in pairs]
             drawn.append(self._padded(kept).unsqueeze(0))
@@ -205,10 +206,10 @@ class OwnSets(Reexpression):
         if self._tried is not None:
             return self._tried
         found = []
-        for each, (scores, target) in zip(self._sets, self._each(self._random()), strict=True):
-            ideal = ideal_scores(scores, target)
+        for each, own in zip(self._sets, self._each(self._random()), strict=True):
+            ideal = ideal_scores(own.scores, own.target)
             made = [] if ideal is None else [ideal, -ideal]
-            others = [self.metric.look(some, target).bits for some in made]
+            others = [self.metric.look(own._replace(scores=some)).bits for some in made]
             others = [bits for bits in others if bits.shape == each.bits.shape]
             found.append(torch.stack([each.bits, ~each.bits, *others]))
         self._tried = found
@@ -218,16 +219,9 @@ class OwnSets(Reexpression):
         source = torch.Generator().manual_seed(0)
         return torch.randn(self.shape, generator=source, dtype=self.dtype).to(self.target.device)
 
-    def _each(self, scores: Tensor) -> list[tuple[Tensor, Tensor]]:
-        """Scores and target of every set, without the items that do not count."""
-        lead = len(self._lead)
-        sets = math.prod(self._lead)
-        flat = scores.reshape(sets, *scores.shape[lead:])
-        target = self.target.reshape(sets, *self.target.shape[lead:])
-        if self.where is None:
-            return list(zip(flat.unbind(0), target.unbind(0), strict=True))
-        flags = self.where.reshape(sets, -1)
-        return [(flat[at][counts], target[at][counts]) for at, counts in enumerate(flags)]
+    def _each(self, scores: Tensor) -> list[OneSet]:
+        """The sets without the items that do not count."""
+        return list(self.metric.each_set(scores, self.target, self.where))
 
     def _rows(self, bits: Tensor) -> Tensor:
         """Bits `[A, sets, D]`, whatever their leading dimensions."""
@@ -270,7 +264,7 @@ class OwnMetric(FunctionMetric, ComparisonMetric):
         return super().check(scores.to(ops.float_dtype(scores)), target, where)
 
     @abstractmethod
-    def look(self, scores: Tensor, target: Tensor) -> ComparedSet:
+    def look(self, given: OneSet) -> ComparedSet:
         """Runs the function on one set, and finds its comparisons."""
 
     @abstractmethod
@@ -296,34 +290,36 @@ class OwnMetric(FunctionMetric, ComparisonMetric):
         assert isinstance(plan, OwnSets)
         return plan.best_bits(plan.bits())
 
-    def explain(self, scores: Any = None, target: Any = None) -> str:
+    def explain(self, scores: Any = None, target: Any = None, **rows: Any) -> str:
         """What the function compares, line by line.
 
         Args:
             scores: Sets, of which the first is explained. Without scores and target, it is the set
                 that the function ran on last.
             target: The target of these sets.
+            **rows: What the function takes besides these, by name.
 
         Returns:
             A table of lines, operations and numbers of comparisons; then how values of other bits
             are found, and the bits if there are at most 64.
         """
         if scores is not None:
-            inputs = self.check(to_tensor("scores", scores), to_tensor("target", target), None)
-            plan = self.reexpress(inputs.scores.shape, inputs.target, None, inputs.scores.dtype)
+            metric = self.with_rows(rows) if rows else self
+            inputs = metric.check(to_tensor("scores", scores), to_tensor("target", target), None)
+            plan = metric.reexpress(inputs.scores.shape, inputs.target, None, inputs.scores.dtype)
             plan.comparisons(inputs.scores)
             plan.from_bits(~plan.bits().unsqueeze(0))  # a replay shows how replays are done
         if not self.last:
             advice = "pass one: explain(scores, target)"
             raise ValueError(f"{self.name} has not been run on a set yet; {advice}")
         origins, bits, value = self.last[0]
-        rows = [("where", "operation", "comparisons", "code")]
+        table = [("where", "operation", "comparisons", "code")]
         for at, number in origins:
             line = f"line {at.line}" if at.line else "outside"
-            rows.append((line, at.operation, str(number), at.code))
-        wide = [max(map(len, column)) for column in zip(*rows, strict=True)]
+            table.append((line, at.operation, str(number), at.code))
+        wide = [max(map(len, column)) for column in zip(*table, strict=True)]
         lines = []
-        for line, operation, number, code in rows:
+        for line, operation, number, code in table:
             row = f"{line:<{wide[0]}}  {operation:<{wide[1]}}  {number:>{wide[2]}}  {code}"
             lines.append(row[:118].rstrip())
         lines.append(f"{self.name} = {value:.6g} from {len(bits)} comparisons; {self.manner()}")

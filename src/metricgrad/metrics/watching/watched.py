@@ -4,12 +4,11 @@ import functools
 import logging
 from dataclasses import dataclass, field
 
-from torch import Tensor
-
 from metricgrad.metrics.base import Inputs
 from metricgrad.metrics.function import FunctionMetric
 from metricgrad.metrics.mistakes import loop_over_items
 from metricgrad.metrics.reexpression import ComparisonMetric
+from metricgrad.metrics.rows import OneSet, WithRows
 from metricgrad.metrics.watching.black_boxes import BlackBoxMetric
 from metricgrad.metrics.watching.comparisons import WatchError
 from metricgrad.metrics.watching.replay import Habits, WatchedSet
@@ -33,7 +32,7 @@ class WatchedMetric(OwnMetric):
         """Itself if the function can be watched on these inputs, else a black box."""
         if not self.unseen:
             return self
-        (function,) = self.unseen
+        function = self.unseen[0].with_rows(self.rows)
         scores = inputs.scores.detach()
         try:
             self.comparisons(scores, inputs.target, where=inputs.where)
@@ -51,13 +50,14 @@ class WatchedMetric(OwnMetric):
         self.unseen.clear()
         return self
 
-    def look(self, scores: Tensor, target: Tensor) -> ComparedSet:
-        """Watches the function on one set."""
-        found = WatchedSet(self.call, scores, target, self.habits)
+    def look(self, given: OneSet) -> ComparedSet:
+        """Watches the function on one set; its rows are constants."""
+        call = WithRows(self.call, given.rows)
+        found = WatchedSet(call, given.scores, given.target, self.habits)
         if not self.habits.timed:
             self.habits.timed = True
             lines = [each.origin[1:] for each in found.comparisons if each.origin.line]
-            if loop := loop_over_items(lines, len(scores)):
+            if loop := loop_over_items(lines, len(given.scores)):
                 _warn(
                     f"{self.name} is slow, as it loops over items in Python: {loop}, and again for "
                     "other outcomes; compute with all items at once, as (scores > 0).sum() does"

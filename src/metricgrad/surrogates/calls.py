@@ -1,0 +1,95 @@
+"""What a loss is called with: one batch, the groups of a flat set, and data of the items.
+
+`Surrogate.losses` knows of sets of scores, target and `where` alone. Here a call is brought into
+that form:
+
+    scores and target `[..., N, 1]`   are N items
+    groups `[N]`                      become padded sets side by side, those of one size at once
+    rows, such as `amount=amount`     are bound to the metrics of the loss while the call lasts
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from metricgrad.metrics import Metric
+from metricgrad.metrics.base import Inputs, flat_inputs, group_sets, not_flat
+from metricgrad.metrics.checks import to_tensor
+from metricgrad.metrics.rows import Rows, at
+
+if TYPE_CHECKING:
+    from metricgrad.surrogates.base import Surrogate
+
+
+class Call(NamedTuple):
+    """What a loss was called with."""
+
+    scores: Tensor
+    target: Tensor
+    where: Tensor | None
+    groups: Any  # ids `[N]` of one flat set; None if the shapes say what the sets are
+    rows: Rows  # further data of the items, by name
+
+
+def batch_of_items(
+    metric: Metric | None, scores: Tensor, target: Tensor, where: Tensor | None
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """A batch `[..., N, 1]` of scores and target as N items, as torch's own losses take it."""
+    binary = metric is None or metric.layout == "binary"
+    if not binary or scores.shape != target.shape or scores.dim() < 2 or scores.shape[-1] != 1:
+        return scores, target, where
+    if where is not None and where.dim() == scores.dim():
+        where = where.squeeze(-1)
+    return scores.squeeze(-1), target.squeeze(-1), where
+
+
+@contextmanager
+def bound(loss: "Surrogate", rows: Rows) -> Iterator[None]:
+    """Binds data of the items to the metrics of a loss and of its parts, as long as a call takes.
+
+    `losses` therefore need not know of it. A metric may be replaced meanwhile, as a function is
+    that turns out to be a black box, so the data is taken off the one that is there at the end.
+    """
+    parts = loss.takers() if rows else []
+    for each in parts:
+        each.metric = each.metric.with_rows(rows)
+    try:
+        yield
+    finally:
+        for each in parts:
+            each.metric = each.metric.with_rows({})
+
+
+def losses_of_groups(loss: "Surrogate", call: Call) -> tuple[Tensor, Tensor]:
+    """`losses` of the groups of one flat set, `[G]` by ascending id."""
+    scores, target, where, groups, rows = call
+    ids = to_tensor("groups", groups)
+    with bound(loss, rows):
+        flat_inputs(loss.check, scores.detach(), target, where, ids)
+    flags = torch.ones_like(ids, dtype=torch.bool) if where is None else where.bool()
+    order: list[Tensor] = []
+    # Attached to the scores even if there are no groups.
+    values = [scores.reshape(-1)[:0]]
+    defined = [torch.zeros(0, dtype=torch.bool, device=scores.device)]
+    for which, index, sets in group_sets(Inputs(scores, target, flags.to(scores.device)), ids):
+        with bound(loss, at(rows, index)):
+            found, known = loss.losses(*sets)
+        if found.dim() != 1:
+            raise not_flat(scores, target, ids)
+        order.append(which)
+        values.append(found)
+        defined.append(known)
+    back = torch.cat(order).argsort() if order else slice(None)
+    return torch.cat(values)[back], torch.cat(defined)[back]
+
+
+def sum_of_sets(values: Tensor, groups: Any) -> Tensor:
+    """The sum over the items of a set `[..., N]`, or over those of a group, by ascending id."""
+    if groups is None:
+        return values.sum(-1)
+    ids, place = to_tensor("groups", groups).to(values.device).unique(return_inverse=True)
+    counts = values.long() if values.dtype == torch.bool else values
+    return counts.new_zeros(len(ids), *counts.shape[1:]).index_add(0, place, counts)
