@@ -166,7 +166,8 @@ def _footing(content: Table, runs: list[Run], scale: str) -> str:
         if scale == "small"
         else f"`python -m benchmarks run {content.name} --scale paper`"
     ]
-    words.append(f"{len(seeds)} seeds, {_duration(seconds)} on one core in total")
+    number = "1 seed" if len(seeds) == 1 else f"{len(seeds)} seeds"
+    words.append(f"{number}, {_duration(seconds)} on one core in total")
     words += [f"{missing} runs still missing"] if missing else []
     return ", ".join(words) + f"; runs in [results/{content.name}](results/{content.name})."
 
