@@ -91,7 +91,15 @@ def loss_of(name: str, task: Task, settings: Settings, steps: int) -> Loss:
             made = mg.MetricLoss(task.metric, steps=steps)
         case _:
             made = getattr(mg.baselines, settings["hand_made"])()
+            if settings["kind"] == "maps":
+                return lambda batch, scores: made(*_pixels(batch, scores))
     return lambda batch, scores: made(scores, batch.target, batch.where)
+
+
+def _pixels(batch: Batch, scores: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Label maps as one set of pixels that count."""
+    assert batch.where is not None
+    return scores.movedim(1, -1).flatten(0, -2), batch.target.flatten(), batch.where.flatten()
 
 
 def _optimizer(settings: Settings, model: nn.Module, rate: float) -> torch.optim.Optimizer:

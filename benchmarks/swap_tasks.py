@@ -22,6 +22,8 @@ from benchmarks.maps import CLASSES, UNet, camvid
 from benchmarks.rankings import mq2008
 from benchmarks.resnet import ResNet
 
+_CIFAR_CLASSES = 10
+
 
 class Batch(NamedTuple):
     """Inputs, targets, and what counts of them."""
@@ -89,7 +91,7 @@ def images(settings: Settings, folder: Path | None, seed: int) -> Task:
     return Task(
         metric,
         steps,
-        lambda: ResNet(settings["blocks"]),
+        lambda: ResNet(_CIFAR_CLASSES, settings["blocks"]),
         batches,
         lambda batch, scores: F.cross_entropy(scores, batch.target),
         tested,
