@@ -1,7 +1,7 @@
 """Mistakes that everybody makes once, and what scores and targets tell of them.
 
-Nothing here changes a value. Each function answers a question about tensors, and whoever asks says
-what to do about it, once:
+Each function only answers a question about tensors. The caller tells the user what to do about it,
+once:
 
     probabilities in place of logits   scores in [0, 1], or rows that sum to 1
     a metric the wrong way round       ideal scores, made from the target, are worse than minus them

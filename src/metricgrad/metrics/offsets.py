@@ -116,7 +116,7 @@ def takes_offsets(metric: Metric, scores: Tensor, target: Tensor) -> bool:
 
 
 def stable_offsets(scores: Tensor, target: Tensor, metric: Metric) -> Tensor:
-    """The offsets `[C]` of a training run, which asks for them after every epoch: fewer looks."""
+    """Offsets `[C]` from a quicker search, for trials, which tune them after every epoch."""
     classes = scores.shape[1]
     candidates = min(64, max(16, 640 // classes))
     most = max(5_000, 10_000_000 // classes**2)

@@ -19,9 +19,8 @@ from torch import Tensor
 
 from metricgrad.metrics.checks import shape, to_tensor
 
-Rows = Mapping[
-    str, Tensor
-]  # for each name `[..., N]`, or `[..., N, *]` with several values an item
+# For each name `[..., N]`, or `[..., N, *]` if an item has several values.
+Rows = Mapping[str, Tensor]
 NO_ROWS: Rows = MappingProxyType({})
 
 _TAKEN = ("where", "groups")  # what a call of a metric means by these is fixed
