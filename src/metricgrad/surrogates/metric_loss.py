@@ -3,14 +3,19 @@ r"""MetricLoss: the ordinary loss and the metric together, to swap in for the or
 A metric says what counts; the ordinary loss says more about every item. A model that can fit its
 data learns more per step from the ordinary loss. One that cannot spends itself there on items that
 the metric does not care about. How much a plain sum helps depends on the lengths of the two
-gradients, which change by orders of magnitude while a model trains. So they are brought to the same
-length in every step, by the scores s:
+gradients, which change by orders of magnitude while a model trains. So the metric's is brought to
+the length of the other in every step, by the scores s:
 
-.. math:: g = (1 - w) \, g_o + w \, \frac{\|g_o\|}{\|g_m\|} \, g_m, \quad
+.. math:: g = (1 - w) \, g_o + w \, \frac{\|g_o\|}{\max(\|g_m\|, r)} \, g_m, \quad
     g_o = \nabla_s \ell_{ordinary}, \; g_m = \nabla_s \tilde e
 
 with the gradient of UniLoss as g_m. The result is at most as long as g_o, so a learning rate, an
 optimizer and a schedule that suit the ordinary loss suit this one.
+
+**Batches that say little.** For a metric of decisions, r is the usual length of g_m: the root of
+the running mean of its square. A batch in which nothing lies near the threshold has a short g_m,
+mostly noise, and r keeps it short. For a metric of order r is 0: when all positives of a batch are
+ranked first, its short g_m still widens their lead.
 
 **The free intercept.** Cross-entropy wants scores that are calibrated at 0, and F1 is best at
 another threshold. So that they do not pull at the same bias, cross-entropy sees the scores plus an
@@ -35,8 +40,9 @@ from metricgrad.surrogates.uniloss import UniLoss
 from metricgrad.surrogates.wrappers import ordinary_beside, take_stored_shapes
 
 _FADE = (0.5, 0.8)  # the shares of `steps` between which the ordinary loss fades
-_FADED = 0.95  # the metric's weight after that; without the ordinary loss, networks lose their way
+_FADED = 0.9  # the metric's weight after that; without the ordinary loss, networks lose their way
 _LONGEST = 1e4  # a metric's gradient that is shorter by more than this is as good as none
+_USUAL = 100  # batches that the usual length of the metric's gradient is about
 _OFFSET_RATE = 0.1
 _OFFSET_STEP = 0.5  # the longest step of an offset, in logits
 
@@ -44,15 +50,16 @@ _OFFSET_STEP = 0.5  # the longest step of an offset, in logits
 class MetricLoss(Surrogate):
     r"""The ordinary loss and the metric at the same gradient length: the loss to swap in.
 
-    .. math:: g = (1 - w) \, g_o + w \, \frac{\|g_o\|}{\|g_m\|} \, g_m
+    .. math:: g = (1 - w) \, g_o + w \, \frac{\|g_o\|}{\max(\|g_m\|, r)} \, g_m
 
     Its value is the metric of the batch as a loss, like that of `UniLoss`. Its gradient by the
     scores is g: that of the ordinary loss, g_o, and that of `UniLoss`, g_m, brought to the same
-    length. It works with the learning rate, optimizer and schedule of the ordinary loss.
+    length; shorter if it is shorter than usual, r, for a metric of decisions. It works with the
+    learning rate, optimizer and schedule of the ordinary loss.
 
     Args:
         metric: A name, a `ComparisonMetric`, or any callable that `UniLoss` takes.
-        steps: How many batches the training will have. If given, the weight rises to 0.95 between
+        steps: How many batches the training will have. If given, the weight rises to 0.9 between
             half and four fifths of them, which gains a little more where a model is too small for
             its task.
         weight: Share of the metric in the gradient, w.
@@ -68,6 +75,7 @@ class MetricLoss(Surrogate):
 
     Attributes:
         offset: What is added to the scores for cross-entropy, a number or one per class.
+        usual: The running mean of the squared length of g_m, for r.
         models: How many models' scores a call has, along the first dimension, each with lengths and
             offsets of its own; None for those of one model. Set where models train side by side.
 
@@ -88,8 +96,9 @@ class MetricLoss(Surrogate):
 
     readable = True
     remembers = True
-    resized = ("offset",)
+    resized = ("offset", "usual")
     offset: Tensor
+    usual: Tensor
     done: Tensor
     models: int | None = None
 
@@ -119,6 +128,7 @@ class MetricLoss(Surrogate):
         self._given = ordinary is not None
         self._defined = torch.zeros((), dtype=torch.bool)
         self.register_buffer("offset", torch.zeros(()))
+        self.register_buffer("usual", torch.zeros(()))
         self.register_buffer("done", torch.zeros((), dtype=torch.int64))
         self.register_load_state_dict_pre_hook(take_stored_shapes)
 
@@ -188,13 +198,25 @@ class MetricLoss(Surrogate):
         return self._defined & defined
 
     def _combined(self, g_o: Tensor, g_m: Tensor) -> Tensor:
-        """The equation of this module; g_o alone where the metric has no gradient."""
-        length = self._over_sets(g_m.square()).sqrt()
+        """The equation of this module; g_o alone as long as the metric has had no gradient."""
+        length = self._reference_length(g_m)
         ratio = self._over_sets(g_o.square()).sqrt() / length
         usable = (length > 0) & (ratio <= _LONGEST)
         weight = torch.where(usable, self._weight(), 0.0)
         factor = torch.where(usable, weight * ratio, 0.0)
         return _as_sets(1 - weight, g_o) * g_o + _as_sets(factor, g_m) * g_m
+
+    def _reference_length(self, g_m: Tensor) -> Tensor:
+        """max(|g_m|, r) of every model: what is brought to the length of g_o."""
+        square = self._over_sets(g_m.square())
+        if self.metric.decided_by == "order":
+            return square.sqrt()
+        known = self.usual if self.usual.shape == square.shape else torch.zeros_like(square)
+        number = (self.done + 1).clamp(max=_USUAL)  # a plain mean until there are enough
+        usual = known + (square - known) / number
+        if self.training:
+            self.usual = usual
+        return torch.maximum(square, usual).sqrt()
 
     def _weight(self) -> Tensor:
         """w, or if the number of steps is known, what it has risen to by now."""
