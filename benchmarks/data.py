@@ -16,6 +16,8 @@ from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
 from torch import Tensor
 
+from benchmarks import rtables
+
 
 class Part(NamedTuple):
     """Features `[N, ...]` and target `[N]` of one part."""
@@ -41,7 +43,7 @@ TABULAR = {
     "skin": "skin/skin.npz",
     "susy": "susy/susy_10k.npz",
 }
-BUNDLED = ("digits",)
+BUNDLED = ("digits", *rtables.TABLES)  # data sets that come with a package
 VALIDATION = 0.2
 
 
@@ -64,9 +66,12 @@ def load(name: str, folder: Path | None, seed: int) -> Data:
     """A data set by name.
 
     "mnist_zero" is zero against the rest, "cifar10" has 20,000 of its 50,000 training images, and
-    "digits" are the eights among the digits that come with scikit-learn.
+    "digits" are the eights among the digits that come with scikit-learn. Tables of R packages are
+    described in `rtables`.
     """
-    if name in BUNDLED:
+    if name in rtables.TABLES:
+        return _rtable(name, seed)
+    if name == "digits":
         x, digit = (np.asarray(part) for part in load_digits(return_X_y=True))
         x, x_test, y, y_test = _split(x, digit == 8, seed)
     else:
@@ -77,8 +82,8 @@ def load(name: str, folder: Path | None, seed: int) -> Data:
             return _mnist(folder, zero_against_rest=name == "mnist_zero")
         if name not in TABULAR:
             raise ValueError(
-                f"there is no data set {name!r}; the data sets are digits, mnist, mnist_zero, "
-                f"cifar10, {', '.join(TABULAR)}"
+                f"there is no data set {name!r}; the data sets are mnist, mnist_zero, cifar10, "
+                f"{', '.join((*BUNDLED, *TABULAR))}"
             )
         with np.load(folder / TABULAR[name]) as file:
             if "X_test" in file:
@@ -89,15 +94,7 @@ def load(name: str, folder: Path | None, seed: int) -> Data:
             else:
                 x, x_test, y, y_test = _split(file["X"], file["y"], seed)
     x, x_valid, y, y_valid = _split(x, y, seed)
-    mean = x.mean(0)
-    spread = x.std(0)
-    indicators = ((x == 0) | (x == 1)).all(0)
-    mean[indicators] = 0
-    spread[indicators] = 1
-    parts = ((x, y), (x_valid, y_valid), (x_test, y_test))
-    return Data(
-        *(_part((items - mean) / np.maximum(spread, 1e-8), target) for items, target in parts)
-    )
+    return _standardised((x, y), (x_valid, y_valid), (x_test, y_test))
 
 
 def whole_table(name: str, folder: Path | None) -> tuple[np.ndarray, np.ndarray]:
@@ -112,8 +109,30 @@ def whole_table(name: str, folder: Path | None) -> tuple[np.ndarray, np.ndarray]
     return x, y.astype(np.int64)
 
 
-def _split(x: np.ndarray, y: np.ndarray, seed: int, share: float = VALIDATION) -> list[Any]:
+def _split(x: Any, y: np.ndarray, seed: int, share: float = VALIDATION) -> list[Any]:
     return train_test_split(x, y, test_size=share, stratify=y, random_state=seed)
+
+
+def _standardised(*parts: tuple[np.ndarray, np.ndarray]) -> Data:
+    """The three parts, with the mean and standard deviation of the first."""
+    x = parts[0][0]
+    mean = x.mean(0)
+    spread = x.std(0)
+    indicators = ((x == 0) | (x == 1)).all(0)
+    mean[indicators] = 0
+    spread[indicators] = 1
+    return Data(
+        *(_part((items - mean) / np.maximum(spread, 1e-8), target) for items, target in parts)
+    )
+
+
+def _rtable(name: str, seed: int) -> Data:
+    """A table of an R package, cut by the seed into 60 % training, 20 % validation, 20 % test."""
+    x, y = rtables.read(name)
+    x, x_test, y, y_test = _split(x, y, seed, 0.2)
+    x, x_valid, y, y_valid = _split(x, y, seed, 0.25)
+    x, x_valid, x_test = rtables.encoded(x, x_valid, x_test)
+    return _standardised((x, y), (x_valid, y_valid), (x_test, y_test))
 
 
 def _mnist(folder: Path, zero_against_rest: bool) -> Data:

@@ -7,10 +7,18 @@ give the `[values]`, which are shown as columns. In a table with both, every run
 
     [settings]  <  [scale.small] or [scale.paper]  <  [columns.NAME]  <  [rows.NAME]
 
+`[product]` writes many similar rows at once. It has settings that they share and `factors`, each a
+table of named settings; there is one row for every choice of one entry from each factor. The names
+of the chosen entries, joined by underscores, are the row's name, and their labels are its label:
+
+    factors = [{a9a = {label = "a9a"}}, {f1 = {label = "F1"}, mcc = {label = "MCC"}}]
+    rows    = a9a_f1 ("a9a, F1"), a9a_mcc ("a9a, MCC")
+
 `[paper.ROW]` has the values that a paper printed, `[[claims]]` says what the table must show, and
 `deviations` has one sentence for each difference from the paper.
 """
 
+import itertools
 import tomllib
 from dataclasses import dataclass
 from pathlib import Path
@@ -121,7 +129,20 @@ def table(name: str) -> Table:
     """The table with this name; a ValueError lists the names that exist."""
     if name not in table_names():
         raise ValueError(f"there is no table {name!r}; the tables are {', '.join(table_names())}")
-    return Table(name, tomllib.loads((FOLDER / f"{name}.toml").read_text()))
+    content = tomllib.loads((FOLDER / f"{name}.toml").read_text())
+    products = _rows_of(content.pop("product")) if "product" in content else {}
+    return Table(name, {**content, "rows": {**products, **content.get("rows", {})}})
+
+
+def _rows_of(product: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """The rows of a `[product]`; the last factor changes fastest."""
+    shared = {key: value for key, value in product.items() if key != "factors"}
+    found = {}
+    for chosen in itertools.product(*(factor.items() for factor in product["factors"])):
+        settings = {key: value for _, entry in chosen for key, value in entry.items()}
+        label = ", ".join(entry["label"] for _, entry in chosen)
+        found["_".join(name for name, _ in chosen)] = {**shared, **settings, "label": label}
+    return found
 
 
 def table_names() -> list[str]:

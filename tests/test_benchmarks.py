@@ -168,6 +168,31 @@ def test_a_failing_run_is_reported_and_the_others_are_kept(tiny: Table) -> None:
     assert len(list((table.RESULTS / "tiny" / "small").glob("*.json"))) == 2
 
 
+def test_a_product_has_one_row_for_every_choice_before_other_rows(tiny: Table) -> None:
+    (table.FOLDER / "many.toml").write_text(
+        TINY
+        + """
+[product]
+batch = 32
+[[product.factors]]
+digits = {label = "Digits", dataset = "digits"}
+skin = {label = "Skin", dataset = "skin", batch = 16}
+[[product.factors]]
+linear = {label = "linear", hidden = []}
+mlp = {label = "MLP", hidden = [8]}
+"""
+    )
+    rows = table.table("many").rows
+    assert list(rows) == ["digits_linear", "digits_mlp", "skin_linear", "skin_mlp", *tiny.rows]
+    assert rows["digits_mlp"] == {
+        "label": "Digits, MLP",
+        "dataset": "digits",
+        "batch": 32,
+        "hidden": [8],
+    }
+    assert rows["skin_linear"]["batch"] == 16
+
+
 @pytest.mark.parametrize("name", table.table_names())
 def test_committed_tables_are_whole(name: str) -> None:
     content = table.table(name)

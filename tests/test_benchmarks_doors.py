@@ -42,6 +42,7 @@ def test_a_file_has_all_rows(folder: Path) -> None:
 GOOD = [0.1, 0.11, 0.12, 0.1, 0.11]
 BAD = [-0.1, -0.11, -0.12, -0.1, -0.11]
 EVEN = [0.0, 0.02, -0.02, 0.01, -0.01]
+SHARE = {"rows": "", "at_least": 0.8}
 
 
 @pytest.mark.parametrize(
@@ -58,6 +59,9 @@ EVEN = [0.0, 0.02, -0.02, 0.01, -0.01]
             (GOOD, BAD),
             ["-0.1080 (A on second) is the lowest, **does not hold**"],
         ),
+        ({**SHARE, "share_of": "half"}, (GOOD, EVEN), ["in 2 cells: 200%, holds"]),
+        ({**SHARE, "share_of": "double"}, (GOOD, EVEN), ["in 2 cells: 50%, **does not hold**"]),
+        ({**SHARE, "share_of": "half"}, (BAD, EVEN), ["sums are -0.1080 and -0.0540"]),
     ],
 )
 def test_claims_about_all_cells(
@@ -71,8 +75,9 @@ def test_claims_about_all_cells(
         },
     )
     found = {
-        ("a", f"{name}_gain"): Cell(values)
+        ("a", f"{name}_{value}"): Cell([times * each for each in values])
         for name, values in zip(("first", "second"), cells, strict=True)
+        for value, times in (("gain", 1.0), ("half", 0.5), ("double", 2.0))
     }
     told = verdict(
         {"value": "gain", **claim}, {**found, ("a", "first_auto"): Cell([9.0])}, content, 4
