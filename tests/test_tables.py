@@ -11,6 +11,7 @@ from sklearn.datasets import dump_svmlight_file
 from metricgrad.cli.options import seconds, widths
 from metricgrad.studies.tables import (
     bundled_table,
+    load_table,
     parsed,
     read_table,
     split_target,
@@ -47,6 +48,14 @@ def test_widths_and_times() -> None:
 
 def test_bundled_data_is_imbalanced() -> None:
     assert 0.05 < bundled_table()["target"].mean() < 0.15
+
+
+def test_the_bundled_digits_have_two_targets_and_no_other() -> None:
+    odd = load_table(None, "odd")
+    assert odd.x.shape == (1797, 64)
+    assert 0.45 < odd.y.mean() < 0.55
+    with pytest.raises(ValueError, match="no target 'seven'; pass --target target or odd"):
+        load_table(None, "seven")
 
 
 def test_text_becomes_numbers_or_dates() -> None:
