@@ -107,7 +107,7 @@ class MetricLoss(Surrogate):
         metric: Any,
         *,
         steps: int | None = None,
-        weight: float = 0.8,
+        weight: float = 0.85,
         slope: float = 5.0,
         relaxation: RelaxationName | float = "sigmoid",
         intercept: bool | None = None,
