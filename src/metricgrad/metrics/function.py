@@ -181,7 +181,8 @@ class FunctionMetric(Metric):
                 f"{self.name} is {good:.4g} for scores that follow the target and {bad:.4g} for "
                 "scores that go against it, so a loss would train backwards; pass "
                 "higher_is_better=False to mg.from_function or mg.reexpress if lower is better, "
-                "and higher_is_better=True if it is not"
+                "and higher_is_better=True if it is not (in a command: --metric "
+                f"own.py:{self.name}:higher_is_better=false)"
             )
         return True
 

@@ -4,8 +4,8 @@ Each function only answers a question about tensors. The caller tells the user w
 once:
 
     probabilities in place of logits   scores in [0, 1], or rows that sum to 1
-    a metric the wrong way round       ideal scores, made from the target, are worse with that target
-                                       than with the target turned round
+    a metric the wrong way round       ideal scores, made from the target, are worse with it than
+                                       with the target turned round
     a Python loop over items           one line of a function compares scores again and again
 """
 
