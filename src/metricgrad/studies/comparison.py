@@ -14,6 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeGuard
 
+import numpy as np
 from scipy.stats import t as student
 
 from metricgrad.estimators.target import Target, plain
@@ -26,6 +27,7 @@ from metricgrad.studies.queries import QueryRows, load_rows, split_queries
 from metricgrad.studies.results import ComparisonResult, Difference
 from metricgrad.studies.run_folder import RunFolder
 from metricgrad.studies.settings import (
+    UNRANKED,
     ComparisonSettings,
     chosen_class,
     refuse_misfit,
@@ -89,7 +91,8 @@ def _table_and_methods(
     amounts.refuse_misfit(metric)
     data = None if settings.data is None else Path(settings.data)
     if settings.group is not None:
-        refuse_unranked(metric, settings.positive)
+        typed = (methods or "").split(",")
+        refuse_unranked(metric, settings.positive, [each.strip() for each in typed])
         rows = load_rows(data, settings.target, settings.group, settings.drop)
         return rows, methods_to_rank(methods, metric, rows.grades)
     table = load_table(data, settings.target, settings.drop, amounts)
@@ -244,11 +247,18 @@ def methods_to_compare(text: str | None, metric: Metric, y: Any, positive: Any) 
 
 
 def methods_to_rank(text: str | None, metric: Metric, grades: Any) -> list[str]:
-    """Names of the methods for documents of queries, ListNet first; `text` as above."""
+    """Names of the methods for documents of queries, ListNet first; `text` as above.
+
+    ReLoss is learned anew for every split of queries, which takes minutes, so it has to be asked
+    for.
+    """
     ordinary = ordinary_candidate(metric, sets=True).method
     if _typed(text):
         return _names(text, ordinary)
-    return _fitting(text, metric, "binary" if grades.max() <= 1 else "grades", ordinary)
+    kind = "binary" if np.isin(grades, (0, 1)).all() else "grades"
+    left_out = UNRANKED if text is not None else (*UNRANKED, "reloss")
+    names = _fitting(text, metric, kind, ordinary)
+    return [name for name in names if name not in left_out]
 
 
 def _typed(text: str | None) -> TypeGuard[str]:

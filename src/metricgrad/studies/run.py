@@ -135,7 +135,7 @@ class _Queries:
 
     def __init__(self, settings: RunSettings, metric: Metric) -> None:
         assert settings.group is not None
-        refuse_unranked(metric, settings.positive)
+        refuse_unranked(metric, settings.positive, [settings.method])
         data, test = _paths(settings)
         self.settings = settings
         self.split = load_queries(

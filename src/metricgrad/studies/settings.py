@@ -25,6 +25,7 @@ _TAKES = {  # what metrics take that do not take one class a row
     "tokens": "texts",
     "spans": "texts",
 }
+UNRANKED = ("bilevel",)  # methods that are not trained on queries
 _PACKAGES = ("metricgrad", "torch", "numpy", "scikit-learn", "pandas")
 
 
@@ -174,8 +175,8 @@ def refuse_misfit(metric: Metric, y: Any, positive: Any) -> None:
     Target.of(plain(y), metric, positive)
 
 
-def refuse_unranked(metric: Metric, positive: str | None) -> None:
-    """Raises ValueError for a metric that has no value for the documents of queries."""
+def refuse_unranked(metric: Metric, positive: str | None, methods: Sequence[str]) -> None:
+    """Raises ValueError for a metric or a method that is not for the documents of queries."""
     if not ranks_documents(metric):
         raise ValueError(
             f"--group is for metrics of ranked documents, such as ndcg, map or mrr; got "
@@ -183,6 +184,12 @@ def refuse_unranked(metric: Metric, positive: str | None) -> None:
         )
     if positive is not None:
         raise ValueError(f"grades have no positive class; leave out --positive {positive}")
+    wrong = [name for name in methods if name in UNRANKED]
+    if wrong:
+        raise ValueError(
+            f"{wrong[0]} trains model and loss in turns on one set of rows, not on queries; choose "
+            "another method, such as metric_loss, uniloss or lambda_loss"
+        )
 
 
 def chosen_class(positive: str | None, y: Any) -> Any:
