@@ -156,7 +156,7 @@ def test_predictions_of_rankings(searches: Path, tmp_path: Path) -> None:
     assert "pass --group COLUMN beside --target" in missing.output.replace("\n", " ")
     compared = run("compare", searches, "--target", "grade", "--metric", "ndcg")
     assert compared.exit_code == 2
-    assert "pass --group COLUMN to metricgrad train" in compared.output.replace("\n", " ")
+    assert "pass --group COLUMN, which says what query" in compared.output.replace("\n", " ")
 
 
 def test_a_model_of_classes_takes_no_group(data: Path, tmp_path: Path) -> None:
