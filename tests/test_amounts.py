@@ -35,10 +35,10 @@ def spent(scores, target, amount):
 def share(scores, target):
     return ((scores > 0) == target.bool()).double().mean()
 """
-QUICK = ("--hidden", "none", "--epochs", "2", "--target", "buys")
+QUICK = ("--hidden", "none", "--epochs", "1", "--target", "buys")
 
 
-def customers(number: int = 300, seed: int = 0) -> pd.DataFrame:
+def customers(number: int = 120, seed: int = 0) -> pd.DataFrame:
     generator = np.random.default_rng(seed)
     x = generator.normal(size=(number, 2))
     buys = (x[:, 0] + generator.normal(size=number) > 0.5).astype(int)
@@ -70,7 +70,7 @@ def profit_of(decided: np.ndarray, table: pd.DataFrame) -> float:
 
 def test_train_report_and_predict_know_the_amounts(place: Path) -> None:
     customers(seed=1).to_csv("test.csv", index=False)
-    asked = ("--amount", "value", "--test", "test.csv", "--method", "uniloss")
+    asked = ("--amount", "value", "--test", "test.csv", "--method", "focal")
     found = train("own.py:profit", *asked)
     assert found.exit_code == 0, found.output
     folder = place / "runs" / "customers-profit"
@@ -108,7 +108,7 @@ def test_predict_measures_with_the_function_and_its_columns(place: Path) -> None
     metric = ("--metric", "own.py:profit")
     found = json.loads(run(*measure, *metric, "--amount", "value").output)
     decided = np.asarray([each["prediction"] for each in found["predictions"]])
-    assert found["rows_with_truth"] == 279
+    assert found["rows_with_truth"] == 99
     assert found["value"] == pytest.approx(profit_of(decided[21:], table[21:]), abs=1e-6)
     assert "--metric own.py:profit with the file that has it" in told(run(*measure))
     assert "takes amount besides scores and target; pass --amount COLUMN" in told(
@@ -128,7 +128,7 @@ def test_predict_measures_with_the_function_and_its_columns(place: Path) -> None
 
 def test_the_threshold_is_tuned_with_the_amounts(place: Path) -> None:
     """The same scores have another best cut where everybody spends a tenth."""
-    table = customers(600)
+    table = customers(200)
     table.assign(less=table["value"] / 10, more=table["value"] * 10).to_csv(
         "customers.csv", index=False
     )
@@ -185,7 +185,7 @@ def test_compare_measures_with_the_amounts(place: Path) -> None:
     columns = AmountColumns({"amount": "value", "cost": "price"})
     split = splits.load_split(place / "customers.csv", "buys", amounts=columns)
     model = mg.MetricClassifier(
-        named_metric("own.py:net"), "focal", hidden=(), epochs=2, random_state=0
+        named_metric("own.py:net"), "focal", hidden=(), epochs=1, random_state=0
     )
     rows = {"amount": table["value"].to_numpy(), "cost": table["price"].to_numpy()}
     model.fit(split.train.x, split.train.y, rows=split.train.rows, **rows)
