@@ -70,7 +70,7 @@ def profit_of(decided: np.ndarray, table: Any) -> float:
 
 def test_train_report_and_predict_know_the_amounts(place: Path) -> None:
     customers(seed=1).to_csv("test.csv", index=False)
-    asked = ("--amount", "value", "--test", "test.csv", "--method", "focal")
+    asked = ("--amount", "value", "--test", "test.csv", "--method", "cross_entropy")
     found = train("own.py:profit", *asked)
     assert found.exit_code == 0, found.output
     folder = place / "runs" / "customers-profit"
@@ -82,7 +82,7 @@ def test_train_report_and_predict_know_the_amounts(place: Path) -> None:
     assert predicted.exit_code == 0, predicted.output
     rows = json.loads(predicted.output)["predictions"]
     value = profit_of(np.asarray([each["prediction"] for each in rows]), table)
-    finalist = result["finalists"]["challenger"]
+    finalist = result["finalists"]["cross_entropy"]
     assert finalist["test"] == pytest.approx(value, abs=1e-6)
     low, high = finalist["interval"]
     assert low < value < high
@@ -90,7 +90,7 @@ def test_train_report_and_predict_know_the_amounts(place: Path) -> None:
     assert "<h1>profit on customers.csv</h1>" in page
     assert "amount of each row from column value" in page
     assert "Where to cut" in page
-    curve = np.load(folder / "evidence.npz")["curve_challenger"]
+    curve = np.load(folder / "evidence.npz")["curve_cross_entropy"]
     assert curve[1].max() == pytest.approx(finalist["validation"], abs=0.01)
     (place / "own.py").unlink()  # drawing again needs no function
     assert run("report", folder).exit_code == 0
@@ -156,7 +156,10 @@ def test_several_parameters_and_columns_that_are_features_too(place: Path) -> No
     assert found.exit_code == 0, found.output
     result = json.loads((place / "runs" / "customers-net" / "result.json").read_text())
     assert result["columns"] == ["one", "two", "value"]
-    assert train("own.py:weighted", "--amount", "weight=price", "--method", "focal").exit_code == 0
+    assert (
+        train("own.py:weighted", "--amount", "weight=price", "--method", "cross_entropy").exit_code
+        == 0
+    )
 
 
 def test_a_run_resumes_only_with_the_same_columns_and_function(place: Path) -> None:

@@ -18,7 +18,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from metricgrad.metrics import Metric, from_function, metric_options
+from metricgrad.metrics import Metric, metric_options
 from metricgrad.metrics import metric as to_metric
 
 _OWN = re.compile(r"(?P<path>.+\.py):(?P<name>\w+)(?::(?P<options>.*))?")
@@ -91,7 +91,7 @@ def _from_function(fn: Any, **options: Any) -> Metric:
         raise TypeError(
             f"a function has no option {', '.join(unknown)}; it takes {', '.join(_STATED)}"
         )
-    return to_metric(fn, **options) if isinstance(fn, Metric) else from_function(fn, **options)
+    return to_metric(fn, **options)
 
 
 def _function(path: Path, name: str) -> Any:
