@@ -50,7 +50,7 @@ def compare(
     ] = None,
     as_json: options.JsonOption = False,
 ) -> None:
-    """Compare losses with tuned cross-entropy, or ListNet for rankings, over repeated splits."""
+    """Compare losses with tuned cross-entropy, over repeated splits."""
     from metricgrad import report, studies
 
     with plain_errors("Stopped; the same command continues from here."):
