@@ -353,3 +353,10 @@ def test_heatmaps_are_compared_with_gaussians() -> None:
 def test_wrong_options_are_refused(make: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         make()
+
+
+@pytest.mark.parametrize("name", ["SmoothAP", "ApproxNDCG", "LambdaLoss", "RankLoss", "SoftMcc"])
+def test_a_slope_that_would_train_backwards_is_refused(name: str) -> None:
+    for slope in (0.0, -1.0, math.nan):
+        with pytest.raises(ValueError, match=f"slope must be above 0; got {slope}"):
+            getattr(baselines, name)(slope=slope)

@@ -305,7 +305,9 @@ def test_a_metric_with_options(data: Path, tmp_path: Path) -> None:
     assert RunSettings(**settings).folder_name == "data-fbeta-beta-2"
     assert ComparisonSettings(**settings).folder_name == "data-fbeta-beta-2-compared"
     assert RunSettings(metric="f1").folder_name == "digits-f1"
-    with pytest.raises(ValueError, match="takes options as in fbeta:beta=2; got 'fbeta:2'"):
+    with pytest.raises(
+        ValueError, match="fbeta:2: options are written as in fbeta:beta=2; got '2'"
+    ):
         named_metric("fbeta:2")
     found = train(
         data,

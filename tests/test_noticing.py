@@ -59,8 +59,8 @@ def right_share(scores: Tensor, target: Tensor) -> Tensor:
 def test_a_function_that_is_the_wrong_way_round_is_refused(make: Any) -> None:
     scores = torch.randn(24, generator=torch.Generator().manual_seed(0)).requires_grad_()
     wrong = (
-        r"wrong_share is 0 for scores that say what the target says and 1 for minus these scores, "
-        r"so a loss would train backwards; pass higher_is_better=False to mg"
+        r"wrong_share is 0 for scores that follow the target and 0\.6667 for scores that go "
+        r"against it, so a loss would train backwards; pass higher_is_better=False to mg"
     )
     with pytest.raises(ValueError, match=wrong):
         make(wrong_share)(scores, TARGET)

@@ -10,6 +10,7 @@ import pytest
 from sklearn.datasets import dump_svmlight_file
 
 import metricgrad as mg
+from metricgrad.studies.comparison import methods_to_rank
 from metricgrad.studies.queries import load_queries
 from tests.commands import QUICK, run
 
@@ -156,7 +157,7 @@ def test_predictions_of_rankings(searches: Path, tmp_path: Path) -> None:
     assert "pass --group COLUMN beside --target" in missing.output.replace("\n", " ")
     compared = run("compare", searches, "--target", "grade", "--metric", "ndcg")
     assert compared.exit_code == 2
-    assert "pass --group COLUMN to metricgrad train" in compared.output.replace("\n", " ")
+    assert "pass --group COLUMN, which says what query" in compared.output.replace("\n", " ")
 
 
 def test_a_model_of_classes_takes_no_group(data: Path, tmp_path: Path) -> None:
@@ -166,3 +167,42 @@ def test_a_model_of_classes_takes_no_group(data: Path, tmp_path: Path) -> None:
     found = run("predict", tmp_path / "model.safetensors", data, "--group", "kind")
     assert found.exit_code == 2
     assert "does not rank documents; leave out --group kind" in found.output.replace("\n", " ")
+
+
+def test_compare_splits_queries_and_compares_with_list_net(searches: Path, tmp_path: Path) -> None:
+    asked = ("--target", "grade", "--metric", "ndcg:k=5", "--group", "query", "--hidden", "none")
+    options = ("--epochs", 1, "--splits", 2, "--methods", "lambda_loss", "--out", tmp_path / "run")
+    found = run("compare", searches, *asked, *options)
+    assert found.exit_code == 0, found.output
+    assert "Gains are over ListNet." in " ".join(found.output.split())
+    result = json.loads((tmp_path / "run" / "result.json").read_text())
+    assert (result["ordinary"], result["columns"]) == ("list_net", ["one", "two"])
+    assert list(result["differences"]) == ["lambda_loss"]
+    split = load_queries(searches, "grade", "query", test_share=0.25, seed=0)
+    quick = {"hidden": (), "epochs": 1, "random_state": 0}
+    ranker = mg.MetricRanker(mg.metric("ndcg", k=5), "list_net", **quick)
+    train, test = split.train, split.test
+    ranker.fit(train.x, train.grades, groups=train.queries)
+    value = ranker.score(test.x, test.grades, groups=test.queries)
+    assert result["values"]["list_net"][0] == pytest.approx(value)
+    page = (tmp_path / "run" / "report.html").read_text()
+    assert "No difference from ListNet is shown: LambdaLoss." in page
+    assert "has a run with group = 'query'" in " ".join(
+        run("compare", searches, *asked, "--group", "two", *options).output.split()
+    )
+
+
+def test_methods_for_queries_are_those_that_are_trained_on_them(searches: Path) -> None:
+    grades = np.asarray([0.0, 1.0, 2.0])
+    usual = methods_to_rank(None, mg.metric("ndcg"), grades)
+    assert usual == ["list_net", "lambda_loss", "metric_loss", "uniloss", "auto"]
+    every = methods_to_rank("all", mg.metric("ndcg"), grades)
+    assert {"approx_ndcg", "reloss"} < set(every)
+    assert not {"bilevel", "cross_entropy"} & set(every)
+    assert "smooth_ap" in methods_to_rank(None, mg.metric("map"), grades[:2])
+    assert "smooth_ap" not in methods_to_rank(None, mg.metric("map"), grades)
+    for command, option in (("train", "--method"), ("compare", "--methods")):
+        asked = ("--target", "grade", "--metric", "ndcg", "--group", "query", option, "bilevel")
+        found = run(command, searches, *asked)
+        assert found.exit_code == 2
+        assert "bilevel trains model and loss in turns" in " ".join(found.output.split())

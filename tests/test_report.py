@@ -14,7 +14,7 @@ import torch
 
 import metricgrad as mg
 from metricgrad.report import plots
-from metricgrad.studies.evidence import Evidence
+from metricgrad.studies.evidence import Evidence, cuts_of
 from metricgrad.studies.results import RunResult
 from metricgrad.training.data import Items
 from tests.commands import QUICK, run, table, train
@@ -91,13 +91,13 @@ def test_the_curve_of_thresholds_is_fine_for_rare_positives_and_has_the_chosen_o
     target = np.arange(20_000) < 200
     scores = generator.normal(size=20_000) + 3 * target
     cut = 2.7182818
-    cuts = plots.cuts_of(scores, cut)
+    cuts = cuts_of(scores, cut)
     assert cut in cuts
     shares = [(scores > each).mean() for each in cuts]
     assert sum(share < 0.02 for share in shares) > 100
     assert max(shares) > 0.99
     assert cuts_are_sorted(cuts)
-    assert plots.cuts_of(np.ones(5), 0.5).tolist() == [0.5]
+    assert cuts_of(np.ones(5), 0.5).tolist() == [0.5]
 
 
 def cuts_are_sorted(cuts: np.ndarray) -> bool:
@@ -115,9 +115,10 @@ def test_the_dot_is_at_the_chosen_threshold(
     def value(each: np.ndarray, truth: np.ndarray, cut: float) -> float:
         return float(((each > cut) == truth).mean())
 
-    plots.thresholds(
-        {"focal loss": scores}, target, {"focal loss": 0.9}, value, "accuracy", tmp_path
-    )
+    cuts = cuts_of(scores, 0.9)
+    curve = np.stack([cuts, [value(scores, target, each) for each in cuts]])
+    named = ({"focal loss": scores}, {"focal loss": curve}, {"focal loss": 0.9})
+    plots.thresholds(*named, "accuracy", tmp_path)
     (axes,) = drawn
     curve, line, dot = axes.lines
     assert (dot.get_xdata()[0], dot.get_ydata()[0]) == (0.9, value(scores, target, 0.9))

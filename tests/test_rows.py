@@ -261,6 +261,37 @@ def test_a_function_with_data_is_refused_the_wrong_way_round() -> None:
         mg.fit(torch.nn.Linear(1, 1), data, metric=loss_of_money, folds=1, **UNILOSS)
 
 
+@pytest.mark.parametrize("share", [0.1, 0.5, 0.9])
+@pytest.mark.parametrize("worth", [0.2, 3.0])
+def test_costs_above_the_amounts_do_not_turn_the_direction(share: float, worth: float) -> None:
+    def net(scores: Tensor, target: Tensor, amount: Tensor, cost: Tensor) -> Tensor:
+        return ((scores > 0) * (target * amount - cost)).sum()
+
+    def spent(scores: Tensor, target: Tensor, amount: Tensor, cost: Tensor) -> Tensor:
+        return -net(scores, target, amount, cost)
+
+    scores, _, amount = made(40)
+    target = (torch.arange(40) < 40 * share).long()
+    rows = {"amount": worth * amount, "cost": 2.0 + target}  # those who respond cost more
+    mg.UniLoss(net)(scores.requires_grad_(), target, **rows)
+    known = {"amount": worth * amount * target, "cost": 1.0 + 0 * target}  # once somebody buys
+    mg.UniLoss(net)(scores, target, **known)
+    for given in (rows, known):
+        with pytest.raises(ValueError, match=r"spent is .* would train backwards"):
+            mg.UniLoss(spent)(scores, target, **given)
+
+
+@pytest.mark.parametrize("normalised", [True, False])
+def test_amounts_of_positives_alone_tell_the_direction(normalised: bool) -> None:
+    def missed(scores: Tensor, target: Tensor, amount: Tensor) -> Tensor:
+        lost = ((scores <= 0) * target * amount).sum()
+        return lost / (target * amount).sum() if normalised else lost
+
+    scores, target, amount = made(20)
+    with pytest.raises(ValueError, match=r"missed is 0 .* would train backwards"):
+        mg.UniLoss(missed)(scores.requires_grad_(), target, amount=amount * target)
+
+
 def test_the_best_offsets_know_the_data() -> None:
     def earned(scores: Tensor, target: Tensor, amount: Tensor) -> Tensor:
         return ((scores.argmax(-1) == target) * amount).mean()

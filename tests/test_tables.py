@@ -9,9 +9,9 @@ import pytest
 from sklearn.datasets import dump_svmlight_file
 
 from metricgrad.cli.options import seconds, widths
+from metricgrad.studies.splits import load_table
 from metricgrad.studies.tables import (
     bundled_table,
-    load_table,
     parsed,
     read_table,
     split_target,

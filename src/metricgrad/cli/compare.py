@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     epilog=examples(
         "metricgrad compare --metric mcc",
         "metricgrad compare fraud.csv --target is_fraud --methods auto,focal --splits 10",
+        "metricgrad compare search.csv --target grade --metric ndcg:k=10 --group query",
     )
 )
 def compare(
@@ -26,7 +27,7 @@ def compare(
     methods: Annotated[
         str | None,
         typer.Option(
-            help="Losses to compare with cross-entropy, such as auto,uniloss,focal; `all` takes "
+            help="Losses to compare with the ordinary one, such as auto,uniloss,focal; `all` takes "
             "every one that fits the data. The usual ones for the metric unless given."
         ),
     ] = None,
@@ -35,8 +36,11 @@ def compare(
     ] = 5,
     hidden: options.HiddenOption = "100,30,10",
     test_share: options.TestShareOption = 0.25,
+    group: options.GroupOption = None,
     positive: options.PositiveOption = None,
     drop: options.DropOption = None,
+    amount: options.AmountOption = None,
+    keep: options.KeepOption = None,
     epochs: options.EpochsOption = 20,
     budget: options.BudgetOption = None,
     seed: options.SeedOption = 0,
@@ -62,6 +66,9 @@ def compare(
             budget=options.seconds(budget),
             seed=seed,
             drop=drop,
+            group=group,
+            amounts=options.amounts(amount),
+            keep=keep,
         )
         folder, result = studies.compare(
             settings, methods, out, command=command_line(), progress=not as_json
@@ -74,7 +81,7 @@ def compare(
 
 
 def _show(result: "ComparisonResult", page: Path) -> None:
-    """Prints every method's mean, and its difference from cross-entropy."""
+    """Prints every method's mean, and its difference from the ordinary loss."""
     from statistics import fmean, stdev
 
     from rich import box
@@ -98,6 +105,6 @@ def _show(result: "ComparisonResult", page: Path) -> None:
     arrow = "higher" if result.higher_is_better else "lower"
     console.print(
         f"Test values over {result.splits} splits; {arrow} is better. "
-        "Gains are over cross-entropy with its threshold tuned."
+        f"Gains are over {result.yardstick}."
     )
     console.print(str(page), style="dim")

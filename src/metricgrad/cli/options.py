@@ -8,15 +8,36 @@ import typer
 
 DataArgument = Annotated[
     Path | None,
-    typer.Argument(help="CSV, Parquet or svmlight file. Without one: scikit-learn's digits."),
+    typer.Argument(
+        help="CSV, Parquet or svmlight file. Without one: scikit-learn's digits, of which eights "
+        "are to be found, or odd ones with --target odd."
+    ),
 ]
 TargetOption = Annotated[str, typer.Option(help="Name of the column to predict.")]
 MetricOption = Annotated[
     str,
     typer.Option(
-        help="Metric to train for and report, with options as in fbeta:beta=2. "
-        "`metricgrad metrics` lists them all."
+        help="Metric to train for and report, with options as in fbeta:beta=2, or a function of "
+        "your own, own.py:profit. `metricgrad metrics` lists the names."
     ),
+]
+GroupOption = Annotated[
+    str | None,
+    typer.Option(
+        help="Column that says which query a row belongs to, for ranking metrics such as ndcg."
+    ),
+]
+AmountOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="COLUMN",
+        help="Column for the parameter `amount` of a function of your own, or cost=COLUMN for a "
+        "parameter of another name. May be repeated. Such a column is no feature.",
+    ),
+]
+KeepOption = Annotated[
+    str | None,
+    typer.Option(help="Columns of --amount that are features all the same, separated by commas."),
 ]
 HiddenOption = Annotated[
     str, typer.Option(help="Widths of the network's hidden layers; `none` trains a linear model.")
@@ -41,6 +62,22 @@ PositiveOption = Annotated[
 JsonOption = Annotated[
     bool, typer.Option("--json", help="Print the result as JSON, without tables or progress.")
 ]
+
+
+def amounts(texts: list[str] | None) -> dict[str, str] | None:
+    """Columns by parameter, from texts such as `value` (for `amount`) and `cost=price`."""
+    found: dict[str, str] = {}
+    for text in texts or []:
+        name, equals, column = text.partition("=")
+        if not (equals and name.strip().isidentifier()):  # a column may have = in its name
+            name, column = "amount", text
+        if name.strip() in found:
+            raise ValueError(
+                f"--amount gives {name.strip()!r} two columns, {found[name.strip()]!r} and "
+                f"{column.strip()!r}; write another parameter as --amount cost=COLUMN"
+            )
+        found[name.strip()] = column.strip()
+    return found or None
 
 
 def widths(text: str) -> tuple[int, ...]:

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from metricgrad.cli import options
 from metricgrad.cli.app import app, examples, plain_errors
 
 
@@ -30,6 +31,13 @@ def predict(
         str | None,
         typer.Option(help="Column that says which query a row belongs to, for a model that ranks."),
     ] = None,
+    metric: Annotated[
+        str | None,
+        typer.Option(
+            help="Function that the model was trained for, as in own.py:profit, to measure it by."
+        ),
+    ] = None,
+    amount: options.AmountOption = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print the predictions as JSON instead of CSV.")
     ] = False,
@@ -41,7 +49,8 @@ def predict(
     with plain_errors():
         if out is not None and out.exists():
             raise ValueError(f"{out} exists already; choose another --out")
-        found = studies.predict(model, data, target, group)
+        amounts = studies.AmountColumns.of(options.amounts(amount), None)
+        found = studies.predict(model, data, target, group, metric, amounts)
         told: dict[str, Any] = {"rows": len(found.table), "out": None if out is None else str(out)}
         if found.measured is not None:
             each = found.measured

@@ -20,6 +20,7 @@ _SHOWN = 8  # columns that are listed
         "metricgrad train",
         "metricgrad train fraud.csv --target is_fraud --metric average_precision",
         "metricgrad train search.csv --target grade --metric ndcg:k=10 --group query",
+        "metricgrad train customers.csv --metric own.py:profit --amount value",
         "metricgrad train data.parquet --metric fbeta:beta=2 --hidden none --budget 2m",
     )
 )
@@ -35,14 +36,11 @@ def train(
         Path | None, typer.Option(help="File with test data, instead of a share of the rows.")
     ] = None,
     test_share: options.TestShareOption = 0.25,
-    group: Annotated[
-        str | None,
-        typer.Option(
-            help="Column that says which query a row belongs to, for ranking metrics such as ndcg."
-        ),
-    ] = None,
+    group: options.GroupOption = None,
     positive: options.PositiveOption = None,
     drop: options.DropOption = None,
+    amount: options.AmountOption = None,
+    keep: options.KeepOption = None,
     epochs: options.EpochsOption = 20,
     budget: options.BudgetOption = None,
     seed: options.SeedOption = 0,
@@ -69,6 +67,8 @@ def train(
             seed=seed,
             drop=drop,
             group=group,
+            amounts=options.amounts(amount),
+            keep=keep,
         )
         run = studies.train(settings, out, command=command_line(), progress=not as_json)
         if not run.fresh and not as_json:

@@ -30,7 +30,7 @@ from metricgrad.storage import read_tensors, write_tensors
 from metricgrad.surrogates import Surrogate
 from metricgrad.training import Fit, Trained
 
-_HEADER = "metricgrad_classifier"
+CLASSIFIER = "metricgrad_classifier"  # by which its files are known
 _STORED = ("method", "epochs", "batch", "rate", "decay", "folds", "balanced", "budget", "positive")
 
 
@@ -240,7 +240,7 @@ class MetricClassifier(ClassifierMixin, BaseEstimator):
             "columns": self._preparation.to_json(),
             "epoch": self.n_iter_,
         }
-        write_tensors(path, self.trained_.model.state_dict(), _HEADER, header)
+        write_tensors(path, self.trained_.model.state_dict(), CLASSIFIER, header)
 
     @classmethod
     def load(cls, path: str | Path, *, metric: Any = None) -> "MetricClassifier":
@@ -253,7 +253,7 @@ class MetricClassifier(ClassifierMixin, BaseEstimator):
         Returns:
             The classifier, ready to predict, without the history of its training.
         """
-        tensors, header = read_tensors(path, _HEADER, "model")
+        tensors, header = read_tensors(path, CLASSIFIER, "model")
         metric = metric_from_config(header["metric"]) if metric is None else to_metric(metric)
         hidden = tuple(header["hidden"])
         model = cls(metric, hidden=hidden, **header["settings"])

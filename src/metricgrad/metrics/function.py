@@ -25,7 +25,12 @@ from metricgrad.metrics.adapters import (
 )
 from metricgrad.metrics.base import Inputs, Layout, Metric
 from metricgrad.metrics.checks import expand_where, real_scores, shape
-from metricgrad.metrics.mistakes import are_label_maps, ideal_scores, without_undefined_warnings
+from metricgrad.metrics.mistakes import (
+    are_label_maps,
+    ideal_scores,
+    turned,
+    without_undefined_warnings,
+)
 from metricgrad.metrics.rows import NO_NAMES, OneSet, RowNames, Rows, WithRows, check_rows, to_rows
 
 
@@ -48,7 +53,7 @@ def from_function(
             on a set. Parameters after the first two, such as `amount`, are data of the items, which
             calls pass by name: `metric(scores, target, amount=amount)`.
         higher_is_better: Whether a larger value means a better model. None takes it that it does;
-            a loss then refuses a function that is better for minus the ideal scores.
+            a loss then refuses a function that is better for the opposite of ideal scores.
         best: The value of an ideal model; unbounded by default.
         worst: The value at the other end; unbounded by default.
         multilabel: Whether a set is scores and target `[N, C]`; by default it is `[N]` each, or
@@ -166,20 +171,36 @@ class FunctionMetric(Metric):
         if ideal is None or not ideal.any():
             return self.known_direction
         try:
-            good = self.evaluate(ideal, target, where)
-            bad = self.evaluate(-ideal, target, where)
+            pairs = [self._told(each) for each in self.each_set(ideal, target, where)]
         except (RuntimeError, TypeError):  # made-up scores may be none that the function takes
             return True
-        gain = (good - bad)[(good - bad).isfinite()]
-        if (gain < 0).any() and (gain <= 0).all():
-            at = (good - bad).nan_to_num(0.0).argmin()
+        gains = [good - bad for good, bad in pairs]
+        if min(gains) < 0 and max(gains) <= 0:
+            good, bad = pairs[gains.index(min(gains))]
             raise ValueError(
-                f"{self.name} is {good.flatten()[at]:.4g} for scores that say what the target says "
-                f"and {bad.flatten()[at]:.4g} for minus these scores, so a loss would train "
-                "backwards; pass higher_is_better=False to mg.from_function or mg.reexpress if "
-                "lower is better, and higher_is_better=True if it is not"
+                f"{self.name} is {good:.4g} for scores that follow the target and {bad:.4g} for "
+                "scores that go against it, so a loss would train backwards; pass "
+                "higher_is_better=False to mg.from_function or mg.reexpress if lower is better, "
+                "and higher_is_better=True if it is not (in a command: --metric "
+                f"own.py:{self.name}:higher_is_better=false)"
             )
         return True
+
+    def _told(self, ideal: OneSet) -> tuple[float, float]:
+        """The values of ideal scores and of the opposite; twice 0 if they tell nothing.
+
+        The target of classes is turned round. If that tells nothing (amounts may be 0 unless an
+        item is positive), and for grades, the scores are.
+        """
+        good = self._one(ideal, self.arrays, "a set")[0]
+        opposites = [ideal._replace(scores=-ideal.scores)]
+        if len(ideal.scores.unique()) <= 2:
+            opposites.insert(0, ideal._replace(target=turned(ideal.target)))
+        for opposite in opposites:
+            bad = self._one(opposite, self.arrays, "a set")[0]
+            if good != bad and math.isfinite(good - bad):
+                return good, bad
+        return 0.0, 0.0
 
     def evaluate(self, scores: Tensor, target: Tensor, where: Tensor | None) -> Tensor:
         """One call per set, on the items that count."""

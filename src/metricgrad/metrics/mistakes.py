@@ -4,7 +4,8 @@ Each function only answers a question about tensors. The caller tells the user w
 once:
 
     probabilities in place of logits   scores in [0, 1], or rows that sum to 1
-    a metric the wrong way round       ideal scores, made from the target, are worse than minus them
+    a metric the wrong way round       ideal scores, made from the target, are worse with it than
+                                       with the target turned round
     a Python loop over items           one line of a function compares scores again and again
 """
 
@@ -67,6 +68,19 @@ def ideal_scores(scores: Tensor, target: Tensor) -> Tensor | None:
     inside = (target >= 0) & (target < classes)
     ideal = 2.0 * one_hot(torch.where(inside, target, 0).long(), classes) - 1
     return (ideal.movedim(-1, -3) if maps else ideal).to(scores.dtype)
+
+
+def turned(target: Tensor) -> Tensor:
+    """The target of one set with low values where high ones were, and every value as often.
+
+    Sorted values move on by half of their number. So of two classes as many items become positive
+    as become negative. What a decision costs is then the same with both targets, whatever the class
+    and the amounts of an item, and does not look like a metric the wrong way round.
+    """
+    order = target.flatten().argsort(stable=True)
+    found = torch.empty_like(target).flatten()
+    found[order] = target.flatten()[order.roll(len(order) // 2)]
+    return found.reshape(target.shape)
 
 
 def loop_over_items(lines: Sequence[tuple[str, int, str]], items: int) -> str:

@@ -1,4 +1,4 @@
-"""The page of `metricgrad compare`: gains over cross-entropy with their intervals, and a table."""
+"""The page of `metricgrad compare`: gains over the ordinary loss, their intervals, and a table."""
 
 from pathlib import Path
 from statistics import fmean, stdev
@@ -18,15 +18,15 @@ def write_comparison(folder: Path, stored: StoredComparison) -> Path:
         page.section("How to reproduce", page.reproduction(stored.config, result.command)),
     ]
     title = f"{label(result.metric)} on {stored.config.settings.source}: a comparison"
-    about = f"{result.splits} splits"
+    about = f"{result.splits} splits" + page.amounts(stored.config.settings.amounts)
     return page.write(folder / "report.html", title, about, _verdict(result), sections)
 
 
 def _figure(folder: Path, result: ComparisonResult) -> str:
     gains = [(label(name), each.mean, *each.interval) for name, each in result.differences.items()]
     path = plots.intervals(
-        [("cross-entropy", 0.0, 0.0, 0.0), *gains],
-        f"gain in {label(result.metric)} over cross-entropy",
+        [(label(result.ordinary), 0.0, 0.0, 0.0), *gains],
+        f"gain in {label(result.metric)} over {label(result.ordinary)}",
         folder / "figures" / "comparison.png",
         sign="+",
     )
@@ -57,9 +57,9 @@ def _verdict(result: ComparisonResult) -> str:
     for name, each in result.differences.items():
         names.setdefault(each.verdict, []).append(label(name))
     heads = {
-        "better": "Better than cross-entropy with its threshold tuned",
-        "worse": "Worse than cross-entropy with its threshold tuned",
-        "no difference shown": "No difference from cross-entropy with its threshold tuned is shown",
+        "better": f"Better than {result.yardstick}",
+        "worse": f"Worse than {result.yardstick}",
+        "no difference shown": f"No difference from {result.yardstick} is shown",
     }
     told = [f"{head}: {', '.join(names[key])}." for key, head in heads.items() if key in names]
-    return " ".join(told) or "There is nothing to compare cross-entropy with."
+    return " ".join(told) or f"There is nothing to compare {label(result.ordinary)} with."

@@ -4,7 +4,7 @@ import base64
 import html
 import json
 import shlex
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from metricgrad.storage import write_text
@@ -84,6 +84,12 @@ def columns(names: Sequence[str]) -> str:
     """The columns that models were trained on."""
     number = f"{len(names)} column{'s' if len(names) != 1 else ''} used"
     return folded(number, f"<p>{html.escape(', '.join(names))}</p>") if names else ""
+
+
+def amounts(columns: Mapping[str, str] | None) -> str:
+    """What the metric takes of every row, as the end of a line about the run."""
+    told = [f"{name} of each row from column {column}" for name, column in (columns or {}).items()]
+    return "".join(f"; {each}" for each in told)
 
 
 def reproduction(config: RunConfig, command: str | None) -> str:

@@ -4,7 +4,7 @@ Every panel is a file of its own, narrow enough for a telephone of 390 pixels at
 puts panels beside each other where it is wider.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,6 @@ _ORDINARY = "#8d99ae"
 _OURS = "#2a6f97"
 _QUIET = "#5c677d"
 _WIDTH = 3.5  # inches; 325 pixels on the page
-_CUTS = 300  # thresholds at which the metric is drawn
 
 
 def _color(label: str) -> str:
@@ -89,37 +88,22 @@ def curves(
     return saved
 
 
-def cuts_of(scores: np.ndarray, chosen: float) -> np.ndarray:
-    """Thresholds to draw, the chosen one among them: dense where few items are above.
-
-    They lie halfway between neighbouring scores. Their ranks grow by a constant factor, so that one
-    per cent of positives has as many of them as the rest.
-    """
-    ordered = np.unique(scores.astype(np.float64))[::-1]
-    if len(ordered) < 2:
-        return np.asarray([chosen])
-    ranks = np.unique(np.geomspace(1, len(ordered) - 1, _CUTS).round().astype(int))
-    halfway = (ordered[ranks - 1] + ordered[ranks]) / 2
-    return np.unique(np.append(halfway, chosen))
-
-
 def thresholds(
     scores: Mapping[str, np.ndarray],
-    target: np.ndarray,
+    curves: Mapping[str, np.ndarray],
     chosen: Mapping[str, float],
-    value: Callable[[np.ndarray, np.ndarray, float], float],
     name: str,
     path: Path,
 ) -> list[Path]:
-    """The metric at every threshold, and the threshold that was chosen; `value` computes it."""
+    """The metric at every threshold, `[2, K]`, and the one that was chosen, which is among them."""
     saved = []
     for number, (label, each) in enumerate(scores.items(), 1):
         figure, axes = _panel()
         color = _color(label)
         cut = chosen[label]
-        tried = cuts_of(each, cut)
-        axes.plot(tried, [value(each, target, one) for one in tried], color=color)
-        reached = value(each, target, cut)
+        tried, values = curves[label]
+        axes.plot(tried, values, color=color)
+        reached = values[np.abs(tried - cut).argmin()]
         share = float((each > cut).mean())
         axes.axvline(cut, color=color, linewidth=0.8, linestyle=":")
         axes.plot(cut, reached, "o", color=color)

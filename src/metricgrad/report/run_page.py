@@ -7,6 +7,7 @@ import torch
 
 from metricgrad.metrics.registry import metric_from_config
 from metricgrad.report import page, plots
+from metricgrad.studies.evidence import threshold_curve
 from metricgrad.studies.results import Finalist, RunResult
 from metricgrad.studies.run import StoredRun
 from metricgrad.training.labels import label
@@ -27,8 +28,9 @@ def write_run(folder: Path, stored: StoredRun) -> Path:
         page.section("How to reproduce", page.reproduction(stored.config, result.command)),
     ]
     settings = stored.config.settings
-    title = f"{label(settings.metric)} on {settings.source}"
-    return page.write(folder / "report.html", title, _about(result), result.told(), sections)
+    title = f"{label(settings.metric_name)} on {settings.source}"
+    about = _about(result) + page.amounts(settings.amounts)
+    return page.write(folder / "report.html", title, about, result.told(), sections)
 
 
 def _about(result: RunResult) -> str:
@@ -97,17 +99,21 @@ def _thresholds(stored: StoredRun, figures: Path) -> list[str]:
         if not isinstance(each.threshold, float):
             return []
         chosen[each.label] = each.threshold
-    metric = metric_from_config(result.metric_config)
-
-    def value(scores: np.ndarray, target: np.ndarray, threshold: float) -> float:
-        moved, values = metric.at_threshold(torch.tensor(threshold), torch.from_numpy(scores))
-        return float(moved(values, torch.from_numpy(target)))
-
     evidence = stored.evidence
-    scores = {each.label: evidence.finalists[each.role].validation for each in result.finalists}
+    target = torch.from_numpy(evidence.validation_target)
+    scores: dict[str, np.ndarray] = {}
+    curves: dict[str, np.ndarray] = {}
+    for each in result.finalists:
+        found = evidence.finalists[each.role]
+        scores[each.label] = found.validation
+        if found.curve is not None:
+            curves[each.label] = found.curve
+            continue
+        metric = metric_from_config(result.metric_config)
+        own = torch.from_numpy(found.validation)
+        curves[each.label] = threshold_curve(metric, own, target, chosen[each.label])
     name = label(result.metric)
-    path = figures / "threshold.png"
-    drawn = plots.thresholds(scores, evidence.validation_target, chosen, value, name, path)
+    drawn = plots.thresholds(scores, curves, chosen, name, figures / "threshold.png")
     caption = (
         "Validation data. A score above the threshold is a positive decision; the dot and the "
         "dotted line mark the threshold that the model uses."

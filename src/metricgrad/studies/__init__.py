@@ -4,21 +4,22 @@ Imports point one way within the package too: settings, results and tables, then
 evidence, then the studies `run` and `comparison`.
 """
 
+from metricgrad.studies.amounts import AmountColumns as AmountColumns
 from metricgrad.studies.comparison import compare as compare
 from metricgrad.studies.comparison import measure_methods as measure_methods
 from metricgrad.studies.comparison import paired_differences as paired_differences
+from metricgrad.studies.prediction import Predictions as Predictions
+from metricgrad.studies.prediction import predict as predict
 from metricgrad.studies.results import ComparisonResult as ComparisonResult
 from metricgrad.studies.results import Difference as Difference
 from metricgrad.studies.results import Finalist as Finalist
 from metricgrad.studies.results import RunResult as RunResult
-from metricgrad.studies.run import Predictions as Predictions
 from metricgrad.studies.run import StoredComparison as StoredComparison
 from metricgrad.studies.run import StoredRun as StoredRun
-from metricgrad.studies.run import predict as predict
 from metricgrad.studies.run import read_run as read_run
 from metricgrad.studies.run import train as train
 from metricgrad.studies.run_folder import RunFolder as RunFolder
 from metricgrad.studies.settings import ComparisonSettings as ComparisonSettings
 from metricgrad.studies.settings import RunSettings as RunSettings
 from metricgrad.studies.splits import load_split as load_split
-from metricgrad.studies.tables import load_table as load_table
+from metricgrad.studies.splits import load_table as load_table

@@ -12,25 +12,38 @@ import math
 import statistics
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
+import numpy as np
 from scipy.stats import t as student
 
 from metricgrad.estimators.target import Target, plain
 from metricgrad.metrics import Metric
 from metricgrad.progress import progress as to_progress
 from metricgrad.studies import splits
+from metricgrad.studies.amounts import AmountColumns
+from metricgrad.studies.own_metrics import named_metric
+from metricgrad.studies.queries import QueryRows, load_rows, split_queries
 from metricgrad.studies.results import ComparisonResult, Difference
 from metricgrad.studies.run_folder import RunFolder
 from metricgrad.studies.settings import (
+    UNRANKED,
     ComparisonSettings,
     chosen_class,
-    named_metric,
     refuse_misfit,
+    refuse_unranked,
 )
-from metricgrad.studies.splits import TableRows
-from metricgrad.studies.tables import LabelledTable, load_table
-from metricgrad.training.candidates import ORDINARY, method_names, takes, usual_methods
+from metricgrad.studies.splits import TableRows, load_table
+from metricgrad.studies.tables import LabelledTable
+from metricgrad.surrogates.base import TargetKind
+from metricgrad.training import Fit
+from metricgrad.training.candidates import (
+    ORDINARY,
+    method_names,
+    ordinary_candidate,
+    takes,
+    usual_methods,
+)
 
 _APART = 1000  # between the seeds of splits, so that the next --seed shares none of them
 
@@ -49,36 +62,58 @@ def compare(
     `settings.methods`.
     """
     metric = named_metric(settings.metric)
-    data = None if settings.data is None else Path(settings.data)
-    table = load_table(data, settings.target, settings.drop)
-    positive = chosen_class(settings.positive, table.y)
-    refuse_misfit(metric, table.y, positive)
-    names = methods_to_compare(methods, metric, table.y, positive)
+    table, names = _table_and_methods(settings, metric, methods)
     settings = replace(settings, methods=tuple(names))
-    folder = RunFolder(out or Path("runs") / settings.folder_name, settings, splits.digests(data))
+    data = None if settings.data is None else Path(settings.data)
+    sha256 = splits.digests(data) + splits.metric_digests(settings.metric)
+    folder = RunFolder(out or Path("runs") / settings.folder_name, settings, sha256)
     values = measure_methods(folder, settings, table, progress=progress)
+    higher = metric.higher_is_better
     result = ComparisonResult(
         command=command,
-        metric=settings.metric,
-        higher_is_better=metric.higher_is_better,
+        metric=settings.metric_name,
+        higher_is_better=higher,
         splits=settings.splits,
         values=values,
-        differences=paired_differences(values, metric.higher_is_better, settings.test_share),
+        differences=paired_differences(values, higher, settings.test_share, names[0]),
         columns=[str(name) for name in table.x.columns],
+        ordinary=names[0],
     )
     folder.finish(result)
     return folder.path, result
 
 
+def _table_and_methods(
+    settings: ComparisonSettings, metric: Metric, methods: str | None
+) -> tuple[LabelledTable | QueryRows, list[str]]:
+    """The data and the names of the methods, the ordinary one first; ValueError for a misfit."""
+    amounts = AmountColumns.of(settings.amounts, settings.keep)
+    amounts.refuse_misfit(metric)
+    data = None if settings.data is None else Path(settings.data)
+    if settings.group is not None:
+        typed = (methods or "").split(",")
+        refuse_unranked(metric, settings.positive, [each.strip() for each in typed])
+        rows = load_rows(data, settings.target, settings.group, settings.drop)
+        return rows, methods_to_rank(methods, metric, rows.grades)
+    table = load_table(data, settings.target, settings.drop, amounts)
+    positive = chosen_class(settings.positive, table.y)
+    refuse_misfit(metric, table.y, positive)
+    return table, methods_to_compare(methods, metric, table.y, positive)
+
+
 def measure_methods(
-    folder: RunFolder, settings: ComparisonSettings, table: LabelledTable, *, progress: bool = False
+    folder: RunFolder,
+    settings: ComparisonSettings,
+    table: LabelledTable | QueryRows,
+    *,
+    progress: bool = False,
 ) -> dict[str, list[float]]:
     """Trains every method on every split and measures it on the test rows.
 
     Args:
         folder: Keeps the values; those that are there already are not measured again.
         settings: Names the methods, the number of splits and how each classifier is trained.
-        table: The data, as `load_table` reads it.
+        table: The data, as `load_table` reads it, or documents of queries.
         progress: Shows a bar on a terminal.
 
     Returns:
@@ -101,7 +136,7 @@ def measure_methods(
     with to_progress("comparing", total, progress) as tell:
         for number in range(settings.splits):
             seed = settings.seed + _APART * number
-            train, test = splits.stratified_split(table.x, table.y, settings.test_share, seed)
+            train, test = _split(settings, table, seed)
             for name in settings.methods:
                 known = values.setdefault(name, [])
                 if len(known) <= number:
@@ -115,27 +150,56 @@ def _finite(values: list[Any]) -> bool:
     return all(isinstance(each, float) and math.isfinite(each) for each in values)
 
 
+def _split(
+    settings: ComparisonSettings, table: LabelledTable | QueryRows, seed: int
+) -> tuple[TableRows, TableRows] | tuple[QueryRows, QueryRows]:
+    """Training and test rows; of documents, all of a query are in one part."""
+    if isinstance(table, QueryRows):
+        return split_queries(table, str(settings.group), settings.test_share, seed)
+    return splits.split_table(table, settings.test_share, seed)
+
+
 def _test_value(
-    settings: ComparisonSettings, train: TableRows, test: TableRows, method: str, seed: int
+    settings: ComparisonSettings,
+    train: TableRows | QueryRows,
+    test: TableRows | QueryRows,
+    method: str,
+    seed: int,
 ) -> float:
     """The metric of one method on one split."""
+    if isinstance(train, QueryRows) and isinstance(test, QueryRows):
+        ranker = settings.ranker(method, seed, progress=False)
+        ranker.fit(train.x, train.grades, groups=train.queries)
+        _refuse_stopped(ranker.fit_)
+        return ranker.score(test.x, test.grades, groups=test.queries)
+    assert isinstance(train, TableRows)
+    assert isinstance(test, TableRows)
     model = settings.classifier(train.y, method, seed, progress=False)
-    model.fit(train.x, train.y, rows=train.rows)
-    if model.fit_.stopped:
-        raise KeyboardInterrupt  # a model that is half trained has no value to compare
+    model.fit(train.x, train.y, rows=train.rows, **train.amounts)
+    _refuse_stopped(model.fit_)
     features = model.prepared(test.x, test.rows)
-    return model.trained_.measure(features, model.encoded(test.target))
+    return model.trained_.measure(features, model.encoded(test.target), **test.own_amounts)
+
+
+def _refuse_stopped(fit: Fit) -> None:
+    """Raises KeyboardInterrupt: a model that is half trained has no value to compare."""
+    if fit.stopped:
+        raise KeyboardInterrupt
 
 
 def paired_differences(
-    values: dict[str, list[float]], higher_is_better: bool, test_share: float
+    values: dict[str, list[float]],
+    higher_is_better: bool,
+    test_share: float,
+    ordinary: str = ORDINARY,
 ) -> dict[str, Difference]:
-    """Compares every method with cross-entropy over the same splits.
+    """Compares every method with the ordinary one over the same splits.
 
     Args:
-        values: By method, one value for each split; `cross_entropy` must be among them.
+        values: By method, one value for each split; the ordinary one must be among them.
         higher_is_better: The metric's direction; a positive difference is always an improvement.
         test_share: Share of the rows in the test part; 0 where the values are independent.
+        ordinary: The method that the others are compared with.
 
     Returns:
         By method: mean difference, standard error, 95 % interval, and p after Holm's correction.
@@ -148,8 +212,8 @@ def paired_differences(
     """
     found: dict[str, Difference] = {}
     sign = 1 if higher_is_better else -1
-    for name in (name for name in values if name != ORDINARY):
-        pairs = zip(values[name], values[ORDINARY], strict=True)
+    for name in (name for name in values if name != ordinary):
+        pairs = zip(values[name], values[ordinary], strict=True)
         each = [sign * (one - other) for one, other in pairs]
         mean = statistics.fmean(each)
         number = len(each)
@@ -176,18 +240,47 @@ def methods_to_compare(text: str | None, metric: Metric, y: Any, positive: Any) 
     `text` is what the user typed. Of `all` methods, and of the usual ones that None stands for,
     those that have no loss for such a target are left out.
     """
-    known = ["auto", *method_names()]
-    if text is not None and text.strip() != "all":
-        names = [each.strip() for each in text.split(",")]
-        unknown = [name for name in names if name not in known]
-        if unknown:
-            raise ValueError(
-                f"there is no method {', '.join(map(repr, unknown))}; "
-                f"choose from all, {', '.join(known)}"
-            )
-        return list(dict.fromkeys([ORDINARY, *names]))
+    if _typed(text):
+        return _names(text, ORDINARY)
     kinds = Target.of(plain(y), metric, positive)
+    return _fitting(text, kinds.metric_for(metric), kinds.kind, ORDINARY)
+
+
+def methods_to_rank(text: str | None, metric: Metric, grades: Any) -> list[str]:
+    """Names of the methods for documents of queries, ListNet first; `text` as above.
+
+    ReLoss is learned anew for every split of queries, which takes minutes, so it has to be asked
+    for.
+    """
+    ordinary = ordinary_candidate(metric, sets=True).method
+    if _typed(text):
+        return _names(text, ordinary)
+    kind = "binary" if np.isin(grades, (0, 1)).all() else "grades"
+    left_out = UNRANKED if text is not None else (*UNRANKED, "reloss")
+    names = _fitting(text, metric, kind, ordinary)
+    return [name for name in names if name not in left_out]
+
+
+def _typed(text: str | None) -> TypeGuard[str]:
+    """Whether the user named methods."""
+    return text is not None and text.strip() != "all"
+
+
+def _names(text: str, ordinary: str) -> list[str]:
+    """The methods that the user typed, after the ordinary one."""
+    known = ["auto", *method_names()]
+    names = [each.strip() for each in text.split(",")]
+    unknown = [name for name in names if name not in known]
+    if unknown:
+        raise ValueError(
+            f"there is no method {', '.join(map(repr, unknown))}; "
+            f"choose from all, {', '.join(known)}"
+        )
+    return list(dict.fromkeys([ordinary, *names]))
+
+
+def _fitting(text: str | None, metric: Metric, kind: TargetKind, ordinary: str) -> list[str]:
+    """All methods, or the usual ones unless `all` was typed, that take targets of a kind."""
     candidates = usual_methods(metric) if text is None else [ORDINARY, *method_names()]
-    trained_for = kinds.metric_for(metric)
-    fitting = [name for name in candidates if takes(name, trained_for, kinds.kind)]
-    return list(dict.fromkeys([ORDINARY, *fitting, "auto"]))
+    fitting = [name for name in candidates if takes(name, metric, kind)]
+    return list(dict.fromkeys([ordinary, *fitting, "auto"]))

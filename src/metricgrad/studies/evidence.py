@@ -13,6 +13,8 @@ import torch
 from torch import Tensor
 
 from metricgrad.estimators.ranker import query_scores, query_values
+from metricgrad.metrics import Metric
+from metricgrad.metrics.rows import at
 from metricgrad.storage import complete_file
 from metricgrad.studies.results import Interval, Role
 from metricgrad.surrogates import Surrogate, UniLoss, rank_correlation
@@ -23,17 +25,24 @@ from metricgrad.training.labels import label
 from metricgrad.training.trials import Trial
 from metricgrad.training.validation import bootstrap
 
+_CUTS = 300  # thresholds at which a metric is drawn,
+_OWN_CUTS = 100  # and a function of the user's own
 _DRAWS = 200  # of the queries of a test part
 _KEPT = 100_000  # items that are stored of validation and of test data, at most
 
 
 @dataclass(frozen=True)
 class FinalistScores:
-    """Scores of a finalist; `decisions` on test data are None for a metric of order."""
+    """Scores of a finalist; `decisions` on test data are None for a metric of order.
+
+    `curve` has thresholds and the metric of validation data there, `[2, K]`. It is kept for
+    functions of the user's own, which a report could not call again.
+    """
 
     test: np.ndarray
     validation: np.ndarray
     decisions: np.ndarray | None
+    curve: np.ndarray | None = None
 
 
 @dataclass(frozen=True)
@@ -72,6 +81,7 @@ class Evidence:
                 scores.numpy(),
                 trial.scores[live].numpy()[:_KEPT],
                 trained.predict(tested.x).numpy() if decides else None,
+                None if fit.metric.portable else _own_curve(fit, trial),
             )
         target = fit.validation.target[live].numpy()[:_KEPT]
         return cls(tested.y.numpy(), target, finalists, _alignments(fit))
@@ -84,6 +94,8 @@ class Evidence:
             if each.decisions is not None:
                 found[f"decided_{role}"] = each.decisions
             found[f"valid_{role}"] = each.validation
+            if each.curve is not None:
+                found[f"curve_{role}"] = each.curve
         if self.alignments:
             found["aligned_names"] = np.asarray([each.label for each in self.alignments])
         for number, each in enumerate(self.alignments):
@@ -102,7 +114,10 @@ class Evidence:
             found = dict(file)
         finalists = {
             role: FinalistScores(
-                found[f"test_{role}"], found[f"valid_{role}"], found.get(f"decided_{role}")
+                found[f"test_{role}"],
+                found[f"valid_{role}"],
+                found.get(f"decided_{role}"),
+                found.get(f"curve_{role}"),
             )
             for role in ("cross_entropy", "challenger")
             if f"test_{role}" in found
@@ -128,10 +143,47 @@ def finalist_trials(fit: Fit) -> dict[Role, Trial]:
     return {role: trial for role, trial in trials.items() if trial is not None}
 
 
+def threshold_curve(
+    metric: Metric, scores: Tensor, target: Tensor, chosen: float, number: int = _CUTS
+) -> np.ndarray:
+    """Thresholds, the chosen one among them, and the metric there: `[2, K]`."""
+    cuts = cuts_of(scores.numpy(), chosen, number)
+    values = []
+    for cut in cuts:
+        moved, at_cut = metric.at_threshold(torch.tensor(cut), scores)
+        values.append(float(moved(at_cut, target)))
+    return np.stack([cuts, values])
+
+
+def cuts_of(scores: np.ndarray, chosen: float, number: int = _CUTS) -> np.ndarray:
+    """Thresholds to draw, the chosen one among them: dense where few items are above.
+
+    They lie halfway between neighbouring scores. Their ranks grow by a constant factor, so that one
+    per cent of positives has as many of them as the rest.
+    """
+    ordered = np.unique(scores.astype(np.float64))[::-1]
+    if len(ordered) < 2:
+        return np.asarray([chosen])
+    ranks = np.unique(np.geomspace(1, len(ordered) - 1, number).round().astype(int))
+    halfway = (ordered[ranks - 1] + ordered[ranks]) / 2
+    return np.unique(np.append(halfway, chosen))
+
+
+def _own_curve(fit: Fit, trial: Trial) -> np.ndarray | None:
+    """The curve of a function, at few thresholds, as it may be slow; None if it has none."""
+    if trial.threshold is None or trial.threshold.dim():
+        return None
+    live = fit.validation.live
+    kept = at(at(fit.validation.rows, live), slice(_KEPT))
+    scores, target = (each[live][:_KEPT] for each in (trial.scores, fit.validation.target))
+    chosen = trial.threshold.item()
+    return threshold_curve(fit.metric.with_rows(kept), scores, target, chosen, _OWN_CUTS)
+
+
 def value_on_test(trained: Trained, items: Items) -> float:
     """The metric of test rows; of queries the mean over those that have a relevant document."""
     if items.where is None:
-        return trained.measure(items.x, items.y)
+        return trained.measure(items.x, items.y, **items.rows)
     return float(query_values(trained, items).mean())
 
 
@@ -158,8 +210,8 @@ def _draws(trained: Trained, items: Items) -> Tensor:
     generator = torch.Generator().manual_seed(0)
     if items.where is None:
         scores = trained.scores(items.x)
-        found = bootstrap(trained.metric, trained.threshold, scores, items.y, generator)
-        return found.double()
+        measured = (trained.metric, trained.threshold, scores, items.y, generator)
+        return bootstrap(*measured, items.rows).double()
     values = query_values(trained, items).double()
     drawn = torch.randint(len(values), (_DRAWS, len(values)), generator=generator)
     return values[drawn].mean(-1)

@@ -60,16 +60,26 @@ def load_queries(
     Returns:
         Both parts. Data that cannot be ranked raises ValueError.
     """
-    if data is None:
-        raise ValueError(f"scikit-learn's digits have no column {group!r}; pass a file of queries")
-    rows, left_out = read_queries(data, target, group, drop)
+    rows, left_out = _read(data, target, group, drop)
     sha256 = splits.digests(data, test)
     if test is None:
-        return QuerySplit(*_split(rows, group, test_share, seed), left_out, sha256)
+        return QuerySplit(*split_queries(rows, group, test_share, seed), left_out, sha256)
     tested, more = read_queries(test, target, group, drop)
     x = tables.with_columns(tested.x, rows.x.columns, test)
     Preparation().fit(rows.x).transform(x)  # raises where a column cannot be prepared
     return QuerySplit(rows, QueryRows(x, tested.grades, tested.queries), left_out + more, sha256)
+
+
+def load_rows(data: Path | None, target: str, group: str, drop: str | None) -> QueryRows:
+    """All documents of a file, not yet split, as `metricgrad compare --group` takes them."""
+    return _read(data, target, group, drop)[0]
+
+
+def _read(data: Path | None, target: str, group: str, drop: str | None) -> tuple[QueryRows, int]:
+    """As `read_queries`; ValueError where no file was given."""
+    if data is None:
+        raise ValueError(f"scikit-learn's digits have no column {group!r}; pass a file of queries")
+    return read_queries(data, target, group, drop)
 
 
 def read_queries(
@@ -98,7 +108,9 @@ def read_queries(
     return rows, int((~known).sum())
 
 
-def _split(rows: QueryRows, group: str, share: float, seed: int) -> tuple[QueryRows, QueryRows]:
+def split_queries(
+    rows: QueryRows, group: str, share: float, seed: int
+) -> tuple[QueryRows, QueryRows]:
     """A share of the queries for testing, drawn at random, and the others."""
     number = len(np.unique(rows.queries))
     if number < 3:

@@ -157,7 +157,7 @@ class RunResult:
 
 @dataclass(frozen=True)
 class Difference:
-    """A method against cross-entropy over all splits; a positive mean is an improvement.
+    """A method against the ordinary loss over all splits; a positive mean is an improvement.
 
     Attributes:
         error: Standard error of the mean, which allows for rows that splits share.
@@ -187,7 +187,8 @@ class Difference:
 class ComparisonResult:
     """What `metricgrad compare` found; values and differences are kept by method.
 
-    `columns` are the names of the columns that models were trained on.
+    `columns` are the names of the columns that models were trained on, and `ordinary` is the method
+    that the others are compared with.
     """
 
     stopped: ClassVar[bool] = False  # a comparison has a result only once it is complete
@@ -199,6 +200,13 @@ class ComparisonResult:
     values: dict[str, list[float]]
     differences: dict[str, Difference]
     columns: list[str] = field(default_factory=list)
+    ordinary: str = "cross_entropy"
+
+    @property
+    def yardstick(self) -> str:
+        """The ordinary loss as sentences name it; rankings have no threshold to tune."""
+        tuned = " with its threshold tuned" if self.ordinary == "cross_entropy" else ""
+        return label(self.ordinary) + tuned
 
     def to_json(self) -> dict[str, Any]:
         """The content of `result.json`."""

@@ -1,7 +1,7 @@
 """A training run on a table: from a file to a folder with a model and its values on test data.
 
 The test rows are looked at once, after the search has chosen a loss, a learning rate, an epoch and
-a threshold on validation data. The model then predicts the rows of other tables.
+a threshold on validation data.
 """
 
 import json
@@ -10,23 +10,21 @@ import zipfile
 import zlib
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
-
-import pandas as pd
 
 from metricgrad.estimators import MetricClassifier, MetricRanker
-from metricgrad.estimators.ranker import RANKER
 from metricgrad.metrics import Metric
 from metricgrad.metrics.registry import metric_config
-from metricgrad.storage import holds
-from metricgrad.studies import results, splits, tables
+from metricgrad.metrics.rows import to_rows
+from metricgrad.studies import results, splits
+from metricgrad.studies.amounts import AmountColumns
 from metricgrad.studies.evidence import (
     Evidence,
     bootstrap_intervals,
     finalist_trials,
     value_on_test,
 )
-from metricgrad.studies.queries import QuerySplit, load_queries, read_queries
+from metricgrad.studies.own_metrics import named_metric
+from metricgrad.studies.queries import QuerySplit, load_queries
 from metricgrad.studies.results import ComparisonResult, Finalist, Interval, RunResult
 from metricgrad.studies.run_folder import RunFolder
 from metricgrad.studies.settings import (
@@ -34,7 +32,6 @@ from metricgrad.studies.settings import (
     RunConfig,
     RunSettings,
     chosen_class,
-    named_metric,
     refuse_misfit,
     refuse_unranked,
 )
@@ -71,29 +68,15 @@ class StoredComparison:
     result: ComparisonResult
 
 
-@dataclass(frozen=True)
-class MeasuredValue:
-    """The metric of the rows whose truth is known."""
-
-    metric: str
-    value: float
-    rows: int
-
-
-@dataclass(frozen=True)
-class Predictions:
-    """A DataFrame with a prediction and probabilities for each row; the metric, if asked for."""
-
-    table: Any
-    measured: MeasuredValue | None
-
-
 def train(settings: RunSettings, out: Path | None, *, command: str, progress: bool) -> Run:
     """Trains and tests in a folder, continuing what is there."""
     metric = named_metric(settings.metric)  # a wrong name is refused before the data is read
-    study = _Queries if settings.group is not None else _Classes
-    work = study(settings, metric)
-    folder = RunFolder(out or Path("runs") / settings.folder_name, settings, work.split.sha256)
+    amounts = AmountColumns.of(settings.amounts, settings.keep)
+    amounts.refuse_misfit(metric)
+    ranked = settings.group is not None
+    work = _Queries(settings, metric) if ranked else _Classes(settings, metric, amounts)
+    sha256 = work.split.sha256 + splits.metric_digests(settings.metric)
+    folder = RunFolder(out or Path("runs") / settings.folder_name, settings, sha256)
     stored = folder.read("result.json")
     if stored is not None and not stored["stopped"]:
         return Run(folder.path, RunResult.from_json(stored), fresh=False)
@@ -118,11 +101,11 @@ class _Tested:
 class _Classes:
     """A run on rows that have one class each."""
 
-    def __init__(self, settings: RunSettings, metric: Metric) -> None:
+    def __init__(self, settings: RunSettings, metric: Metric, amounts: AmountColumns) -> None:
         data, test = _paths(settings)
         self.settings = settings
         self.split = splits.load_split(
-            data, settings.target, test, settings.test_share, settings.seed, settings.drop
+            data, settings.target, test, settings.test_share, settings.seed, settings.drop, amounts
         )
         y = self.split.train.y
         refuse_misfit(metric, y, chosen_class(settings.positive, y))
@@ -132,7 +115,9 @@ class _Classes:
         settings = self.settings
         train = self.split.train
         self.model = settings.classifier(train.y, settings.method, settings.seed, progress=progress)
-        return self.model.fit(train.x, train.y, rows=train.rows, folder=checkpoints)
+        return self.model.fit(
+            train.x, train.y, rows=train.rows, folder=checkpoints, **train.amounts
+        )
 
     def tested(self) -> _Tested:
         """The test rows, which were not looked at before."""
@@ -141,7 +126,8 @@ class _Classes:
         y = self.model.encoded(test.target)
         binary = self.model.target_.kind == "binary"
         classes = [str(each) for each in self.model.target_.ordered]
-        return _Tested(Items(x, y), classes, float(y.double().mean()) if binary else None)
+        items = Items(x, y, rows=to_rows(test.own_amounts))
+        return _Tested(items, classes, float(y.double().mean()) if binary else None)
 
 
 class _Queries:
@@ -149,7 +135,7 @@ class _Queries:
 
     def __init__(self, settings: RunSettings, metric: Metric) -> None:
         assert settings.group is not None
-        refuse_unranked(metric, settings.positive)
+        refuse_unranked(metric, settings.positive, [settings.method])
         data, test = _paths(settings)
         self.settings = settings
         self.split = load_queries(
@@ -165,7 +151,9 @@ class _Queries:
     def fitted(self, checkpoints: Path, progress: bool) -> MetricRanker:
         """A ranker that was trained on the training queries."""
         train = self.split.train
-        self.model = self.settings.ranker(progress=progress)
+        self.model = self.settings.ranker(
+            self.settings.method, self.settings.seed, progress=progress
+        )
         return self.model.fit(train.x, train.grades, groups=train.queries, folder=checkpoints)
 
     def tested(self) -> _Tested:
@@ -253,68 +241,3 @@ def _finalists(fit: Fit, items: Items) -> tuple[list[Finalist], Interval | None]
 def _known(value: float) -> float | None:
     """A number as JSON has it, where NaN is null."""
     return None if math.isnan(value) else value
-
-
-def predict(
-    model: Path, data: Path, target: str | None = None, group: str | None = None
-) -> Predictions:
-    """Predicts the rows of a file with the model of a run folder or file.
-
-    `target` names a column with the true classes, or grades, to measure the model on; `group` the
-    column of queries, for a model that ranks.
-    """
-    path = model / "model.safetensors" if model.is_dir() else model
-    if holds(path, RANKER):
-        return _ranked(MetricRanker.load(path), data, target, group)
-    if group is not None:
-        raise ValueError(f"{path} does not rank documents; leave out --group {group}")
-    classifier = MetricClassifier.load(path)
-    table = tables.read_table(data)
-    x = _features(classifier, table, data, target)
-    found = pd.DataFrame({"prediction": classifier.predict(x)})
-    probabilities = classifier.predict_proba(x)
-    for number, each in enumerate(classifier.classes_):
-        found[f"probability of {each}"] = probabilities[:, number].round(6)
-    return Predictions(found, None if target is None else _measured(classifier, table, x, target))
-
-
-def _ranked(ranker: MetricRanker, data: Path, target: str | None, group: str | None) -> Predictions:
-    """Scores of documents, and their ranks within queries where those are known."""
-    table = tables.read_table(data, queries=group == tables.QUERY)
-    found = pd.DataFrame({"score": ranker.predict(_features(ranker, table, data, target))})
-    if group is not None:
-        tables.check_column(table, group)
-        queries = found["score"].groupby(table[group].to_numpy())
-        found["rank"] = queries.rank(ascending=False, method="first").astype(int)
-    if target is None:
-        return Predictions(found, None)
-    if group is None:
-        raise ValueError("grades are measured query by query; pass --group COLUMN beside --target")
-    rows, _ = read_queries(data, target, group)
-    x = _features(ranker, rows.x, data, target)
-    value = ranker.score(x, rows.grades, groups=rows.queries)
-    return Predictions(found, MeasuredValue(ranker.trained_.metric.name, value, len(rows)))
-
-
-def _features(
-    model: MetricClassifier | MetricRanker, table: Any, path: Path, target: str | None
-) -> Any:
-    """The columns that the model was trained on; by position where it was trained on an array."""
-    names = list(vars(model).get("feature_names_in_", []))
-    if names:
-        return tables.parsed(tables.with_columns(table, names, path))
-    columns = [name for name in table.columns if name != target]
-    if len(columns) != model.n_features_in_:
-        raise ValueError(
-            f"{path} has {len(columns)} columns; the model was trained on {model.n_features_in_}"
-        )
-    return tables.parsed(table[columns]).to_numpy()
-
-
-def _measured(classifier: MetricClassifier, table: Any, x: Any, target: str) -> MeasuredValue:
-    """The metric on the rows that have a target."""
-    _, y, _ = tables.split_target(table, target, several=False)
-    known = table[target].notna().to_numpy()
-    features = classifier.prepared(x[known])
-    value = classifier.trained_.measure(features, classifier.encoded(y.to_numpy()))
-    return MeasuredValue(classifier.trained_.metric.name, value, len(y))

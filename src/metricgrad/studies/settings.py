@@ -4,10 +4,9 @@ The keys of the file are the names of the fields. A folder belongs to the settin
 with, so a second start with other settings is refused (`run_folder.py`).
 """
 
-import json
 import platform
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from importlib.metadata import version
 from pathlib import Path
@@ -16,8 +15,8 @@ from typing import Any, ClassVar, Self
 from metricgrad.estimators import MetricClassifier, MetricRanker
 from metricgrad.estimators.ranker import ranks_documents
 from metricgrad.estimators.target import Target, plain
-from metricgrad.metrics import Metric, metric_options
-from metricgrad.metrics import metric as to_metric
+from metricgrad.metrics import Metric
+from metricgrad.studies.own_metrics import named_metric, without_file
 
 _TAKES = {  # what metrics take that do not take one class a row
     "labels": "several labels for each item",
@@ -26,6 +25,7 @@ _TAKES = {  # what metrics take that do not take one class a row
     "tokens": "texts",
     "spans": "texts",
 }
+UNRANKED = ("bilevel",)  # methods that are not trained on queries
 _PACKAGES = ("metricgrad", "torch", "numpy", "scikit-learn", "pandas")
 
 
@@ -33,7 +33,8 @@ _PACKAGES = ("metricgrad", "torch", "numpy", "scikit-learn", "pandas")
 class TableSettings:
     """What training and comparing have in common, as the help of the commands describes it.
 
-    `budget` is in seconds, and `positive` is text, whatever the type of the target.
+    `budget` is in seconds, and `positive` is text, whatever the type of the target. `amounts` has a
+    column for each parameter of the metric that takes one.
     """
 
     command: ClassVar[str]
@@ -48,6 +49,9 @@ class TableSettings:
     budget: float | None = None
     seed: int = 0
     drop: str | None = None
+    group: str | None = None
+    amounts: Mapping[str, str] | None = None
+    keep: str | None = None
 
     @property
     def source(self) -> str:
@@ -58,7 +62,12 @@ class TableSettings:
     def folder_name(self) -> str:
         """Name of the run's folder, unless the user gives one: `fraud-f1` for fraud.csv and f1."""
         stem = "digits" if self.data is None else Path(self.data).name.split(".")[0]
-        return f"{stem}-{re.sub(r'[^0-9A-Za-z_.]+', '-', self.metric)}"
+        return f"{stem}-{re.sub(r'[^0-9A-Za-z_.]+', '-', self.metric_name)}"
+
+    @property
+    def metric_name(self) -> str:
+        """The metric as pages name it, with its options and without the file it comes from."""
+        return without_file(self.metric)
 
     def classifier(self, y: Any, method: str, seed: int, *, progress: bool) -> MetricClassifier:
         """An unfitted classifier with these settings; `y` says which classes there are."""
@@ -69,6 +78,18 @@ class TableSettings:
             epochs=self.epochs,
             budget=self.budget,
             positive=chosen_class(self.positive, y),
+            random_state=seed,
+            progress=progress,
+        )
+
+    def ranker(self, method: str, seed: int, *, progress: bool) -> MetricRanker:
+        """An unfitted ranker with these settings, for a table of queries."""
+        return MetricRanker(
+            named_metric(self.metric),
+            method,
+            hidden=self.hidden,
+            epochs=self.epochs,
+            budget=self.budget,
             random_state=seed,
             progress=progress,
         )
@@ -92,19 +113,6 @@ class RunSettings(TableSettings):
 
     method: str = "auto"
     test: str | None = None
-    group: str | None = None
-
-    def ranker(self, *, progress: bool) -> MetricRanker:
-        """An unfitted ranker with these settings, for a table of queries."""
-        return MetricRanker(
-            named_metric(self.metric),
-            self.method,
-            hidden=self.hidden,
-            epochs=self.epochs,
-            budget=self.budget,
-            random_state=self.seed,
-            progress=progress,
-        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -152,43 +160,12 @@ def versions() -> dict[str, str]:
     return {"python": platform.python_version(), **{name: version(name) for name in _PACKAGES}}
 
 
-def named_metric(text: str) -> Metric:
-    """A metric from its name and options: `f1`, `fbeta:beta=2`, `partial_auc:max_fpr=0.1`."""
-    name, _, rest = text.partition(":")
-    options: dict[str, Any] = {}
-    for each in filter(None, rest.split(",")):
-        option, equals, value = each.partition("=")
-        if not equals:
-            raise ValueError(f"--metric takes options as in fbeta:beta=2; got {text!r}")
-        try:
-            options[option.strip()] = json.loads(value.lower())
-        except ValueError:
-            options[option.strip()] = value.strip()
-    try:
-        known = metric_options(type(to_metric(name.strip())))
-        for option in options.keys() & known.keys():
-            _check_kind(option, options[option], known[option])
-        return to_metric(name.strip(), **options)
-    except (TypeError, ValueError) as error:
-        raise ValueError(f"--metric {text}: {error}") from None
-
-
-def _check_kind(option: str, value: Any, default: Any) -> None:
-    """Raises ValueError for text where a metric's option is a number, or true or false."""
-    flag = isinstance(default, bool)
-    if flag and not isinstance(value, bool):
-        raise ValueError(f"{option} must be true or false; got {value!r}")
-    number = isinstance(default, int | float) and not flag
-    if number and (isinstance(value, bool) or not isinstance(value, int | float)):
-        raise ValueError(f"{option} must be a number; got {value!r}")
-
-
 def refuse_misfit(metric: Metric, y: Any, positive: Any) -> None:
     """Raises ValueError for a metric that has no value for the target `y` of a table."""
     if metric.layout == "grades":
         raise ValueError(
-            f"{metric.name} ranks the documents of each query; pass --group COLUMN to metricgrad "
-            "train, the column that says which query a row belongs to"
+            f"{metric.name} ranks the documents of each query; pass --group COLUMN, which says "
+            "what query a row belongs to"
         )
     if metric.layout in _TAKES:
         raise ValueError(
@@ -198,8 +175,8 @@ def refuse_misfit(metric: Metric, y: Any, positive: Any) -> None:
     Target.of(plain(y), metric, positive)
 
 
-def refuse_unranked(metric: Metric, positive: str | None) -> None:
-    """Raises ValueError for a metric that has no value for the documents of queries."""
+def refuse_unranked(metric: Metric, positive: str | None, methods: Sequence[str]) -> None:
+    """Raises ValueError for a metric or a method that is not for the documents of queries."""
     if not ranks_documents(metric):
         raise ValueError(
             f"--group is for metrics of ranked documents, such as ndcg, map or mrr; got "
@@ -207,6 +184,12 @@ def refuse_unranked(metric: Metric, positive: str | None) -> None:
         )
     if positive is not None:
         raise ValueError(f"grades have no positive class; leave out --positive {positive}")
+    wrong = [name for name in methods if name in UNRANKED]
+    if wrong:
+        raise ValueError(
+            f"{wrong[0]} trains model and loss in turns on one set of rows, not on queries; choose "
+            "another method, such as metric_loss, uniloss or lambda_loss"
+        )
 
 
 def chosen_class(positive: str | None, y: Any) -> Any:

@@ -6,8 +6,9 @@ classes no row of the test part when their share rounds to 0, where this gives t
 """
 
 import hashlib
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +16,11 @@ import numpy as np
 import pandas as pd
 
 from metricgrad.estimators.features import Preparation
+from metricgrad.studies.amounts import NO_AMOUNTS, AmountColumns
+from metricgrad.studies.own_metrics import own_file
 from metricgrad.studies.tables import (
     LabelledTable,
-    load_table,
+    bundled_table,
     read_table,
     split_target,
     with_columns,
@@ -27,11 +30,15 @@ from metricgrad.studies.tables import (
 
 @dataclass(frozen=True)
 class TableRows:
-    """Some rows of a table `x` with target `y`: those with the numbers `rows`; None means all."""
+    """Some rows of a table `x` with target `y`: those with the numbers `rows`; None means all.
+
+    `amounts` of all rows belong to the parameters of the metric.
+    """
 
     x: Any
     y: Any
     rows: np.ndarray | None = None
+    amounts: Mapping[str, np.ndarray] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.y if self.rows is None else self.rows)
@@ -39,7 +46,16 @@ class TableRows:
     @property
     def target(self) -> np.ndarray:
         """The target of the rows that are meant."""
-        return self.y.to_numpy()[slice(None) if self.rows is None else self.rows]
+        return self.y.to_numpy()[self._meant]
+
+    @property
+    def own_amounts(self) -> dict[str, np.ndarray]:
+        """The amounts of the rows that are meant."""
+        return {name: each[self._meant] for name, each in self.amounts.items()}
+
+    @property
+    def _meant(self) -> Any:
+        return slice(None) if self.rows is None else self.rows
 
 
 @dataclass(frozen=True)
@@ -52,6 +68,41 @@ class TableSplit:
     sha256: list[str | None]
 
 
+def load_table(
+    data: Path | None,
+    target: str = "target",
+    drop: str | None = None,
+    amounts: AmountColumns = NO_AMOUNTS,
+) -> LabelledTable:
+    """Reads features and target from a file.
+
+    Args:
+        data: A CSV, Parquet or svmlight file; None takes the digits that come with scikit-learn.
+        target: Name of the column to predict; for the digits "target" or "odd".
+        drop: Columns to leave out, separated by commas.
+        amounts: Columns that the metric takes besides scores and target; no features.
+
+    Returns:
+        The table; rows without a target are left out of it and counted.
+
+    Example:
+        >>> table = load_table(None)
+        >>> table.x.shape, table.left_out
+        ((1797, 64), 0)
+    """
+    table = bundled_table(target) if data is None else read_table(data)
+    return _labelled(table, target, drop, amounts)
+
+
+def _labelled(
+    table: Any, target: str, drop: str | None, amounts: AmountColumns, *, several: bool = True
+) -> LabelledTable:
+    """A table whose columns have been told apart; a target may need several values."""
+    own = amounts.read(table, target)
+    columns = amounts.features(without_columns(table, drop))
+    return LabelledTable(*split_target(columns, target, several=several), own)
+
+
 def load_split(
     data: Path | None,
     target: str = "target",
@@ -59,6 +110,7 @@ def load_split(
     test_share: float = 0.25,
     seed: int = 0,
     drop: str | None = None,
+    amounts: AmountColumns = NO_AMOUNTS,
 ) -> TableSplit:
     """Reads training and test rows, as `metricgrad train` does.
 
@@ -69,6 +121,7 @@ def load_split(
         test_share: Share of the rows of every class that is kept for testing.
         seed: Decides which rows are kept.
         drop: Columns to leave out, separated by commas.
+        amounts: Columns that the metric takes besides scores and target; no features.
 
     Returns:
         Both parts. Test data that does not fit the training data raises ValueError.
@@ -80,13 +133,21 @@ def load_split(
     """
     with ThreadPoolExecutor(1) as aside:  # files are digested while they are read
         sha256 = aside.submit(digests, data, test)
-        table = load_table(data, target, drop)
+        table = load_table(data, target, drop, amounts)
         if test is None:
-            train, tested = stratified_split(table.x, table.y, test_share, seed)
-            return TableSplit(train, tested, table.left_out, sha256.result())
-        tested, left_out = _test_rows(table, test, target, drop)
-        train = TableRows(table.x, table.y)
-        return TableSplit(train, tested, table.left_out + left_out, sha256.result())
+            return TableSplit(
+                *split_table(table, test_share, seed), table.left_out, sha256.result()
+            )
+        tested = _labelled(read_table(test), target, drop, amounts, several=False)
+        left_out = table.left_out + tested.left_out
+        train = TableRows(table.x, table.y, amounts=table.amounts)
+        return TableSplit(train, _test_rows(table, tested, test), left_out, sha256.result())
+
+
+def split_table(table: LabelledTable, share: float, seed: int) -> tuple[TableRows, TableRows]:
+    """Training and test rows of a table, with their amounts."""
+    train, test = stratified_split(table.x, table.y, share, seed)
+    return replace(train, amounts=table.amounts), replace(test, amounts=table.amounts)
 
 
 def stratified_split(x: Any, y: Any, share: float, seed: int) -> tuple[TableRows, TableRows]:
@@ -108,20 +169,18 @@ def stratified_split(x: Any, y: Any, share: float, seed: int) -> tuple[TableRows
     return TableRows(x, y, np.flatnonzero(~tested)), TableRows(x, y, np.flatnonzero(tested))
 
 
-def _test_rows(
-    table: LabelledTable, test: Path, target: str, drop: str | None
-) -> tuple[TableRows, int]:
-    """Rows of a test file, and how many have no target; ValueError where they do not fit."""
-    x, y, left_out = split_target(without_columns(read_table(test), drop), target, several=False)
-    x = with_columns(x, table.x.columns, test)
+def _test_rows(table: LabelledTable, tested: LabelledTable, path: Path) -> TableRows:
+    """The rows of a test file; ValueError where they do not fit the training data."""
+    x = with_columns(tested.x, table.x.columns, path)
+    y = tested.y
     unseen = sorted(set(y.unique().tolist()) - set(table.y.unique().tolist()), key=str)
     if unseen:
         raise ValueError(
-            f"{test} has classes that the training data does not have: "
+            f"{path} has classes that the training data does not have: "
             f"{', '.join(map(repr, unseen))}"
         )
     Preparation().fit(table.x).transform(x)  # raises where a column cannot be prepared
-    return TableRows(x, y), left_out
+    return TableRows(x, y, amounts=tested.amounts)
 
 
 def digests(*paths: Path | None) -> list[str | None]:
@@ -132,3 +191,9 @@ def digests(*paths: Path | None) -> list[str | None]:
             return hashlib.file_digest(file, "sha256").hexdigest()
 
     return [None if path is None or not path.is_file() else digest(path) for path in paths]
+
+
+def metric_digests(metric: str) -> list[str | None]:
+    """SHA-256 of the file that has the metric, if it is a function of the user's own."""
+    path = own_file(metric)
+    return [] if path is None else digests(path)

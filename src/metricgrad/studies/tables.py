@@ -12,7 +12,8 @@ import os
 import re
 import sys
 import zlib
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
@@ -37,31 +38,15 @@ QUERY = "qid"  # the column of queries of an svmlight file
 
 @dataclass(frozen=True)
 class LabelledTable:
-    """Features `x` and target `y`, and the number of rows left out because they have no target."""
+    """Features `x`, target `y` and amounts by parameter of the metric.
+
+    Rows without a target are left out, and counted.
+    """
 
     x: Any
     y: Any
     left_out: int = 0
-
-
-def load_table(data: Path | None, target: str = "target", drop: str | None = None) -> LabelledTable:
-    """Reads features and target from a file.
-
-    Args:
-        data: A CSV, Parquet or svmlight file; None takes the digits that come with scikit-learn.
-        target: Name of the column to predict; for the digits "target" or "odd".
-        drop: Columns to leave out, separated by commas.
-
-    Returns:
-        The table; rows without a target are left out of it and counted.
-
-    Example:
-        >>> table = load_table(None)
-        >>> table.x.shape, table.left_out
-        ((1797, 64), 0)
-    """
-    table = bundled_table(target) if data is None else read_table(data)
-    return LabelledTable(*split_target(without_columns(table, drop), target))
+    amounts: Mapping[str, np.ndarray] = field(default_factory=dict)
 
 
 def read_table(path: Path, *, queries: bool = False) -> Any:
@@ -105,9 +90,14 @@ def with_columns(table: Any, columns: Any, path: Path) -> Any:
     return table[list(columns)]
 
 
+def column_names(text: str | None) -> list[str]:
+    """Names of columns from text such as `id,date`."""
+    return [each.strip() for each in (text or "").split(",") if each.strip()]
+
+
 def without_columns(table: Any, columns: str | None) -> Any:
     """The table without some columns, named in text such as `id,date`."""
-    names = [each.strip() for each in (columns or "").split(",") if each.strip()]
+    names = column_names(columns)
     unknown = [name for name in names if name not in table.columns]
     if unknown:
         raise ValueError(

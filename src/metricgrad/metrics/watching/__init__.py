@@ -53,7 +53,7 @@ def reexpress(
             indices that these return. Further parameters, such as `amount`, are data of the items,
             which calls pass by name.
         higher_is_better: False for a loss or an error. None takes it that higher is better; a loss
-            then refuses a function that is better for minus the ideal scores.
+            then refuses a function that is better for the opposite of ideal scores.
         best: The value of an ideal model. Without it the metric is unbounded, and its gradient is
             divided by the range of the metric on the set.
         worst: The value at the other end; unbounded by default.

@@ -28,6 +28,8 @@ class Baseline(Surrogate):
 
     def __init__(self, **options: Any) -> None:
         super().__init__()
+        if not options.get("slope", 1.0) > 0:  # a negative one would train backwards
+            raise ValueError(f"slope must be above 0; got {options['slope']}")
         self.options = options
 
     @classmethod

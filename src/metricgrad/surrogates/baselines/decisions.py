@@ -30,8 +30,6 @@ class SoftDecisions(Baseline):
         self, *, slope: float = 1.0, amplification: float | None = None, **options: float
     ) -> None:
         super().__init__(slope=slope, amplification=amplification, **options)
-        if not slope > 0:
-            raise ValueError(f"slope must be above 0; got {slope}")
 
     @abstractmethod
     def of_counts(self, counts: Counts) -> Tensor:

@@ -112,8 +112,6 @@ class SmoothAP(Binary):
 
     def __init__(self, *, slope: float = 1.0) -> None:
         super().__init__(slope=slope)
-        if not slope > 0:
-            raise ValueError(f"slope must be above 0; got {slope}")
 
     def defined(self, target: Tensor, where: Tensor | None) -> Tensor:
         """Sets with positives."""
