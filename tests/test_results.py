@@ -74,10 +74,13 @@ def test_results_of_comparisons() -> None:
         "command": "metricgrad compare", "metric": "f1", "higher_is_better": True, "splits": 2,
         "values": {"cross_entropy": [0.5, 0.6], "focal": [0.6, 0.8]},
         "differences": {"focal": {"mean": 0.15, "error": 0.04, "interval": [-0.3, 0.6], "p": 0.04}},
-        "columns": ["amount"],
+        "columns": ["amount"], "ordinary": "cross_entropy",
     }  # fmt: skip
     result = ComparisonResult.from_json(stored)
     assert json.loads(json.dumps(result.to_json())) == stored
+    older = {name: each for name, each in stored.items() if name != "ordinary"}
+    assert ComparisonResult.from_json(older) == result
+    assert result.yardstick == "tuned cross-entropy"
     assert result.differences["focal"].significant
     shown = {
         (mean, p): Difference(mean, 0.04, (-0.3, 0.6), p).verdict

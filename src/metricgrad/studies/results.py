@@ -204,9 +204,8 @@ class ComparisonResult:
 
     @property
     def yardstick(self) -> str:
-        """The ordinary loss as sentences name it; rankings have no threshold to tune."""
-        tuned = " with its threshold tuned" if self.ordinary == "cross_entropy" else ""
-        return label(self.ordinary) + tuned
+        """The ordinary loss as sentences name it: learning rate and any threshold are tuned."""
+        return f"tuned {label(self.ordinary)}"
 
     def to_json(self) -> dict[str, Any]:
         """The content of `result.json`."""
