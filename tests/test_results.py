@@ -30,6 +30,7 @@ RUN: dict[str, Any] = {
 ASKED: dict[str, Any] = {
     "data": "fraud.csv", "target": "fraud", "metric": "f1", "hidden": [8], "test_share": 0.25,
     "positive": None, "epochs": 3, "budget": None, "seed": 1, "drop": "id", "sha256": ["abc", None],
+    "group": "query", "amounts": {"amount": "paid"}, "keep": "paid",
 }  # fmt: skip
 
 
@@ -98,7 +99,7 @@ def test_results_of_comparisons() -> None:
 
 @pytest.mark.parametrize("kind", [RunSettings, ComparisonSettings])
 def test_settings(kind: type[RunSettings] | type[ComparisonSettings]) -> None:
-    own = {"method": "auto", "test": "t.csv", "group": "query"}
+    own = {"method": "auto", "test": "t.csv"}
     if kind is ComparisonSettings:
         own = {"methods": ["cross_entropy", "auto"], "splits": 3}
     asked = {"command": kind.command, **ASKED, **own}
@@ -112,6 +113,7 @@ def test_settings(kind: type[RunSettings] | type[ComparisonSettings]) -> None:
     assert (older.settings.drop, older.sha256) == (None, None)
     assert "sha256" not in older.asked()
     assert kind().source == "digits from scikit-learn"
+    assert kind(target="odd").folder_name.startswith("digits-odd-f1")
 
 
 @pytest.mark.parametrize(

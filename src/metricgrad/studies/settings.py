@@ -61,7 +61,8 @@ class TableSettings:
     @property
     def folder_name(self) -> str:
         """Name of the run's folder, unless the user gives one: `fraud-f1` for fraud.csv and f1."""
-        stem = "digits" if self.data is None else Path(self.data).name.split(".")[0]
+        digits = "digits" if self.target == "target" else f"digits-{self.target}"
+        stem = digits if self.data is None else Path(self.data).name.split(".")[0]
         return f"{stem}-{re.sub(r'[^0-9A-Za-z_.]+', '-', self.metric_name)}"
 
     @property
