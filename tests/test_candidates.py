@@ -235,7 +235,9 @@ def test_whether_a_method_fits_is_asked_of_its_loss() -> None:
     assert takes("cross_entropy", auc, "classes")
     # Maps and texts have none of these kinds.
     assert takes("uniloss", mg.metric("mean_iou"), None)
-    assert not takes("uniloss", mg.metric("bleu"), None)
+    assert takes("metric_loss", mg.metric("bleu"), None)
+    assert not takes("uniloss", mg.metric("span_f1", decode=mg.decode_spans), None)
+    assert not takes("uniloss", mg.metric("bleu", decode=lambda scores: scores.argmax(-1)), None)
     assert not takes("focal", mg.metric("mean_iou"), None)
     # Their ordinary loss is cross-entropy of pixels and places, or the squared error of heatmaps.
     assert takes("cross_entropy", mg.metric("mean_iou"), None)

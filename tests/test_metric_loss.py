@@ -37,6 +37,16 @@ def layouts() -> dict[str, tuple[Any, Tensor, Tensor]]:
             torch.randn(2, 4, 6, 6, generator=g),
             torch.randint(4, (2, 6, 6), generator=g),
         ),
+        "heatmaps": (
+            mg.metric("pck", radius=1.5),
+            torch.randn(3, 2, 6, 6, generator=g),
+            torch.randint(6, (3, 2, 2), generator=g).float(),
+        ),
+        "tokens": (
+            "rouge_l",
+            torch.randn(4, 6, 5, generator=g),
+            torch.randint(5, (4, 6), generator=g),
+        ),
         "function": (profit, torch.randn(24, generator=g), rare),
     }
 
@@ -277,5 +287,5 @@ def test_wrong_options_are_told() -> None:
         mg.MetricLoss("f1", steps=0)
     with pytest.raises(TypeError, match="ordinary must be a surrogate"):
         mg.MetricLoss("f1", ordinary=F.cross_entropy)  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match="bleu is not one"):
-        mg.MetricLoss("bleu")
+    with pytest.raises(TypeError, match="span_f1 has a decoder of its own"):
+        mg.MetricLoss(mg.metric("span_f1", decode=mg.decode_spans))

@@ -154,6 +154,11 @@ class Metric(ABC):
         return True
 
     @property
+    def described(self) -> "Metric":
+        """The metric that name and options rebuild: this one, unless it stands for another."""
+        return self
+
+    @property
     def class_dim(self) -> int:
         """The dimension of scores, counted from the end, that has the classes or labels."""
         return -3 if self.layout == "maps" or self.set_dims == (4, 3) else -1

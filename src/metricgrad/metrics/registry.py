@@ -23,6 +23,8 @@ from metricgrad.metrics.ndcg import Ndcg
 from metricgrad.metrics.ranking import Map, Mrr, PrecisionAtK, RecallAtK
 from metricgrad.metrics.reexpression import ComparisonMetric
 from metricgrad.metrics.text import Bleu, EditDistance, ExactMatch, RougeL, SpanF1, WordErrorRate
+from metricgrad.metrics.token_decisions import TokenDecisions
+from metricgrad.metrics.tokens import TextMetric
 
 _CLASSES: tuple[type[Metric], ...] = (
     *(Accuracy, ErrorRate, BalancedAccuracy, Precision, Recall, FBeta, F1, Jaccard),
@@ -185,12 +187,14 @@ def comparison_metric(
             from metricgrad.metrics.watching import on_sight
 
             chosen = on_sight(chosen, generator=generator)
+    elif isinstance(chosen, TextMetric):
+        chosen = TokenDecisions(metric=chosen)
     elif isinstance(chosen, ComparisonMetric):
         chosen = with_options(chosen, **options)
     if not isinstance(chosen, ComparisonMetric):
         raise TypeError(
             f"UniLoss needs a metric that comparisons of scores decide; {chosen.name} is not one. "
-            "Metrics of text and other black boxes need a learned surrogate"
+            "Train on a learned surrogate, such as mg.ReLoss"
         )
     return chosen
 
@@ -199,7 +203,8 @@ def metric_config(metric: Metric) -> dict[str, Any]:
     """Name and options of a metric, ready for JSON; only the name of one that is not portable."""
     if not metric.portable:
         return {"function": metric.name}
-    options = {option: getattr(metric, option) for option in metric_options(type(metric))}
+    described = metric.described
+    options = {option: getattr(described, option) for option in metric_options(type(described))}
     return {"name": metric.name, "options": options}
 
 

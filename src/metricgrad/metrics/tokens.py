@@ -197,7 +197,7 @@ class TextMetric(Metric):
                 f"{shape(ids)}"
             )
         both = where if where is not None and where.shape == target.shape else None
-        references = self._tidy(_token_ids(target, both), both)
+        references = self._tidy(token_ids(target, both), both)
         references = references if several else references.unsqueeze(-2)
         hypothesis = self._tidy(ids, where)
         if self.detokenize is not None:
@@ -276,7 +276,7 @@ class TextMetric(Metric):
         return numbered
 
 
-def _token_ids(target: Tensor, where: Tensor | None) -> Tensor:
+def token_ids(target: Tensor, where: Tensor | None) -> Tensor:
     """The target as int64; ValueError for what is no whole number where it counts."""
     if not target.is_floating_point():
         return target.to(torch.int64)

@@ -190,8 +190,8 @@ def usual_methods(metric: Metric) -> list[str]:
 
 def takes(method: str, metric: Metric, kind: TargetKind | None) -> bool:
     """Whether a method has a loss for targets of a kind; None is the kind of maps and texts."""
-    if kind is None:  # comparisons decide maps, and any function may turn out to be decided by them
-        decided = method in _COMPARED and metric.layout not in ("tokens", "spans")
+    if kind is None:  # comparisons decide maps and tokens, and may decide a function
+        decided = method in _COMPARED and metric.layout != "spans" and metric.ordinary is not None
         return decided or (method == metric.ordinary and metric.layout != "any")
     return _METHODS[method].fits(metric, kind)
 
