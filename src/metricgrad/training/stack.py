@@ -197,8 +197,9 @@ class Stack(Descent):
             return functional_call(self._modules[0], (parameters, buffers), (part,))
 
         stacked = self.parameters()
-        if self._layers is not None and x.dim() == 3:
-            return _perceptron(self._layers, stacked, x)
+        if self._layers is not None and x.dim() > 2:
+            items = _perceptron(self._layers, stacked, x.flatten(1, -2))
+            return items.unflatten(1, x.shape[1:-1])
         if self.together:
             return vmap(one, randomness="different")(stacked, self.buffers, x)
         rows = range(len(self._modules))
