@@ -209,7 +209,7 @@ def test_wide_tables_are_trained_in_the_space_of_their_rows(
     quick = {"method": "cross_entropy", "rate": 0.01, "epochs": 2, "random_state": 0}
     model = mg.MetricClassifier("f1", **quick).fit(x, y)
     assert seen == [59]  # the columns have a mean of 0
-    assert model.trained_.model[0].in_features == 1200
+    assert next(model.trained_.model.parameters()).shape == (100, 1200)
     own = model.trained_.scores(model.prepared(x))
     torch.testing.assert_close(own, scores[0], rtol=1e-3, atol=1e-3)
     mg.MetricClassifier("f1", **quick).fit(x[:, :999], y)

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -54,13 +54,6 @@ def test_two_trials_need_no_choice() -> None:
     assert [search._round_epochs(number, 3, 20) for number in range(3)] == [4, 8, 20]
 
 
-def test_two_trials_are_told_apart_on_few_folds_before_they_are_trained_on_all() -> None:
-    rounds = [search._round_epochs(number, 2, 20, screened=True) for number in range(3)]
-    assert rounds == [4, 8, 20]
-    rounds = [search._round_epochs(number, 1, 20, screened=True) for number in range(3)]
-    assert rounds == [None, None, 20]
-
-
 @pytest.mark.parametrize(
     ("folds", "items", "first"), [(5, 400, 2), (5, 100, 5), (2, 400, 2), (1, 400, 1)]
 )
@@ -71,11 +64,10 @@ def test_the_first_rounds_have_two_of_many_folds_unless_items_are_few(
     split = split_data(Items(made(items)[0], torch.arange(items) % 2), None, plan, 0)
     sizes: list[int] = []
 
-    @dataclass
     class Counting(MadeUp):
-        def run(self, *asked: Any) -> list[Trial]:
+        def groups(self, planned: list[PlannedTrial]) -> list[list[PlannedTrial]]:
             sizes.append(len(self.split.folds))
-            return super().run(*asked)
+            return super().groups(planned)
 
     counting = Counting(linear(), split, TrialSettings(), 20)
     trials = successive_halving(counting, "challengers", candidates_of("reloss"), list(RATES))

@@ -115,7 +115,7 @@ def successive_halving(
     screened = few is not search.split
     trials: list[Trial] = []
     for number, share in enumerate(_SHARES):
-        epochs = _round_epochs(number, len(planned), search.epochs, screened)
+        epochs = _round_epochs(number, len(planned), search.epochs)
         if epochs is None:
             continue
         now = replace(search, split=few) if screened and number != _LAST else search
@@ -164,7 +164,7 @@ def planned_groups(
     share = len(screening.split.folds) / len(search.split.folds)
     groups: list[tuple[float, int]] = []
     for number in range(len(_SHARES)):
-        length = _round_epochs(number, len(planned), epochs, share < 1)
+        length = _round_epochs(number, len(planned), epochs)
         if length is None:
             continue
         if number == _LAST:
@@ -187,14 +187,11 @@ def all_groups(
     ]
 
 
-def _round_epochs(number: int, trials: int, epochs: int, screened: bool = False) -> int | None:
-    """The epochs of a round; None if it is skipped, as there are few enough trials for the last.
-
-    These are two; or one, if the last round has more folds and is that much dearer.
-    """
+def _round_epochs(number: int, trials: int, epochs: int) -> int | None:
+    """The epochs of a round; None if it is skipped, as two trials are few enough for the last."""
     if number == _LAST:
         return epochs
-    if trials <= (1 if screened else 2):
+    if trials <= _KEPT:
         return None
     return min(epochs, max(_FEWEST, round(_SHARES[number] * epochs)))
 
