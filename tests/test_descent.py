@@ -108,3 +108,26 @@ def test_frozen_stacks_compute_no_gradient() -> None:
     assert not stack.vector.requires_grad
     stack.freeze(False)
     assert stack.vector.requires_grad
+
+
+@pytest.mark.parametrize("number", [1, 3])
+def test_stacked_perceptrons_compute_what_each_of_them_does(number: int) -> None:
+    """Layers that are linear or ReLU are multiplied at once; others take the general way."""
+    plain = [nn.Sequential(nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, 2)) for _ in range(number)]
+    curved = [nn.Sequential(each[0], nn.GELU(), each[2]) for each in plain]
+    bare = [nn.Sequential(nn.Linear(4, 2, bias=False)) for _ in range(number)]
+    x = torch.randn(number, 7, 4)
+    for modules, known in ((plain, True), (curved, False), (bare, False)):
+        stack = Stack(modules, 0.1, None, together=number > 1)
+        assert (stack._layers is not None) is known
+        expected = torch.stack([one(part) for one, part in zip(modules, x, strict=True)])
+        torch.testing.assert_close(stack(x), expected)
+    stack = Stack(plain, 0.1, None)
+    stack(x).square().sum().backward()
+    plain[0](x[0]).square().sum().backward()
+    own = torch.cat(
+        [each.grad.flatten() for each in plain[0].parameters() if each.grad is not None]
+    )
+    torch.testing.assert_close(stack.gradient[0], own)
+    plain[0][0].register_forward_hook(lambda *_: None)
+    assert Stack(plain, 0.1, None)._layers is None

@@ -11,6 +11,7 @@ from scipy.optimize import minimize
 from torch import Tensor, nn
 
 import metricgrad as mg
+from metricgrad.estimators import networks
 from metricgrad.estimators.networks import calibrated, perceptron, widths
 from metricgrad.estimators.target import Target, plain
 from tests.made_fits import THRESHOLD, FakeFit
@@ -186,3 +187,30 @@ def test_probabilities_of_scores_that_say_nothing() -> None:
         found = probabilities(kind, "f1", None, made)
         assert (found[0], float(found[1])) == (1.0, 0.0)
         assert probabilities(kind, "f1", THRESHOLD, made)[1] is THRESHOLD
+
+
+def test_wide_tables_are_trained_in_the_space_of_their_rows(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The classifier takes all columns, and on the rows it scores what the small network did."""
+    x = np.random.default_rng(0).normal(size=(60, 1200))
+    y = (x[:, 0] > 0).astype(int)
+    seen: list[int] = []
+    fit = networks.fit
+
+    def watched(network: Any, data: Any, **more: Any) -> Any:
+        found = fit(network, data, **more)
+        seen.append(data[0].shape[1])
+        scores.append(found.scores(data[0]))
+        return found
+
+    scores: list[Any] = []
+    monkeypatch.setattr(networks, "fit", watched)
+    quick = {"method": "cross_entropy", "rate": 0.01, "epochs": 2, "random_state": 0}
+    model = mg.MetricClassifier("f1", **quick).fit(x, y)
+    assert seen == [59]  # the columns have a mean of 0
+    assert next(model.trained_.model.parameters()).shape == (100, 1200)
+    own = model.trained_.scores(model.prepared(x))
+    torch.testing.assert_close(own, scores[0], rtol=1e-3, atol=1e-3)
+    mg.MetricClassifier("f1", **quick).fit(x[:, :999], y)
+    assert seen == [59, 999]

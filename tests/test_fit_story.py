@@ -177,7 +177,7 @@ def test_progress_counts_the_epochs_of_all_groups(monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr(story, "to_progress", shown)
     begun(monkeypatch, method="cross_entropy", epochs=20)
-    assert totals == [("training for f1", 25, False)]  # four rates for 5 epochs, two for 20
+    assert totals == [("training for f1", 24, False)]  # four rates for 4 epochs, two for 20
 
 
 @pytest.mark.parametrize(

@@ -12,12 +12,19 @@ from torch import Tensor
 import metricgrad as mg
 from metricgrad.training import search
 from metricgrad.training.candidates import RATES, Candidate, candidates_of, challengers
+from metricgrad.training.data import Items
 from metricgrad.training.joint_trials import JointTrialGroup
-from metricgrad.training.search import Search, decide, successive_halving
-from metricgrad.training.split import Split
+from metricgrad.training.search import (
+    Search,
+    decide,
+    planned_groups,
+    rates_beside,
+    successive_halving,
+)
+from metricgrad.training.split import Split, SplitPlan, split_data
 from metricgrad.training.trials import PlannedTrial, Trial, TrialSettings
 from metricgrad.training.validation import Validation
-from tests.fitting import linear
+from tests.fitting import linear, made
 from tests.searches import MadeUp, made_up, split_of, trial_of
 
 # ---------------------------------------------------------------------------
@@ -28,15 +35,15 @@ def slope(planned: PlannedTrial) -> float:
     return planned.candidate.options["slope"]
 
 
-def test_rounds_are_a_quarter_half_and_all_of_the_epochs() -> None:
+def test_rounds_are_a_fifth_two_fifths_and_all_of_the_epochs() -> None:
     found = made_up()
     successive_halving(found, "challengers", [Candidate("focal") for _ in range(9)], list(RATES))
-    assert sorted({epochs for _, _, epochs, _ in found.asked}) == [5, 10, 20]
+    assert sorted({epochs for _, _, epochs, _ in found.asked}) == [4, 8, 20]
 
 
 @pytest.mark.parametrize(
     ("epochs", "rounds"),
-    [(100, [25, 50, 100]), (20, [5, 10, 20]), (10, [4, 5, 10]), (4, [4, 4, 4]), (2, [2, 2, 2])],
+    [(100, [20, 40, 100]), (20, [4, 8, 20]), (10, [4, 4, 10]), (4, [4, 4, 4]), (2, [2, 2, 2])],
 )
 def test_no_round_is_shorter_than_four_epochs(epochs: int, rounds: list[int]) -> None:
     assert [search._round_epochs(number, 9, epochs) for number in range(3)] == rounds
@@ -44,15 +51,60 @@ def test_no_round_is_shorter_than_four_epochs(epochs: int, rounds: list[int]) ->
 
 def test_two_trials_need_no_choice() -> None:
     assert [search._round_epochs(number, 2, 20) for number in range(3)] == [None, None, 20]
-    assert [search._round_epochs(number, 3, 20) for number in range(3)] == [5, 10, 20]
+    assert [search._round_epochs(number, 3, 20) for number in range(3)] == [4, 8, 20]
 
 
-@pytest.mark.parametrize(("candidates", "kept"), [(1, 2), (6, 2), (7, 3), (8, 3), (9, 3), (10, 4)])
-def test_the_best_third_continue_with_two_rates_and_then_two_with_one(
-    candidates: int, kept: int
+@pytest.mark.parametrize(
+    ("folds", "items", "first"), [(5, 400, 2), (5, 100, 5), (2, 400, 2), (1, 400, 1)]
+)
+def test_the_first_rounds_have_two_of_many_folds_unless_items_are_few(
+    folds: int, items: int, first: int
 ) -> None:
-    assert search._promotion(candidates, 0) == (kept, 2)
-    assert search._promotion(candidates, 1) == (2, 1)
+    plan = SplitPlan(mg.metric("f1"), True, 64, False, folds, 0.2)
+    split = split_data(Items(made(items)[0], torch.arange(items) % 2), None, plan, 0)
+    sizes: list[int] = []
+
+    class Counting(MadeUp):
+        def groups(self, planned: list[PlannedTrial]) -> list[list[PlannedTrial]]:
+            sizes.append(len(self.split.folds))
+            return super().groups(planned)
+
+    counting = Counting(linear(), split, TrialSettings(), 20)
+    trials = successive_halving(counting, "challengers", candidates_of("reloss"), list(RATES))
+    assert (sizes[0], sizes[-1]) == (first, folds)
+    assert {trial.epochs for trial in trials} == ({20} if first < folds else {4, 8, 20})
+    groups = planned_groups(counting, candidates_of("reloss"), list(RATES), 20)
+    assert groups[0] == (4 * first / folds, 4)
+    assert groups[-1] == (1, 20)
+
+
+def test_two_candidates_continue_with_two_rates_and_then_one_trial() -> None:
+    assert search._promotion(0) == (2, 2)
+    assert search._promotion(1) == (1, 1)
+
+
+@pytest.mark.parametrize(
+    ("suited", "same", "lower"),
+    [
+        ([0.03, 0.01], [0.01, 0.03], [0.003, 0.01]),
+        ([0.1, 0.03], [0.03, 0.1], [0.01, 0.03]),
+        ([0.003, 0.01], [0.003, 0.01], [0.003, 0.01]),
+        ([], list(RATES), list(RATES)),
+    ],
+)
+def test_rates_of_challengers_follow_those_of_the_ordinary_loss(
+    suited: list[float], same: list[float], lower: list[float]
+) -> None:
+    """What a long training says counts before what a short one says."""
+    short = trial_of(PlannedTrial(Candidate("cross_entropy"), 0.1), 0.9, epochs=4)
+    usual = [
+        trial_of(PlannedTrial(Candidate("cross_entropy"), rate), 0.5, epochs=20) for rate in suited
+    ]
+    usual = [short, *usual] if suited else []
+    rates = list(RATES)
+    assert rates_beside(Candidate("metric_loss"), usual, rates) == same
+    assert rates_beside(Candidate("uniloss"), usual, rates) == lower
+    assert rates_beside(Candidate("uniloss"), usual, [0.5]) == [0.5]
 
 
 def test_the_best_candidates_continue_with_their_best_rates() -> None:
@@ -70,12 +122,12 @@ def test_the_best_candidates_continue_with_their_best_rates() -> None:
     rounds = [
         sorted((slope(each), each.rate) for _, planned, epochs, _ in found.asked if epochs == length
                for each in planned)
-        for length in (5, 10, 20)
+        for length in (4, 8, 20)
     ]  # fmt: skip
     assert len(rounds[0]) == 16
     assert rounds[1] == [(2.0, 0.03), (2.0, 0.1), (8.0, 0.01), (8.0, 0.03)]
-    assert rounds[2] == [(2.0, 0.1), (8.0, 0.03)]
-    assert len(trials) == 22
+    assert rounds[2] == [(8.0, 0.03)]
+    assert len(trials) == 21
     assert (trials[0].rate, trials[0].epochs) == (0.03, 20)
     values = [trial.value for trial in trials]
     assert values == sorted(values, reverse=True, key=lambda value: value or 0.0)
@@ -84,7 +136,7 @@ def test_the_best_candidates_continue_with_their_best_rates() -> None:
 def test_a_short_trial_can_be_the_best() -> None:
     found = made_up(lambda planned, epochs: planned.rate / epochs)
     trials = successive_halving(found, "challengers", [Candidate("focal")], list(RATES))
-    assert (trials[0].rate, trials[0].epochs) == (0.1, 5)
+    assert (trials[0].rate, trials[0].epochs) == (0.1, 4)
 
 
 def test_lower_values_come_first_where_lower_is_better() -> None:

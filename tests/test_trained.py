@@ -1,5 +1,6 @@
 """What training leaves behind: scores, decisions, the metric, and what a Fit tells about itself."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -27,6 +28,7 @@ def trial_of(method: str, value: float | None, rate: float = 0.1, **options: Any
         torch.zeros(1, 2),
         {},
         torch.zeros(20, 2),
+        folds=5,
     )
 
 
@@ -120,6 +122,7 @@ def test_every_metric_and_method_has_a_label() -> None:
 def test_a_fit_is_shown_on_a_screen() -> None:
     decision = Decision(BEST, PLAIN, BEST, 0.03, 0.0084, again=True)
     others = [trial_of("focal", value, 0.003) for value in (0.5, None, 0.84, 0.6, 0.7, 0.3)]
+    others.append(replace(others[0], value=0.99, folds=2))  # not measured on the same items
     found = result(decision, trials=[PLAIN, *others, BEST])
     assert repr(found).splitlines() == [
         "Fit: F1 0.8500, trained on UniLoss (slope 8), threshold 0.3126",
@@ -132,7 +135,7 @@ def test_a_fit_is_shown_on_a_screen() -> None:
         "0.7000  focal loss         0.003  12 of 20",
         "0.6000  focal loss         0.003  12 of 20",
         "",
-        "8 trials, 5 folds, 12.3 s",
+        "9 trials, 5 folds, 12.3 s",
     ]
     lower = result(decision, metric=mg.metric("error_rate"), trials=[PLAIN, *others, BEST])
     assert repr(lower).splitlines()[4].startswith("0.3000")

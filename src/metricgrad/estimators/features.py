@@ -188,6 +188,10 @@ def _columns(table: Any) -> Iterator[tuple[str, Any]]:
         return
     from pandas.api import types
 
+    kinds = set(table.dtypes)
+    if len(table.columns) > len(table) and kinds <= {np.dtype("float64")}:  # one by one is slow
+        yield from zip(map(str, table.columns), table.to_numpy().T, strict=True)
+        return
     for number, name in enumerate(table.columns):
         column = table.iloc[:, number]
         if types.is_datetime64_any_dtype(column.dtype):

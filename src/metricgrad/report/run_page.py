@@ -164,7 +164,8 @@ def _trials(result: RunResult) -> str:
     usual = result.finalists[0].label
     compared = f", and is compared with {usual}" if len(result.finalists) > 1 else ""
     how = (
-        "Every candidate is trained briefly; the best third continue, and the best two are trained "
-        f"to the end. The best of all trials wins, as a short one can be best{compared}."
+        "Every candidate is trained briefly, if there are many folds on two of them; the best two "
+        "continue, and the best is trained to the end on all folds. The best trial on all folds "
+        f"wins{compared}."
     )
     return f"<p>{how}</p>{page.folded(f'All {len(rows)} trials', page.table(header, rows))}"

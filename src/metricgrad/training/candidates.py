@@ -74,6 +74,11 @@ class Candidate:
         told += ["warm start"] if self.warm_start else []
         return self.method + (f" ({', '.join(told)})" if told else "")
 
+    @property
+    def as_ordinary(self) -> bool:
+        """Whether its gradient is as long as the ordinary one, so that the same rates suit it."""
+        return self.method == "metric_loss"
+
     def scale(self, metric: Metric) -> float:
         """The factor of the scores that stands for the slope of the loss.
 

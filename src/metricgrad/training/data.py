@@ -319,6 +319,10 @@ class FoldBatches:
             Batches(items.y[fold.train], self.size, stratified, balanced) for fold in folds
         ]
 
+    def first(self, number: int) -> "FoldBatches":
+        """The batches of the first few folds alone, as they are drawn beside the others."""
+        return FoldBatches(self.items, self.folds[:number], self.size, self.balanced, self._seed)
+
     def epoch(self, epoch: int, copies: int) -> Iterator[Batch]:
         """The batches of an epoch; every fold's come `copies` times: `[copies * folds, B, ...]`."""
         drawn = []

@@ -42,8 +42,8 @@ from metricgrad.training.search import (
     Decision,
     Search,
     affordable_epochs,
+    all_groups,
     decide,
-    planned_groups,
     successive_halving,
 )
 from metricgrad.training.split import SplitPlan, split_data, split_dataset, unsplit
@@ -194,11 +194,8 @@ def fit(
     search = Search(model, split, settings, epochs, checkpoints, budget)
     if budget is not None:
         search.epochs = affordable_epochs(search, list(sides.values()), rates, budget)
-    total = sum(
-        length
-        for candidates in sides.values()
-        for _, length in planned_groups(search, candidates, rates, search.epochs)
-    )
+    groups = all_groups(search, list(sides.values()), rates, search.epochs)
+    total = sum(length for _, length in groups)
     with to_progress(f"training for {chosen.name}", total, progress) as search.tell:
         found = {
             name: successive_halving(search, name, candidates, rates)
@@ -327,7 +324,7 @@ def _score_sets(trials: list[Trial], items: ValidationItems, seed: int) -> list[
     found = []
     for trial in trials:
         if trial.value is not None:
-            fold = int(torch.randint(len(items.live), (), generator=generator))
+            fold = int(torch.randint(len(trial.scores), (), generator=generator))
             known = items.live[fold].nonzero().squeeze(-1)
             size = (number, min(_SET, len(known)))
             drawn = known[torch.randint(len(known), size, generator=generator)]

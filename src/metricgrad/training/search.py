@@ -1,11 +1,13 @@
 r"""The search for the best candidate: successive halving, then a decision on validation data.
 
-Successive halving has three rounds. All candidates are trained briefly with every learning rate;
-the best third continue for twice as long with their two best rates, and the best two of those to
-the end with one. The ordinary loss goes through the same rounds on its own, in the same way in
-every fit, so that "no difference is shown" gives exactly the model that training on
-cross-entropy gives. If there is a time budget, one epoch of the ordinary loss is timed to find out
-how many epochs fit into it.
+Successive halving has three rounds. All candidates are trained briefly with several learning
+rates; the best two continue for twice as long with their two best rates, and the best trial of
+those to the end. Where there are many folds, the first two rounds have two of them: they only have
+to tell good from bad, and the last round decides on all. The ordinary loss goes through the same
+rounds on its own, in the same way in every fit, so that "no difference is shown" gives exactly the
+model that training on cross-entropy gives. What suited it says which two learning rates its
+challengers are tried with (`rates_beside`). If there is a time budget, one epoch of the ordinary
+loss is timed to find out how many epochs fit into it.
 
 The best of many trials looks better than it is. So the best challenger is compared with the
 ordinary loss once more, both with the settings and the epoch they were chosen with, on other splits
@@ -16,7 +18,6 @@ single comparison has to show more: a gain that the luckiest of twelve challenge
 chance in only one of twenty cases.
 """
 
-import math
 import time
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -33,8 +34,9 @@ from metricgrad.training.trial_group import TrialGroup
 from metricgrad.training.trials import PlannedTrial, Trial, TrialSettings, best_first
 from metricgrad.training.validation import ONE_SIGMA
 
-_SHARES = (0.25, 0.5, 1.0)  # the share of the epochs that trials have, in each round
+_SHARES = (0.2, 0.4, 1.0)  # the share of the epochs that trials have, in each round
 _LAST = len(_SHARES) - 1
+_KEPT = 2  # candidates that continue after the first round, and their learning rates
 _FEWEST = 4  # epochs of a trial, and of a fit, unless fewer are asked for
 _TOGETHER = 128  # models that are trained side by side, at most
 _LATE = 0.1  # challengers may exceed a round's share of the budget by this much,
@@ -44,6 +46,7 @@ _AFTER = 4  # trainings of one model after the search: two compared again, two o
 _ALONE = 0.5  # one model takes about half as long as the trials that were timed
 # Chance is judged by the luckiest of so many challengers, at a quantile of its gains.
 _TWICE = (2, ONE_SIGMA)  # the gain must be shown again on other splits
+_ALONE_TWICE = (1, ONE_SIGMA**0.5)  # the same if others were left behind on fewer folds
 _ONCE = (12, 0.95)  # there are no other splits
 
 
@@ -99,69 +102,113 @@ class Search:
 def successive_halving(
     search: Search, name: str, candidates: list[Candidate], rates: list[float]
 ) -> list[Trial]:
-    """All trials of all rounds, the best first: with few items, a short training can be the best.
+    """All trials on all folds, the best first: with few items, a short training can be the best.
 
     If time runs out or the user stops the search, these are the trials of the rounds so far.
     """
     metric = search.split.validation.metric
-    planned = [PlannedTrial(each, rate) for each in candidates for rate in rates]
+    usual = best_first(search.trials, metric)  # those of the ordinary loss, which comes first
+    planned = [
+        PlannedTrial(each, rate) for each in candidates for rate in rates_beside(each, usual, rates)
+    ]
+    few = search.split.screening()
+    screened = few is not search.split
     trials: list[Trial] = []
     for number, share in enumerate(_SHARES):
         epochs = _round_epochs(number, len(planned), search.epochs)
         if epochs is None:
             continue
+        now = replace(search, split=few) if screened and number != _LAST else search
         found: list[Trial] = []
-        for order, group in enumerate(search.groups(planned)):
+        for order, group in enumerate(now.groups(planned)):
             late = search.late(_LAST_START if number == _LAST else share + _LATE)
             if search.stopped or (name != "ordinary" and late):
                 break
-            found += search.run(f"{name}-{number}-{order}", group, epochs)
+            found += now.run(f"{name}-{number}-{order}", group, epochs)
+            search.stopped |= now.stopped
         found = best_first(found, metric)
-        trials += found
+        if now is search:
+            trials += found
         if search.stopped or not found:
             break
-        planned = _promoted(found, len(candidates), number)
+        planned = _promoted(found, number)
     return best_first(trials, metric)
+
+
+def rates_beside(candidate: Candidate, usual: list[Trial], rates: list[float]) -> list[float]:
+    """The learning rates of a candidate: two, by the trials of the ordinary loss, if there are any.
+
+    A loss whose gradient is as long as the ordinary one takes the two that suited that one best,
+    the longest trainings first. A metric alone says less about an item, so other losses take the
+    lower of the two and the next one below.
+    """
+    longest = sorted(usual, key=lambda trial: -trial.epochs)
+    best = list(dict.fromkeys(trial.rate for trial in longest))[:_KEPT]
+    if not best or len(rates) <= _KEPT:
+        return rates
+    if candidate.as_ordinary:
+        return sorted(best)
+    first = max(0, rates.index(min(best)) - 1)
+    return rates[first : first + _KEPT]
 
 
 def planned_groups(
     search: Search, candidates: list[Candidate], rates: list[float], epochs: int
-) -> list[tuple[int, int]]:
-    """The trials and the epochs of every group of successive halving, if nothing ends it early."""
+) -> list[tuple[float, int]]:
+    """The trials and the epochs of every group of successive halving, if nothing ends it early.
+
+    A trial on two of five folds is two fifths of a trial.
+    """
     planned = [PlannedTrial(each, rate) for each in candidates for rate in rates]
-    groups: list[tuple[int, int]] = []
+    screening = replace(search, split=search.split.screening())
+    share = len(screening.split.folds) / len(search.split.folds)
+    groups: list[tuple[float, int]] = []
     for number in range(len(_SHARES)):
         length = _round_epochs(number, len(planned), epochs)
         if length is None:
             continue
-        groups += [(len(group), length) for group in search.groups(planned)]
-        kept, width = _promotion(len(candidates), number)
+        if number == _LAST:
+            groups += [(len(group), length) for group in search.groups(planned)]
+        else:
+            groups += [(share * len(group), length) for group in screening.groups(planned)]
+        kept, width = _promotion(number)
         planned = [PlannedTrial(each, rate) for each in candidates[:kept] for rate in rates[:width]]
     return groups
 
 
+def all_groups(
+    search: Search, sides: list[list[Candidate]], rates: list[float], epochs: int
+) -> list[tuple[float, int]]:
+    """The groups of all sides, the ordinary one first; the others have fewer rates."""
+    return [
+        group
+        for number, candidates in enumerate(sides)
+        for group in planned_groups(search, candidates, rates[:_KEPT] if number else rates, epochs)
+    ]
+
+
 def _round_epochs(number: int, trials: int, epochs: int) -> int | None:
-    """The epochs of a round; None if it is skipped, as two trials or fewer leave no choice."""
+    """The epochs of a round; None if it is skipped, as two trials are few enough for the last."""
     if number == _LAST:
         return epochs
-    if trials <= 2:
+    if trials <= _KEPT:
         return None
     return min(epochs, max(_FEWEST, round(_SHARES[number] * epochs)))
 
 
-def _promoted(found: list[Trial], candidates: int, number: int) -> list[PlannedTrial]:
+def _promoted(found: list[Trial], number: int) -> list[PlannedTrial]:
     """The trials of the next round, from those of this one, the best first."""
     rates: dict[Candidate, list[float]] = {}
     for trial in found:
         rates.setdefault(trial.candidate, []).append(trial.rate)
-    kept, width = _promotion(candidates, number)
+    kept, width = _promotion(number)
     best = list(rates.items())[:kept]
     return [PlannedTrial(candidate, rate) for candidate, own in best for rate in own[:width]]
 
 
-def _promotion(candidates: int, number: int) -> tuple[int, int]:
+def _promotion(number: int) -> tuple[int, int]:
     """How many candidates continue after a round, and with how many learning rates each."""
-    return (max(2, math.ceil(candidates / 3)), 2) if number == 0 else (2, 1)
+    return (_KEPT, _KEPT) if number == 0 else (1, 1)
 
 
 def affordable_epochs(
@@ -191,9 +238,8 @@ def _cost(search: Search, sides: list[list[Candidate]], rates: list[float], epoc
     Groups of more trials take longer in proportion.
     """
     cost = _ALONE * _AFTER * epochs
-    for candidates in sides:
-        for trials, length in planned_groups(search, candidates, rates, epochs):
-            cost += max(1.0, trials / len(rates)) * length
+    for trials, length in all_groups(search, sides, rates, epochs):
+        cost += max(1.0, trials / len(rates)) * length
     return cost
 
 
@@ -240,7 +286,8 @@ def decide(
         return Decision(challengers[0], None, challengers[0])
     usual = ordinary[0]
     best = challengers[0]
-    first = _compare(search, usual, challengers, _ONCE if others is None else _TWICE)
+    twice = _TWICE if len(challengers) > 1 else _ALONE_TWICE
+    first = _compare(search, usual, challengers, _ONCE if others is None else twice)
     if first.winner is usual or others is None or search.stopped:
         return first
     second = replace(search, split=others, trials=[])

@@ -38,7 +38,8 @@ from metricgrad.training.validation import Validation, ValidationItems
 
 _ENOUGH = 1000  # items of the rarest class: with as many, one split will do
 _FOLDS = 5
-_FEW = 30  # validation items of the rarest class: with fewer, a Dataset's split gets a warning
+_FEW = 30  # validation items of the rarest class: with fewer, choices are partly chance
+_SCREENED = 2  # folds that the first rounds of a search have, if these hold enough items
 _MOST_VALIDATED = 50_000  # items of validation data that the user passed
 
 
@@ -91,6 +92,19 @@ class Split(NamedTuple):
     batches: FoldBatches | Loader
     data: ValidationData
     validation: Validation
+
+    def screening(self) -> "Split":
+        """Two of many folds, for choices that need not be exact; all of them if items are few."""
+        if len(self.folds) <= _SCREENED or isinstance(self.batches, Loader):
+            return self
+        if _fewest(self.batches.items) * _SCREENED < _FEW * len(self.folds):
+            return self
+        assert self.data.index is not None
+        assert self.data.live is not None
+        index, live = (each[:_SCREENED] for each in (self.data.index, self.data.live))
+        data = replace(self.data, index=index, live=live)
+        validation = replace(self.validation, items=data.items())
+        return Split(self.folds[:_SCREENED], self.batches.first(_SCREENED), data, validation)
 
 
 def split_data(
@@ -149,10 +163,16 @@ def _class_counts(items: Items) -> Tensor | None:
     return counts
 
 
+def _fewest(items: Items) -> int:
+    """The number of items of the rarest class; a fifth of all where there are no classes."""
+    counts = _class_counts(items)
+    return len(items) // 5 if counts is None else int(counts.min())
+
+
 def _number_of_folds(trained: Items, asked: int | None) -> int:
     """How many folds there are: as many as asked for, or by the rarest class; both need items."""
     counts = _class_counts(trained)
-    fewest = len(trained) // 5 if counts is None else int(counts.min())
+    fewest = _fewest(trained)
     number = asked or (1 if fewest >= _ENOUGH else _FOLDS)
     if counts is not None and fewest < max(2, number):
         rarest = trained.y.unique()[counts.argmin()].item()

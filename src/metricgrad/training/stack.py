@@ -139,6 +139,7 @@ class Stack(Descent):
         self.together = together
         self._shapes = {name: each.shape for name, each in modules[0].named_parameters()}
         self._frozen = _frozen(modules[0])
+        self._layers = _plain_layers(modules[0])
         self.buffers: dict[str, Tensor] = {}
         for number, module in enumerate(modules):
             shapes = {name: each.shape for name, each in module.named_parameters()}
@@ -196,6 +197,9 @@ class Stack(Descent):
             return functional_call(self._modules[0], (parameters, buffers), (part,))
 
         stacked = self.parameters()
+        if self._layers is not None and x.dim() > 2:
+            items = _perceptron(self._layers, stacked, x.flatten(1, -2))
+            return items.unflatten(1, x.shape[1:-1])
         if self.together:
             return vmap(one, randomness="different")(stacked, self.buffers, x)
         rows = range(len(self._modules))
@@ -222,6 +226,33 @@ class Stack(Descent):
         self._restore_moments(stored)
         for each, value in self.weights().items():
             value.copy_(stored[each])
+
+
+def _plain_layers(module: nn.Module) -> list[nn.Module] | None:
+    """The layers of a perceptron, linear ones and ReLU in turn; None for any other module.
+
+    A batched product for each layer takes two thirds of the time of `vmap`.
+    """
+    if type(module) is not nn.Sequential:
+        return None
+    layers = list(module)
+    kinds = [type(layer) for layer in layers]
+    hooks = [each._forward_hooks or each._forward_pre_hooks for each in (module, *layers)]
+    turns = [nn.Linear, nn.ReLU] * len(kinds)
+    known = len(kinds) % 2 == 1 and kinds == turns[: len(kinds)] and len(set(layers)) == len(layers)
+    biased = all(layer.bias is not None for layer in layers[::2]) if known else False
+    return layers if biased and not any(hooks) else None
+
+
+def _perceptron(layers: list[nn.Module], stacked: State, x: Tensor) -> Tensor:
+    """What R perceptrons give for `[R, B, columns]`, each for its own part."""
+    for number, layer in enumerate(layers):
+        if isinstance(layer, nn.ReLU):
+            x = x.relu()
+        else:
+            weight = stacked[f"{number}.weight"]
+            x = torch.baddbmm(stacked[f"{number}.bias"].unsqueeze(1), x, weight.mT)
+    return x
 
 
 def _row(stacked: dict[str, Tensor], row: int) -> dict[str, Tensor]:

@@ -196,7 +196,8 @@ class Fit(Trained):
         return f"{line}, {len(cuts)} {kind} from {min(cuts):.4g} to {max(cuts):.4g}"
 
     def _table(self) -> list[tuple[str, ...]]:
-        """The best few trials, the best first, below a header."""
+        """The best few trials on all folds, the best first, below a header."""
+        whole = [trial for trial in self.trials if trial.folds >= self.folds]
         rows = [
             (
                 f"{trial.value:.4f}",
@@ -204,7 +205,7 @@ class Fit(Trained):
                 f"{trial.rate:g}",
                 f"{trial.epoch} of {trial.epochs}",
             )
-            for trial in best_first(self.trials, self.metric)[:_SHOWN]
+            for trial in best_first(whole, self.metric)[:_SHOWN]
         ]
         return [(label(self.metric.name), "trial", "rate", "best epoch"), *rows]
 

@@ -270,6 +270,7 @@ class TrialGroup:
             scores=self._kept["scores"][number],
             state=self._best_state(number) if self._folds == 1 else {},
             curve=self._best.curve[:, number],
+            folds=self._folds,
         )
 
     @torch.no_grad()

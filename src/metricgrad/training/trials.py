@@ -58,6 +58,7 @@ class Trial:
     scores: Tensor  # of the validation data at the best epoch, [K, V, ...]
     state: dict[str, Tensor]  # of the model at the best epoch, where there is one fold
     curve: Tensor  # loss and metric, [epochs, 2]; NaN for epochs that were not trained
+    folds: int = 1  # that it was trained on, which may be fewer than the search has
 
     def forget(self) -> None:
         """Drops scores and state, which need much memory, and keeps what tells how it went."""
