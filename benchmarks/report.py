@@ -122,20 +122,22 @@ def grid(content: Table, cells: Cells, digits: int) -> list[str]:
     ]
     lines.append("| --- |" + " ---: |" * len(columns))
     best = {column: _best(content, cells, column) for column in columns}
+    gains = content.content.get("gains", [])
     for row, settings in content.rows.items():
         shown = []
         for column in columns:
             cell = cells.get((row, column))
-            text = (
-                ""
-                if cell is None
-                else f"{cell.mean:.{digits}f}"
-                + (f" ±{cell.spread:.{digits}f}" if round(cell.spread, digits) else "")
-            )
+            text = "" if cell is None else _text(cell, digits, "+" if column in gains else "")
             shown.append(f"**{text}**" if text and cell == best[column] else text)
         lines.append(f"| {settings['label']} | " + " | ".join(shown) + " |")
         lines += _paper_lines(content, cells, row, digits)
     return lines
+
+
+def _text(cell: Cell, digits: int, sign: str) -> str:
+    """Mean and spread; gains have a sign."""
+    spread = f" ±{cell.spread:.{digits}f}" if round(cell.spread, digits) else ""
+    return f"{cell.mean:{sign}.{digits}f}{spread}"
 
 
 def speed(path: Path) -> str:

@@ -1,5 +1,6 @@
 """The benchmark runner: complete tables, runs that resume, a report that is current."""
 
+import itertools
 import json
 import shutil
 from pathlib import Path
@@ -219,6 +220,21 @@ def test_the_committed_report_is_current(tmp_path: Path) -> None:
     assert report.write(tmp_path / "README.md").read_text() == report.PAGE.read_text(), (
         "run: python -m benchmarks report"
     )
+
+
+def test_the_first_table_of_the_front_page_is_that_of_the_benchmark_page() -> None:
+    page = report.PAGE.read_text().splitlines()
+    front = (report.PAGE.parent.parent / "README.md").read_text().splitlines()
+    head = next(number for number, line in enumerate(front) if line.startswith("| task |"))
+    rows = list(itertools.takewhile(lambda line: line.startswith("|"), front[head:]))
+    assert len(rows) > 5
+    assert set(rows) <= set(page)
+
+
+def test_gains_have_a_sign(done: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(done.content, "gains", ["f1"])
+    cell = report.collect(done, done.runs("small"))["uniloss", "f1"]
+    assert f"| UniLoss | **{cell.mean:+.4f}" in report.section(done, "small")
 
 
 def test_hand_made_losses_become_their_metrics_as_the_slope_grows() -> None:
