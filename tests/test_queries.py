@@ -174,7 +174,7 @@ def test_compare_splits_queries_and_compares_with_list_net(searches: Path, tmp_p
     options = ("--epochs", 1, "--splits", 2, "--methods", "lambda_loss", "--out", tmp_path / "run")
     found = run("compare", searches, *asked, *options)
     assert found.exit_code == 0, found.output
-    assert "Gains are over ListNet." in " ".join(found.output.split())
+    assert "Gains are over tuned ListNet." in " ".join(found.output.split())
     result = json.loads((tmp_path / "run" / "result.json").read_text())
     assert (result["ordinary"], result["columns"]) == ("list_net", ["one", "two"])
     assert list(result["differences"]) == ["lambda_loss"]
