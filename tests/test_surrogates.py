@@ -80,6 +80,8 @@ def test_fits_is_what_a_trial_finds() -> None:
         for name, metric in METRICS.items()
         for kind, (scores, target) in sets.items()
         for cls in LOSSES
+        # A set of classes has the shapes of a text, so that a loss of texts takes it for one.
+        if (metric.layout, kind) != ("tokens", "classes")
         if cls.fits(metric, kind) != trial(cls, metric, scores, target)
     ]
     wrong += [
