@@ -186,7 +186,7 @@ def test_compare_splits_queries_and_compares_with_list_net(searches: Path, tmp_p
     value = ranker.score(test.x, test.grades, groups=test.queries)
     assert result["values"]["list_net"][0] == pytest.approx(value)
     page = (tmp_path / "run" / "report.html").read_text()
-    assert "No difference from ListNet is shown: LambdaLoss." in page
+    assert "No difference from tuned ListNet is shown: LambdaLoss." in page
     assert "has a run with group = 'query'" in " ".join(
         run("compare", searches, *asked, "--group", "two", *options).output.split()
     )
