@@ -131,3 +131,20 @@ def test_stacked_perceptrons_compute_what_each_of_them_does(number: int) -> None
     torch.testing.assert_close(stack.gradient[0], own)
     plain[0][0].register_forward_hook(lambda *_: None)
     assert Stack(plain, 0.1, None)._layers is None
+
+
+def test_stacked_perceptrons_leave_padding_out() -> None:
+    networks = [nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 1)) for _ in range(2)]
+    x = torch.randn(2, 5, 6, 3, generator=seeded())
+    where = torch.rand(2, 5, 6, generator=seeded()) < 0.4
+    assert where.sum((1, 2)).unique().numel() == 2  # one model has more rows that count
+    stack = Stack(networks, 0.1, None)
+    every = stack(x)
+    found = stack(x, where)
+    torch.testing.assert_close(found[where], every[where])
+    assert not found[~where].any()
+    found.square().sum().backward()
+    gradient = stack.gradient.clone()
+    stack.gradient.zero_()
+    stack(x)[where].square().sum().backward()
+    torch.testing.assert_close(stack.gradient, gradient)

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 import metricgrad as mg
+from metricgrad.surrogates import calls
 from tests.cases import CASES, Case
 from tests.sets import make_set
 from tests.test_baselines import EVERY, sets
@@ -193,3 +194,50 @@ def test_a_memory_refuses_groups() -> None:
         loss(*given, groups=torch.zeros(4).long())
     plain = mg.UniLoss("ndcg")(*given, groups=torch.arange(4) // 2)
     assert loss.eval()(*given, groups=torch.arange(4) // 2) == plain
+
+
+RANKED = ["ndcg", "map", "mrr", "precision_at_k", "average_precision", "auc", "f1", "mcc"]
+
+
+@pytest.mark.parametrize("name", RANKED)
+@pytest.mark.parametrize("cls", [mg.UniLoss, mg.MetricLoss])
+def test_short_sets_without_their_padding_have_the_same_loss_and_gradient(
+    cls: Any, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    g = torch.Generator().manual_seed(0)
+    scores = torch.randn(3, 20, 60, generator=g, dtype=torch.float64)
+    grades = torch.randint(0, 3, (3, 20, 60), generator=g)
+    target = grades if name == "ndcg" else (grades > 0).long()
+    sizes = torch.randint(1, 12, (3, 20), generator=g)
+    sizes[:, ::9] = 50
+    where = (torch.arange(60) < sizes.unsqueeze(-1))[..., torch.randperm(60, generator=g)]
+    found = []
+    widths: list[int] = []
+    for longest in (32, 61):  # with 61, no set is long enough to be taken apart
+        monkeypatch.setattr(calls, "_LONG", longest)
+        loss = cls(name)
+        part: Any = loss if cls is mg.UniLoss else loss.by_metric
+        monkeypatch.setattr(part, "losses", watched(part.losses, widths))
+        leaf = scores.clone().requires_grad_()
+        value = loss(leaf, target, where)
+        value.backward()
+        found.append((value.detach(), leaf.grad))
+    torch.testing.assert_close(*found)
+    assert widths == [10, 50, 60]
+
+
+def watched(losses: Any, widths: list[int]) -> Any:
+    def each(scores: Tensor, target: Tensor, where: Tensor | None) -> Any:
+        widths.append(scores.shape[-1])
+        return losses(scores, target, where)
+
+    return each
+
+
+def test_labels_are_not_taken_for_padded_sets() -> None:
+    scores = torch.randn(40, 64, generator=torch.Generator().manual_seed(0))
+    where = torch.zeros(40, 64, dtype=torch.bool)
+    where[:, 5:9] = True
+    metric = mg.metric("f1", multilabel=True)
+    value = mg.UniLoss(metric)(scores, (scores > 0.5).long(), where)
+    torch.testing.assert_close(value, 1 - metric(scores, (scores > 0.5).long(), where=where))

@@ -24,7 +24,13 @@ from metricgrad.metrics.checks import shape
 from metricgrad.metrics.registry import metric_config, metric_options
 from metricgrad.metrics.rows import to_rows
 from metricgrad.storage import write_tensors
-from metricgrad.surrogates.calls import Call, batch_of_items, bound, losses_of_groups
+from metricgrad.surrogates.calls import (
+    Call,
+    batch_of_items,
+    bound,
+    losses_by_size,
+    losses_of_groups,
+)
 from metricgrad.surrogates.noticing import Notices
 
 TargetKind = Literal["binary", "classes", "labels", "grades"]
@@ -171,8 +177,10 @@ class Surrogate(nn.Module, ABC):
             )
         if call.groups is not None:
             return self._of_groups(call)
-        with bound(self, call.rows):
-            return self.losses(call.scores, call.target, call.where)
+        if call.rows:  # items of sets that are taken apart would have to take them along
+            with bound(self, call.rows):
+                return self.losses(call.scores, call.target, call.where)
+        return losses_by_size(self, call.scores, call.target, call.where)
 
     def _of_groups(self, call: Call) -> tuple[Tensor, Tensor]:
         """`losses` of the groups of one flat set, the groups of each size at once."""

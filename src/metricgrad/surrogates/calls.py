@@ -6,6 +6,7 @@ that form:
     scores and target `[..., N, 1]`   are N items
     groups `[N]`                      become padded sets side by side, those of one size at once
     rows, such as `amount=amount`     are bound to the metrics of the loss while the call lasts
+    where `[..., N]`                  of sets padded to the longest: short ones are taken apart
 """
 
 from collections.abc import Iterator
@@ -22,6 +23,9 @@ from metricgrad.metrics.rows import Rows, at
 
 if TYPE_CHECKING:
     from metricgrad.surrogates.base import Surrogate
+
+_LONG = 32  # items of a padded set, from which on it pays to take short sets apart,
+_MANY = 8  # if there are so many sets
 
 
 class Call(NamedTuple):
@@ -84,6 +88,37 @@ def losses_of_groups(loss: "Surrogate", call: Call) -> tuple[Tensor, Tensor]:
         defined.append(known)
     back = torch.cat(order).argsort() if order else slice(None)
     return torch.cat(values)[back], torch.cat(defined)[back]
+
+
+def losses_by_size(
+    loss: "Surrogate", scores: Tensor, target: Tensor, where: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    """`losses` of padded sets `[..., N]`, the three quarters that are short without their padding.
+
+    Queries of 8 documents are padded to the 120 of the longest, and all pairs of these are many.
+    """
+    items = loss.shapes().layout in ("binary", "grades") and scores.dim() > 1
+    padded = where is not None and scores.shape == target.shape == where.shape
+    if not (items and padded) or loss.remembers or scores.shape[-1] < _LONG:
+        return loss.losses(scores, target, where)
+    assert where is not None
+    sizes = where.sum(-1).flatten()
+    ordered = sizes.sort().values
+    short = int(ordered[(3 * len(ordered)) // 4]) if len(ordered) else 0
+    if len(ordered) < _MANY or 2 * short > scores.shape[-1]:
+        return loss.losses(scores, target, where)
+    first = where.to(torch.uint8).argsort(dim=-1, descending=True, stable=True)
+    flat = [each.gather(-1, first).flatten(0, -2) for each in (scores, target, where)]
+    places = [(sizes <= short).nonzero()[:, 0], (sizes > short).nonzero()[:, 0]]
+    found = [
+        loss.losses(*(each[place, : max(1, int(sizes[place].max()))] for each in flat))
+        for place in places
+        if len(place)
+    ]
+    back = torch.cat(places).argsort()
+    lead = scores.shape[:-1]
+    values, defined = (torch.cat(parts)[back].reshape(lead) for parts in zip(*found, strict=True))
+    return values, defined
 
 
 def sum_of_sets(values: Tensor, groups: Any) -> Tensor:

@@ -73,7 +73,7 @@ class Separate:
                 f"{type(made).__name__}"
             )
 
-    def __call__(self, x: Tensor) -> Tensor:
+    def __call__(self, x: Tensor, where: Tensor | None = None) -> Tensor:
         """What each module gives for its own part of x: `[R, ...]` from `[R, ...]`."""
         return torch.stack([module(part) for module, part in zip(self._modules, x, strict=True)])
 

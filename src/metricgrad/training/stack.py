@@ -190,16 +190,23 @@ class Stack(Descent):
             for (name, shape), part in zip(self._shapes.items(), parts, strict=True)
         }
 
-    def __call__(self, x: Tensor) -> Tensor:
-        """What each module gives for its own part of x: `[R, ...]` from `[R, ...]`."""
+    def __call__(self, x: Tensor, where: Tensor | None = None) -> Tensor:
+        """What each module gives for its own part of x: `[R, ...]` from `[R, ...]`.
+
+        Perceptrons leave out the rows of x that `where` marks as padding; they get 0.
+        """
 
         def one(parameters: State, buffers: State, part: Tensor) -> Tensor:
             return functional_call(self._modules[0], (parameters, buffers), (part,))
 
         stacked = self.parameters()
         if self._layers is not None and x.dim() > 2:
-            items = _perceptron(self._layers, stacked, x.flatten(1, -2))
-            return items.unflatten(1, x.shape[1:-1])
+            items = x.flatten(1, -2)
+            if where is None:
+                found = _perceptron(self._layers, stacked, items)
+            else:
+                found = _of_real_rows(self._layers, stacked, items, where.flatten(1))
+            return found.unflatten(1, x.shape[1:-1])
         if self.together:
             return vmap(one, randomness="different")(stacked, self.buffers, x)
         rows = range(len(self._modules))
@@ -253,6 +260,18 @@ def _perceptron(layers: list[nn.Module], stacked: State, x: Tensor) -> Tensor:
             weight = stacked[f"{number}.weight"]
             x = torch.baddbmm(stacked[f"{number}.bias"].unsqueeze(1), x, weight.mT)
     return x
+
+
+def _of_real_rows(layers: list[nn.Module], stacked: State, x: Tensor, where: Tensor) -> Tensor:
+    """`_perceptron` of the rows that count, 0 elsewhere."""
+    most = int(where.sum(-1).max())
+    first = (
+        where.to(torch.uint8).argsort(dim=-1, descending=True, stable=True)[:, :most].unsqueeze(-1)
+    )
+    found = _perceptron(layers, stacked, x.gather(1, first.expand(-1, -1, x.shape[-1])))
+    found = found * where.gather(1, first.squeeze(-1)).unsqueeze(-1)
+    places = first.expand(-1, -1, found.shape[-1])
+    return found.new_zeros(*x.shape[:2], found.shape[-1]).scatter(1, places, found)
 
 
 def _row(stacked: dict[str, Tensor], row: int) -> dict[str, Tensor]:

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from metricgrad.progress import Tell
 from metricgrad.surrogates import MetricLoss, with_memory
-from metricgrad.surrogates.calls import bound
+from metricgrad.surrogates.calls import bound, losses_by_size
 from metricgrad.training.candidates import ordinary_candidate
 from metricgrad.training.checkpoint import State, named, part_of, read_checkpoint, write_checkpoint
 from metricgrad.training.data import NO_BATCH, Batch
@@ -208,15 +208,17 @@ class TrialGroup:
             scores = scores * self._scales.view(-1, *[1] * (scores.dim() - 1))
         if not self.settings.memory:
             (loss,) = self._losses
+            if batch.where is not None:
+                return _mean(*losses_by_size(loss, scores, batch.y, batch.where))
             with bound(loss, batch.rows):
-                return _mean(*loss.losses(scores, batch.y, batch.where))
+                return _mean(*loss.losses(scores, batch.y, None))
         each = [
             loss.losses(scores[row], batch.y[row], None) for row, loss in enumerate(self._losses)
         ]
         return torch.stack([torch.where(defined, value, 0.0) for value, defined in each])
 
     def _item_scores(self, batch: Batch) -> Tensor:
-        return self._validation.metric.item_scores(self._stack(batch.x), batch.y)
+        return self._validation.metric.item_scores(self._stack(batch.x, batch.where), batch.y)
 
     @torch.no_grad()
     def _scores(self) -> Tensor:
