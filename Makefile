@@ -22,7 +22,7 @@ demo: $(STAMP)  ## trains on bundled data, shows where the metric pays and where
 	@echo "   metric decides which ones it gives up."
 	OMP_NUM_THREADS=1 $(BIN)/metricgrad compare --target odd --metric pauc:max_fpr=0.05 --hidden none --splits 12 --methods metric_loss --out runs/demo-pays
 	@echo "3. Where it does not: a network finds them all, and cross-entropy is enough for F1."
-	OMP_NUM_THREADS=1 $(BIN)/metricgrad compare --target odd --metric f1 --hidden 32 --splits 3 --methods metric_loss --out runs/demo-level
+	OMP_NUM_THREADS=1 $(BIN)/metricgrad compare --target odd --metric f1 --hidden 32 --splits 6 --methods metric_loss --out runs/demo-level
 
 test: $(STAMP)  ## all tests, doctests and the code in README and docs
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS)
