@@ -133,28 +133,24 @@ class Places(Reexpression):
 
     def from_bits(self, bits: Tensor) -> Tensor:
         """The metric of the tokens that are won, and of the others where they are lost."""
-        items, counted = self._contributions(self._tokens(bits))
-        sums = (items * counted.unsqueeze(-1)).sum(-2)
-        return self.metric.of_sums(sums, counted.sum(-1).to(items.dtype)).to(self.dtype)
+        items, number = self._contributions(self._tokens(bits))
+        return self.metric.of_sums(items.sum(-2), number).to(self.dtype)
 
     def flip_gains(self, bits: Tensor) -> Tensor:
         """The metric with a place won minus the metric with it lost: one item differs."""
         tokens = self._tokens(bits)
-        items, counted = self._contributions(tokens)
-        number = counted.sum(-1).to(items.dtype)
-        sums = (items * counted.unsqueeze(-1)).sum(-2)
-        rest = (sums.unsqueeze(-2) - items * counted.unsqueeze(-1)).unsqueeze(-2)
+        items, number = self._contributions(tokens)
+        sums = items.sum(-2)
+        rest = (sums.unsqueeze(-2) - items).unsqueeze(-2)
         flipped = self._tokens(~bits)
-        length = tokens.shape[-1]
-        places = torch.arange(length, device=bits.device)
+        places = torch.arange(tokens.shape[-1], device=bits.device)
         chunk = max(1, _FLIPPED_TOKENS // max(1, tokens.numel()))
         changed = []
         for some in places.split(chunk):
             at = places == some.unsqueeze(-1)
             tried = torch.where(at, flipped.unsqueeze(-2), tokens.unsqueeze(-2))
             theirs, _ = self._contributions(tried, versions=True)
-            all_sums = rest + theirs * counted[..., None, None]
-            changed.append(self.metric.of_sums(all_sums, number[..., None, None]))
+            changed.append(self.metric.of_sums(rest + theirs, number[..., None, None]))
         values = torch.cat(changed, -1).flatten(-2)
         before = self.metric.of_sums(sums, number).unsqueeze(-1)
         gains = torch.where(bits, before - values, values - before)
@@ -178,7 +174,7 @@ class Places(Reexpression):
         return torch.where(won, self.goal, self.others)
 
     def _contributions(self, tokens: Tensor, *, versions: bool = False) -> tuple[Tensor, Tensor]:
-        """What the items contribute `[A, ..., N, C]`, and which items count `[A, ..., N]`.
+        """What the items contribute, `[A, ..., N, C]`, and how many count, `[A, ...]`.
 
         With several versions of every item, tokens are `[A, ..., N, versions, T]`, and so on.
         """
@@ -193,4 +189,5 @@ class Places(Reexpression):
         hypothesis, against, counted = self.metric.check(tokens, target, where)
         assert counted is not None
         items = self.metric.of_items(hypothesis.flatten(0, -2), against.flatten(0, -3))
-        return items.reshape(*counted.shape, items.shape[-1]), counted
+        items = items.reshape(*counted.shape, items.shape[-1])
+        return torch.where(counted.unsqueeze(-1), items, 0.0), counted.sum(-1).to(items.dtype)
