@@ -90,11 +90,6 @@ def classifying() -> Iterator[Row]:
     spent, base = best_of(2, lambda: ours.fit(x, y), lambda: tuned.fit(x, y))
     claim = "MetricClassifier on 10,000 x 20, against logistic regression with a tuned threshold"
     yield Row(claim, spent, base, "s", spent / base, "at most 8", spent / base <= 8)
-    x = np.random.default_rng(SEED).normal(size=(300, 5000))
-    y = (x[:, :10].sum(1) > 1).astype(int)
-    spent, base = best_of(1, lambda: ours.fit(x, y), lambda: ours.fit(x[:, :300], y))
-    claim = "MetricClassifier on 300 x 5,000, against its first 300 columns"
-    yield Row(claim, spent, base, "s", spent / base, "at most 2", spent / base <= 2)
 
 
 def by_hand(

@@ -3,11 +3,6 @@
 A loss for a metric has no reason to give scores that are log-odds; only the threshold matters to
 it. So probabilities are p = sigmoid(steepness (s - cut)): 0.5 is put at the threshold, and the
 steepness is fitted to the validation data by logistic regression.
-
-A table with far more columns than rows, X of rank r, has all its rows in a space of r dimensions.
-With an orthonormal basis V of it, W x = (W V) (V' x) for every row x, so the first layer is trained
-on X V, which has r columns, and W V V' is what comes out. What a new row has besides is what
-training could say nothing about.
 """
 
 import itertools
@@ -23,7 +18,6 @@ from torch import Tensor, nn
 from metricgrad.surrogates.base import TargetKind
 from metricgrad.training import Fit, fit
 
-_WIDE = 1000  # columns, from which on it pays to train on fewer
 _PASSED_ON = ("method", "options", "epochs", "batch", "rate", "decay", "budget", "progress")
 
 
@@ -74,38 +68,7 @@ def trained_network(estimator: Any, inputs: int, outputs: int, data: Any, **more
     seed = int(check_random_state(estimator.random_state).randint(2**31 - 1))
     network = perceptron(inputs, widths(estimator.hidden), outputs, seed)
     settings = {name: getattr(estimator, name) for name in _PASSED_ON}
-    basis = _basis(data[0]) if isinstance(data, tuple) else None
-    if basis is None:
-        return fit(network, data, seed=seed, **settings, **more)
-    _change_inputs(network, basis)
-    found = fit(network, (data[0] @ basis, *data[1:]), seed=seed, **settings, **more)
-    for model in {found.model, *(each.model for each in found.finalists.values())}:
-        _change_inputs(model, basis.T)
-    return found
-
-
-def _basis(x: Tensor) -> Tensor | None:
-    """An orthonormal basis `[columns, r]` of the rows; None unless there are many more columns."""
-    if x.dim() != 2 or x.shape[1] < max(_WIDE, 2 * len(x)):
-        return None
-    rows = x.double()
-    lengths, directions = torch.linalg.eigh(rows @ rows.T)
-    kept = lengths > lengths.max() * len(x) * torch.finfo(x.dtype).eps
-    if not kept.any():
-        return None
-    return (rows.T @ (directions[:, kept] / lengths[kept].sqrt())).to(x.dtype)
-
-
-@torch.no_grad()
-def _change_inputs(model: nn.Module, basis: Tensor) -> None:
-    """Gives the first layer the inputs that become its own by the basis `[own, inputs]`."""
-    assert isinstance(model, nn.Sequential)
-    before = model[0]
-    assert isinstance(before, nn.Linear)
-    after = nn.Linear(basis.shape[1], before.out_features)
-    after.weight.copy_(before.weight @ basis)
-    after.bias.copy_(before.bias)
-    model[0] = after
+    return fit(network, data, seed=seed, **settings, **more)
 
 
 def calibrated(found: Fit, kind: TargetKind) -> tuple[float, Tensor]:
