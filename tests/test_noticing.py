@@ -164,6 +164,14 @@ def test_fit_tells_of_a_sigmoid_that_cannot_be_seen() -> None:
         quick(Squashed(), made(), method="cross_entropy", epochs=1)
 
 
+def test_fit_does_not_take_logits_that_happen_to_be_small_for_probabilities() -> None:
+    layer = linear()
+    with torch.no_grad():
+        layer.weight.mul_(1e-3)
+        layer.bias.fill_(0.5)
+    quick(nn.Sequential(layer), made(), method="cross_entropy", epochs=1, rate=1e-5)
+
+
 def test_metrics_that_decide_at_zero_tell_of_probabilities() -> None:
     target = torch.arange(40) % 2
     chances = torch.rand(40, generator=torch.Generator().manual_seed(0))

@@ -208,8 +208,14 @@ def notice_example(model: nn.Module, metric: Metric, inputs: Inputs) -> None:
 
 
 def notice_trained(model: nn.Module, metric: Metric, scores: Tensor, target: Tensor) -> None:
-    """Tells if a trained model gives probabilities, unless its last layer has said so before."""
-    if scores.shape != target.shape or not _takes_logits(metric) or _ends_in_probabilities(model):
+    """Tells if a trained model gives probabilities, unless its last layer has said so before.
+
+    Logits may lie between 0 and 1 by chance, so a model whose last layer is known to be linear is
+    left alone; a `forward` of one's own may still squash what that layer returns.
+    """
+    if scores.shape != target.shape or not _takes_logits(metric):
+        return
+    if _ends_in_probabilities(model) or _ends_linear(model):
         return
     if are_probabilities(scores):
         warn_once(
@@ -222,6 +228,13 @@ def notice_trained(model: nn.Module, metric: Metric, scores: Tensor, target: Ten
 def _ends_in_probabilities(model: nn.Module) -> bool:
     *_, last = model.modules()
     return isinstance(last, nn.Sigmoid | nn.Softmax)
+
+
+def _ends_linear(model: nn.Module) -> bool:
+    """Whether its output is certainly that of a linear layer."""
+    while isinstance(model, nn.Sequential) and len(model):
+        model = model[-1]
+    return isinstance(model, nn.Linear)
 
 
 def _takes_logits(metric: Metric) -> bool:
