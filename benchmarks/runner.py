@@ -5,6 +5,9 @@ curve. A run is skipped if its report exists and has the same configuration, so 
 stopped continues where it was. A report of another configuration is written again. Every process
 has one thread.
 
+A run of a task that trains for an hour also keeps its trials one by one, in a file beside the
+report, and continues after the last one.
+
 With `choose = "pooled"` in a table, all seeds share one point of the grid (`pooling.py`), and there
 are two rounds: first the grids, then the common point.
 """
@@ -37,6 +40,7 @@ from benchmarks.pooling import common_point, grid_known, known_trials, pools
 from benchmarks.table import Run
 
 _PACKAGES = ("metricgrad", "torch", "numpy", "scikit-learn")
+_KEEP_TRIALS = ("swap",)  # tasks whose runs are too long to lose
 
 
 def finished(run: Run) -> bool:
@@ -100,22 +104,53 @@ def run_one(run: Run, data: Path | None) -> str | None:
     start = time.perf_counter()
     trials = known_trials(run)
     point = common_point(run)
-    shared = {} if point is None else {"point": point}
+    shared: dict[str, Any] = {} if point is None else {"point": point}
+    before = json.loads(run.path.read_text())["seconds"] if trials else 0.0
+    kept = _Kept(run)
+    if run.configuration["task"] in _KEEP_TRIALS:
+        trials, before = kept.read()
+        shared["keep"] = lambda found: kept.write(found, before + time.perf_counter() - start)
     try:
         result = task.run(run.configuration, run.seed, data, trials, **shared)
     except Exception as error:  # The other runs of a long table continue.
         return f"{type(error).__name__}: {error}"
-    before = json.loads(run.path.read_text())["seconds"] if trials else 0.0
     report = {
         **provenance(run),
         "seconds": round(before + time.perf_counter() - start, 2),
         "result": result,
     }
-    run.path.parent.mkdir(parents=True, exist_ok=True)
-    partial = run.path.with_suffix(".partial")
-    partial.write_text(_compact(report) + "\n")
-    partial.replace(run.path)
+    _write(run.path, _compact(report) + "\n")
+    kept.path.unlink(missing_ok=True)
     return None
+
+
+class _Kept:
+    """The trials of a run that is not finished, in a file of their own."""
+
+    def __init__(self, run: Run) -> None:
+        self.path = run.path.with_suffix(".trials")
+        self.configuration = run.configuration
+
+    def read(self) -> tuple[list[dict[str, Any]], float]:
+        """The trials and the seconds they took; none if they have another configuration."""
+        if not self.path.exists():
+            return [], 0.0
+        stored = json.loads(self.path.read_text())
+        same = stored["configuration"] == self.configuration
+        return (stored["trials"], stored["seconds"]) if same else ([], 0.0)
+
+    def write(self, trials: list[dict[str, Any]], seconds: float) -> None:
+        """Stores all trials so far."""
+        content = {"configuration": self.configuration, "seconds": seconds, "trials": trials}
+        _write(self.path, json.dumps(content) + "\n")
+
+
+def _write(path: Path, text: str) -> None:
+    """Writes a file at once, so that a run which is stopped leaves no half of it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_suffix(".partial")
+    partial.write_text(text)
+    partial.replace(path)
 
 
 def provenance(run: Run) -> dict[str, Any]:

@@ -31,16 +31,21 @@ from torch.nn.utils import convert_conv2d_weight_memory_format
 import metricgrad as mg
 from benchmarks.alternation import PlainAlternation, paper_network
 from benchmarks.resnet import ResNet
-from benchmarks.speed_doors import classifying, fitting, reading
+from benchmarks.speed_chunks import chunks
+from benchmarks.speed_doors import classifying, fitting, fitting_large_models, reading
 from benchmarks.speed_imports import imports
-from benchmarks.timing import Row, best_of, faster, peak_memory, within
+from benchmarks.speed_order import (
+    BATCH,
+    losses_of_large_sets,
+    losses_of_order,
+    one_large_set,
+    small_batch,
+)
+from benchmarks.timing import Row, best_of, faster, within
 from metricgrad.training import as_shipped, teach
 
 SETS = 1024
 ITEMS = 128
-MILLION = 1_000_000
-BATCH = 256
-LARGE = 20_000
 STEPS = 30
 SEED = 0
 THREADS = 1
@@ -83,60 +88,9 @@ def many_sets() -> Iterator[Row]:
             )
 
 
-def one_large_set() -> Iterator[Row]:
-    """Time and memory for one set of a million items."""
-    generator = torch.Generator().manual_seed(SEED)
-    scores = torch.randn(MILLION, generator=generator)
-    target = (torch.rand(MILLION, generator=generator) < 0.1).long()
-    for name in ("auc", "average_precision"):
-        metric = mg.metric(name)
-        call = lambda m=metric: m(scores, target)  # noqa: E731
-        yield within(
-            f"{name}, 1 x 1,000,000, against torch.sort", call, lambda: scores.sort(), 4, rounds=5
-        )
-    for name in ("auc", "average_precision"):
-        small, large = (peak_memory("metric", name, millions * MILLION) for millions in (4, 16))
-        ratio = large / small
-        yield Row(
-            f"{name}, memory, 16 against 4 million items",
-            large,
-            small,
-            "MiB",
-            ratio,
-            "at most 4.4",
-            ratio <= 4.4,
-        )
-
-
-def losses_of_order() -> Iterator[Row]:
-    """UniLoss of average precision: time of a step on a batch, and memory for a large set."""
-    scores, target = _batch()
-
-    def step(loss: Callable[[Tensor, Tensor], Tensor]) -> None:
-        scores.grad = None
-        loss(scores, target).backward()
-
-    for options, factor, rounds in (
-        ({}, 2, 3000),
-        ({"interpolation": "idw", "anchors": 16}, 10, 1000),
-    ):
-        loss = mg.UniLoss("average_precision", **options)
-        claim = (
-            f"UniLoss({loss.interpolation!r}) of average precision, 1 x {BATCH}, "
-            "against the pairwise logistic loss"
-        )
-        yield within(
-            claim, lambda loss=loss: step(loss), lambda: step(pairwise_logistic), factor, rounds
-        )
-    spent = peak_memory("loss", "average_precision", LARGE)
-    most = 1024
-    claim = f"UniLoss of average precision, memory, 1 x {LARGE:,}, against 1 GiB"
-    yield Row(claim, spent, most, "MiB", spent / most, "at most 1", spent <= most)
-
-
 def own_functions() -> Iterator[Row]:
     """A step with UniLoss of an F1 written in plain torch, against UniLoss of the library's F1."""
-    scores, target = _batch()
+    scores, target = small_batch()
 
     def f1(values: Tensor, truth: Tensor) -> Tensor:
         predicted = values > 0
@@ -160,17 +114,6 @@ def own_functions() -> Iterator[Row]:
         10,
         300,
     )
-
-
-def _batch() -> tuple[Tensor, Tensor]:
-    generator = torch.Generator().manual_seed(SEED)
-    scores = torch.randn(BATCH, generator=generator).requires_grad_()
-    return scores, (torch.randperm(BATCH, generator=generator) < BATCH // 10).long()
-
-
-def pairwise_logistic(scores: Tensor, target: Tensor) -> Tensor:
-    """The mean of log(1 + exp(-(positive - negative))) over all pairs, in one plain line."""
-    return F.softplus(-(scores[target == 1][:, None] - scores[target == 0][None, :])).mean()
 
 
 def alternations() -> Iterator[Row]:
@@ -256,8 +199,9 @@ def learning() -> Iterator[Row]:
 
 
 GROUPS = (
-    *(many_sets, one_large_set, losses_of_order, own_functions, alternations, training_steps),
-    *(learning, fitting, classifying, reading, imports),
+    *(many_sets, one_large_set, losses_of_order, losses_of_large_sets, own_functions),
+    *(alternations, training_steps, chunks, learning),
+    *(fitting, fitting_large_models, classifying, reading, imports),
 )
 
 

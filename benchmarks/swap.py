@@ -12,6 +12,7 @@ ordinary loss in the same setting.
     hand_made           what people take today: soft F1, smooth AP, Lovasz, LambdaLoss, ...
 """
 
+import itertools
 import math
 import statistics
 from collections.abc import Callable
@@ -30,19 +31,27 @@ Loss = Callable[[Batch, Tensor], Tensor]
 
 
 def run(
-    settings: Settings, seed: int, folder: Path | None, known: list[dict[str, Any]]
+    settings: Settings,
+    seed: int,
+    folder: Path | None,
+    known: list[dict[str, Any]],
+    keep: Callable[[list[dict[str, Any]]], None],
 ) -> dict[str, Any]:
-    """Trains every loss in every setting, and averages what it gains on the ordinary loss."""
+    """Trains every loss in every setting, and averages what it gains on the ordinary loss.
+
+    `known` has the settings that are done, in order; `keep` stores all that are done so far.
+    """
     task = TASKS[settings["kind"]](settings, folder, seed)
-    trials = []
-    for schedule in settings["schedules"]:
-        for rate in settings["rates"]:
-            values = {
-                name: train(task, settings, name, rate, schedule, seed)
-                for name in LOSSES
-                if name != "hand_made" or "hand_made" in settings
-            }
-            trials.append({"schedule": schedule, "learning_rate": rate, **values})
+    trials = list(known)
+    points = list(itertools.product(settings["schedules"], settings["rates"]))
+    for schedule, rate in points[len(trials) :]:
+        values = {
+            name: train(task, settings, name, rate, schedule, seed)
+            for name in LOSSES
+            if name != "hand_made" or "hand_made" in settings
+        }
+        trials.append({"schedule": schedule, "learning_rate": rate, **values})
+        keep(trials)
     ordinary = statistics.fmean(trial["ordinary"] for trial in trials)
     gains = {
         name: statistics.fmean(trial[name] - trial["ordinary"] for trial in trials)

@@ -1,5 +1,6 @@
 """Claims about speed: our code and a yardstick, timed in turn; memory of fresh processes."""
 
+import os
 import subprocess
 import sys
 import time
@@ -52,7 +53,7 @@ def within(
 
 
 _PEAK = """
-import resource, sys, torch
+import re, sys, torch
 import metricgrad as mg
 kind, name, size = sys.argv[1:]
 size = int(size)
@@ -62,16 +63,26 @@ def call(scores, target):
     value = function(scores, target)
     if value.requires_grad:
         value.backward()
+def peak():
+    return int(re.search(r"VmHWM:\\s+(\\d+)", open("/proc/self/status").read())[1])
 call(torch.randn(1000, requires_grad=True), torch.arange(1000) % 2)
 scores = torch.randn(size, requires_grad=True)
 target = (torch.rand(size) < 0.1).long()
-before = int(open("/proc/self/statm").read().split()[1]) * resource.getpagesize() // 1024
+open("/proc/self/clear_refs", "w").write("5")  # the peak so far, part of it the parent's
+before = peak()
 call(scores, target)
-print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
+print(peak() - before)
 """
 
 
 def peak_memory(kind: str, name: str, size: int) -> float:
     """MiB that a metric, or a loss with its backward pass, adds to a fresh process (Linux only)."""
-    command = [sys.executable, "-c", _PEAK, kind, name, str(size)]
-    return int(subprocess.run(command, check=True, capture_output=True, text=True).stdout) / 1024
+    return peak_of(_PEAK, kind, name, size)
+
+
+def peak_of(script: str, *arguments: object, **environment: str) -> float:
+    """MiB from a script that prints the KiB it needed at its peak."""
+    command = [sys.executable, "-c", script, *map(str, arguments)]
+    surroundings = {**os.environ, **environment}
+    done = subprocess.run(command, check=True, capture_output=True, text=True, env=surroundings)
+    return int(done.stdout) / 1024

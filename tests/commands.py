@@ -1,15 +1,22 @@
-"""The command line on a small table: what the tests of it share."""
+"""The command line on a small table, and a full disk: what tests of commands and files share."""
 
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
+import pytest
 from typer.testing import CliRunner
 
 from metricgrad.cli import app
 
 QUICK = ("--hidden", "none", "--epochs", "2")
+limits_files = pytest.mark.skipif(
+    sys.platform != "linux", reason="limits the length of files by the operating system"
+)
 
 
 def run(*arguments: Any) -> Any:
@@ -28,3 +35,16 @@ def table(number: int = 300, seed: int = 0) -> pd.DataFrame:
 
 def train(data: Path, *arguments: Any) -> Any:
     return run("train", data, "--target", "label", "--positive", "yes", *QUICK, *arguments)
+
+
+@contextmanager
+def full_disk(length: int) -> Iterator[None]:
+    """A file that grows beyond a length fails as on a full disk."""
+    import resource
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (length, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))

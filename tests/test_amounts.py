@@ -274,6 +274,16 @@ def test_amounts_that_are_no_numbers_are_refused(place: Path, wrong: str, messag
     assert json.loads(train("own.py:profit", *asked).output)["rows"]["without_target"] == 3
 
 
+def test_the_file_whose_amounts_are_no_numbers_is_named(place: Path) -> None:
+    table = customers(seed=1).astype({"value": object})
+    table.loc[4, "value"] = "?"
+    table.to_csv("test.csv", index=False)
+    asked = ("--amount", "value", "--test", "test.csv")
+    assert told(train("own.py:profit", *asked)).startswith(
+        "test.csv: column 'value', which --amount names, is '?' in row 5;"
+    )
+
+
 def test_dates_are_no_amounts() -> None:
     days = pd.DataFrame({"y": [0, 1], "day": pd.to_datetime(["2024-01-31", "2024-02-01"])})
     with pytest.raises(ValueError, match="is '2024-01-31 00:00:00' in row 1"):

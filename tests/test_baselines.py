@@ -9,9 +9,11 @@ import sklearn.metrics as sk
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import metricgrad as mg
 from metricgrad import baselines
+from metricgrad.surrogates.baselines import pairs
 
 BINARY: list[baselines.Baseline] = [
     baselines.CrossEntropy(),
@@ -34,6 +36,7 @@ BINARY: list[baselines.Baseline] = [
 CLASSES: list[baselines.Baseline] = [
     baselines.CrossEntropy(),
     baselines.Focal(),
+    baselines.Focal(gamma=0.5),
     baselines.SoftFBeta(),
     baselines.SoftJaccard(),
     baselines.SoftMcc(),
@@ -215,10 +218,89 @@ def test_amplified_chances_are_anylosss() -> None:
 )
 def test_pairwise_ranking_is_a_mean_over_pairs(kind: str, of: Any) -> None:
     scores, target = one("binary")
-    pairs = [of(float(a - b)) for a in scores[target == 1] for b in scores[target == 0]]
+    losses = [of(float(a - b)) for a in scores[target == 1] for b in scores[target == 0]]
     assert baselines.PairwiseRanking(kind=kind)(scores, target).item() == pytest.approx(
-        sum(pairs) / len(pairs)
+        sum(losses) / len(losses)
     )
+
+
+def smooth_ap(scores: Tensor, target: Tensor, where: Tensor, slope: float) -> Tensor:
+    """The formula with a matrix of all pairs of items, `[..., N, N]`."""
+    others = ~torch.eye(scores.shape[-1], dtype=torch.bool) & where.unsqueeze(-2)
+    above = (slope * (scores.unsqueeze(-2) - scores.unsqueeze(-1))).sigmoid() * others
+    ranks = 1 + above.sum(-1)
+    among_positives = 1 + (above * target.unsqueeze(-2)).sum(-1)
+    positive = (target == 1) & where
+    return 1 - (among_positives / ranks * positive).sum(-1) / positive.sum(-1)
+
+
+def logistic_pairs(scores: Tensor, target: Tensor, where: Tensor, slope: float) -> Tensor:
+    high, low = (target == 1) & where, (target == 0) & where
+    counts = high.unsqueeze(-1) & low.unsqueeze(-2)
+    loss = F.softplus(scores.unsqueeze(-2) - scores.unsqueeze(-1))
+    return (loss * counts).sum((-1, -2)) / counts.sum((-1, -2))
+
+
+IN_BLOCKS = [
+    (baselines.SmoothAP(slope=3.0), smooth_ap),
+    (baselines.PairwiseRanking(), logistic_pairs),
+]
+
+
+@pytest.mark.parametrize(("loss", "formula"), IN_BLOCKS, ids=["SmoothAP", "PairwiseRanking"])
+@pytest.mark.parametrize("entries", [1, 40, 1 << 20])  # one row, some rows, all rows at a time
+@pytest.mark.parametrize("number", [1, 3])
+def test_blocks_of_pairs_add_up_to_the_formula(
+    loss: baselines.Baseline, formula: Any, entries: int, number: int, monkeypatch: Any
+) -> None:
+    monkeypatch.setattr(pairs, "_BLOCK_ENTRIES", entries)
+    scores, target = sets("binary", number=number, size=17)
+    where = torch.rand(target.shape, generator=torch.Generator().manual_seed(1)) < 0.8
+    where[:, :2] = True
+    scores.requires_grad_()
+    expected = formula(scores, target, where, 3.0)
+    found = loss.per_set(scores, target, where)
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
+    slopes = torch.arange(1.0, number + 1).double()
+    (gradient,) = torch.autograd.grad(found, scores, slopes)
+    torch.testing.assert_close(
+        gradient, torch.autograd.grad(expected, scores, slopes)[0], rtol=0, atol=1e-12
+    )
+    assert torch.autograd.gradcheck(lambda each: loss.per_set(each, target, where), (scores,))
+
+
+class Largest(TorchDispatchMode):
+    """Counts the elements of the largest tensor that any operation makes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.elements = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        if isinstance(out, Tensor):
+            self.elements = max(self.elements, out.numel())
+        return out
+
+
+@pytest.mark.parametrize("loss", [each for each, _ in IN_BLOCKS], ids=lambda loss: str(loss)[:8])
+def test_no_pass_holds_all_pairs_of_a_large_set(loss: baselines.Baseline) -> None:
+    scores = torch.randn(4000, generator=torch.Generator().manual_seed(0)).requires_grad_()
+    target = torch.arange(4000) % 10 == 0  # 1.44 million pairs
+    held = 0
+
+    def hold(tensor: Tensor) -> Tensor:
+        nonlocal held
+        held += tensor.numel()
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(hold, lambda tensor: tensor), Largest() as forth:
+        value = loss(scores, target)
+    with Largest() as back:
+        value.backward()
+    assert 1e5 < forth.elements <= pairs._BLOCK_ENTRIES
+    assert 1e5 < back.elements <= pairs._BLOCK_ENTRIES
+    assert held < 20 * len(scores)
 
 
 def test_lambda_loss_is_a_weighted_sum_over_pairs() -> None:
@@ -330,9 +412,27 @@ def test_heatmaps_are_compared_with_gaussians() -> None:
     )
 
 
+@pytest.mark.parametrize("gamma", [0.0, 0.1, 0.5, 1.0, 2.0])
+@pytest.mark.parametrize("lead", [9.0, 17.0, 30.0, 95.0, 103.0, 200.0, 1e4])
+def test_focal_loss_lets_go_of_items_that_are_surely_right(gamma: float, lead: float) -> None:
+    """The gradient of (1 - p)^gamma is infinite at p = 1, that of the loss is 0."""
+    binary = torch.tensor([lead, -lead]), torch.tensor([1, 0])
+    classes = torch.tensor([[lead, 0.0, 0.0], [0.0, -1.0, lead]]), torch.tensor([0, 2])
+    for scores, target in (binary, classes):
+        found = []
+        for dtype in (torch.float32, torch.float64):
+            leaf = scores.to(dtype, copy=True).requires_grad_()
+            baselines.Focal(gamma=gamma)(leaf, target).backward()
+            assert leaf.grad is not None
+            assert leaf.grad.isfinite().all()
+            found.append(leaf.grad.double())
+        torch.testing.assert_close(found[0], found[1], rtol=1e-3, atol=1e-7)
+
+
 @pytest.mark.parametrize(
     ("make", "message"),
     [
+        (lambda: baselines.Focal(gamma=-1.0), "gamma must be 0 or more; got -1.0"),
         (
             lambda: baselines.CrossEntropy(positive_weight=0.0),
             "positive_weight must be above 0; got 0.0",

@@ -1,5 +1,6 @@
 """The swap table's tasks on tiny made-up data: one loss is exchanged, and nothing else."""
 
+import json
 import statistics
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,8 @@ from benchmarks import swap, swap_tasks
 from benchmarks.data import Data, Part
 from benchmarks.maps import CLASSES
 from benchmarks.rankings import Fold, Queries
+from benchmarks.runner import run_one
+from benchmarks.table import Run
 
 COMMON: dict[str, Any] = {
     "epochs": 1,
@@ -70,7 +73,7 @@ def made_up(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.filterwarnings("ignore")  # tiny batches are told to be tiny
 def test_a_run_has_every_loss_in_every_setting(kind: str) -> None:
-    found = swap.run({**COMMON, "kind": kind, **KINDS[kind]}, 0, None, [])
+    found = swap.run({**COMMON, "kind": kind, **KINDS[kind]}, 0, None, [], keep=lambda _: None)
     assert list(found["values"]) == list(swap.LOSSES)
     trials = found["trials"]
     assert [(each["schedule"], each["learning_rate"]) for each in trials] == [
@@ -79,6 +82,36 @@ def test_a_run_has_every_loss_in_every_setting(kind: str) -> None:
     gains = [each["metric_loss"] - each["ordinary"] for each in trials]
     assert found["values"]["metric_loss"] == pytest.approx(statistics.fmean(gains))
     assert all(0 <= each[name] <= 1 for each in trials for name in swap.LOSSES)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_run_that_was_stopped_continues_after_its_last_setting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = {"task": "swap", **COMMON, "kind": "tables", **KINDS["tables"]}
+    whole, stopped = (
+        Run("swap", "made", "all", 0, settings, tmp_path / "small" / f"{name}.json", ())
+        for name in ("whole", "stopped")
+    )
+    assert run_one(whole, None) is None
+    train = swap.train
+    calls: list[float] = []
+
+    def stops(*arguments: Any) -> float:
+        calls.append(arguments[3])
+        if len(calls) == 12:  # in the third of four settings with five losses each
+            raise OSError("stopped")
+        return train(*arguments)
+
+    monkeypatch.setattr(swap, "train", stops)
+    assert run_one(stopped, None) == "OSError: stopped"
+    assert run_one(stopped, None) is None
+    assert len(calls) == 12 + 10
+    results = [json.loads(each.path.read_text())["result"] for each in (whole, stopped)]
+    assert results[0] == results[1]
+    assert sorted(each.name for each in whole.path.parent.iterdir()) == [
+        "stopped.json", "whole.json",
+    ]  # fmt: skip
 
 
 @pytest.mark.filterwarnings("ignore")

@@ -1,16 +1,25 @@
-"""Time in a search: challengers that are late, Ctrl-C, and how many epochs fit into a budget."""
+"""Time in a search: what is late, what is ended, and how many epochs fit into a budget."""
 
+import importlib
 from dataclasses import dataclass
 from typing import Any
 
 import pytest
+import torch
+from torch import Tensor
 
 import metricgrad as mg
-from metricgrad.training import search
+from metricgrad.training import budget as budgets
+from metricgrad.training.budget import TimePlan, time_plan
 from metricgrad.training.candidates import RATES, Candidate, candidates_of, challengers
-from metricgrad.training.search import affordable_epochs, planned_groups, successive_halving
+from metricgrad.training.joint_trials import JointTrialGroup
+from metricgrad.training.search import Decision, planned_groups, successive_halving
+from metricgrad.training.stack import Descent
+from metricgrad.training.trial_group import TrialGroup
 from metricgrad.training.trials import PlannedTrial
-from tests.searches import MadeUp, made_up
+from metricgrad.training.turns import TrialInTurns
+from tests.fitting import linear, made, quick
+from tests.searches import group_of, made_up, trial_of
 
 
 @pytest.mark.parametrize(
@@ -29,6 +38,7 @@ def test_challengers_that_are_late_are_left_out(
     clock = iter(times)
     now = 0.0
     found = made_up(deadline=100.0, started=0.0)
+    found.trials = [trial_of(PlannedTrial(Candidate("cross_entropy"), 0.1), 0.5)]
     groups = found.groups
 
     def ticking(planned: list[PlannedTrial]) -> list[list[PlannedTrial]]:
@@ -43,10 +53,28 @@ def test_challengers_that_are_late_are_left_out(
     assert max((trial.epochs for trial in trials), default=None) == longest
 
 
-def test_the_ordinary_loss_has_all_the_time_it_needs() -> None:
-    found = made_up(deadline=1e-9)
-    assert successive_halving(found, "ordinary", [Candidate("focal")], list(RATES))
+@pytest.mark.parametrize("folds", [1, 5])
+def test_something_is_always_trained(folds: int) -> None:
+    """The first group of every round until there is a trial on all folds, and nothing else."""
+    found = made_up(deadline=1e-9, folds=folds)
+    trials = successive_halving(found, "challengers", candidates_of("uniloss"), list(RATES))
+    assert [trial.folds for trial in trials[:1]] == [1]  # as made-up trials have it
+    assert len(found.asked) == (3 if len(found.split.screening().folds) < folds else 1)
     assert not successive_halving(found, "challengers", [Candidate("focal")], list(RATES))
+
+
+def test_trainings_of_a_side_end_with_their_rounds() -> None:
+    ends: list[float] = []
+    found = made_up(deadline=100.0, started=0.0, folds=1, after=20.0, share=0.5)
+
+    def noted(planned: PlannedTrial, epochs: int) -> float:
+        ends.append(found.until)
+        return -planned.rate
+
+    found.valued = noted
+    found.late = lambda share: False
+    successive_halving(found, "ordinary", candidates_of("uniloss"), list(RATES))
+    assert list(dict.fromkeys(ends)) == [12.0, 20.0, 40.0]  # 0.3, 0.5 and all of half of 80
 
 
 def test_time_is_over_only_if_there_is_a_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -89,69 +117,208 @@ def test_a_schedule_is_what_the_rounds_do() -> None:
 
 @dataclass
 class Clock:
-    """Every reading is a second after the last."""
+    """Every reading is a second after the last, unless another tick is given."""
 
     now: float = 0.0
+    tick: float = 1.0
 
     def __call__(self) -> float:
-        self.now += 1.0
+        self.now += self.tick
         return self.now
 
 
 @pytest.mark.parametrize(
-    ("seconds", "expected"), [(1e9, 20), (84.0, 20), (83.0, 19), (79.0, 18), (0.1, 4)]
+    ("seconds", "expected"),
+    [(1e9, 20), (18.3, 20), (18.1, 19), (7.9, 4), (7.7, 3), (0.1, 1)],
 )
 def test_a_budget_shortens_the_epochs(
     seconds: float, expected: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Any
 ) -> None:
-    """One loss at four rates, E epochs: a round of a fifth, one of all, and half of 4 E after.
+    """One loss at four rates, E epochs: a round of a fifth, and half as many trials for all.
 
-    An epoch takes 1.3 s, so 20 epochs take 1.3 (4 + 20 + 40) = 83.2 s.
+    An epoch takes 1.3 s, so 20 epochs take 1.3 (4 + 10) = 18.2 s, and 4 of them 1.3 (4 + 2).
     """
-    costs = {epochs: 1.3 * (max(4, round(epochs / 5)) + 3 * epochs) for epochs in range(4, 21)}
-    fitting = [epochs for epochs, cost in costs.items() if cost < seconds]
     found = made_up(folder=tmp_path)
-    monkeypatch.setattr(search, "_timed", lambda *_: 1.0)
-    got = affordable_epochs(found, [[Candidate("focal")]], list(RATES), seconds)
-    assert got == expected == max(fitting, default=4)
+    monkeypatch.setattr(budgets, "_timed", lambda *_: 1.0)
+    sides = [[Candidate("focal")]]
+    assert time_plan(found, sides, list(RATES), seconds) == (expected, 0.0)
     # A resumed run has the same number of epochs.
-    assert affordable_epochs(found, [[Candidate("focal")]], list(RATES), 1e9) == got
+    assert time_plan(found, sides, list(RATES), 1e9).epochs == expected
 
 
 def test_a_budget_never_adds_epochs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(search, "_timed", lambda *_: 1.0)
-    assert affordable_epochs(made_up(epochs=2), [[Candidate("focal")]], list(RATES), 0.1) == 2
+    monkeypatch.setattr(budgets, "_timed", lambda *_: 1.0)
+    assert time_plan(made_up(epochs=2), [[Candidate("focal")]], list(RATES), 9.0).epochs == 2
 
 
-def test_groups_of_many_trials_cost_in_proportion(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = made_up()
-    cost = search._cost(found, [candidates_of("uniloss")], list(RATES), 20)
-    groups = planned_groups(found, candidates_of("uniloss"), list(RATES), 20)
-    assert groups == [(16, 4), (8, 4), (4, 8), (1, 20)]
-    assert cost == 0.5 * 4 * 20 + 4 * 4 + 2 * 4 + 1 * 8 + 1 * 20
-    both = search._cost(found, [candidates_of("uniloss"), [Candidate("focal")]], list(RATES), 20)
-    assert both == cost + 20  # two rates are left to a challenger, so it has one round
+def test_candidates_are_left_out_before_an_epoch_of_four(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All of UniLoss would need one epoch; its first candidate fits with four."""
+    monkeypatch.setattr(budgets, "_timed", lambda *_: 1.0)
+    plan = time_plan(made_up(), [candidates_of("uniloss")], list(RATES), 10.0)
+    assert plan.epochs == 4
 
 
-def test_one_epoch_is_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_time_is_kept_for_what_follows_the_search(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two sides are compared again and trained on all items, each a quarter of what was timed."""
+    monkeypatch.setattr(budgets, "_timed", lambda *_: 1.0)
+    sides = [[Candidate("cross_entropy")], [Candidate("focal")]]
+
+    def planned(folds: int, budget: float, number: int = 2) -> TimePlan:
+        found = made_up(folds=folds, epochs=8)
+        return time_plan(found, sides[:number], list(RATES), budget)
+
+    assert planned(5, 1e3) == (8, pytest.approx(1.3 * 4 * 8 * 0.25))
+    assert planned(1, 1e3) == (8, pytest.approx(1.3 * 2 * 8 * 0.25))
+    assert planned(5, 1e3, 1) == (8, pytest.approx(1.3 * 8 * 0.25))
+    short = planned(5, 6.0)
+    assert short.after == pytest.approx(0.35 * 6.0)  # a third at most
+    assert short.epochs < 8
+
+
+def test_models_that_are_not_stacked_take_as_long_as_they_are_many(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[int] = []
+
+    def timed(_: Any, candidate: Any, trials: int, seconds: float) -> float:
+        asked.append(trials)
+        return 1.0
+
+    monkeypatch.setattr(budgets, "_timed", timed)
+    found = made_up(folds=5)
+    pace = budgets._pace(found, Candidate("bilevel"), 4, 1.0)
+    assert pace == (4.0, 0.2, 0.0)
+    assert budgets._pace(found, Candidate("focal"), 4, 1.0) == (1.0, 0.25, 0.4)
+    assert asked == [1, 4]
+    monkeypatch.setattr("metricgrad.training.turns.MEMORY", 1)
+    assert budgets._pace(found, Candidate("focal"), 4, 1.0) == pace
+
+
+def test_an_epoch_is_timed_or_a_part_of_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The clock is read twice for the validation, once a step of 25, and once at the end."""
     found = made_up(metric="f1")
     monkeypatch.setattr("time.monotonic", Clock())
-    assert search._timed(found, 3) == 1.0
-    ((_, planned, epochs, _),) = found.asked
-    assert len(planned) == 3
-    assert epochs == 1
-    assert {each.candidate.method for each in planned} == {"cross_entropy"}
+    whole = budgets._timed(found, Candidate("cross_entropy"), 3, 1e9)
+    assert whole == 1 + 26
+    part = budgets._timed(found, Candidate("cross_entropy"), 3, 12.0)
+    assert part == pytest.approx(whole, abs=8)
     assert found.trials == []
-
-
-def test_ctrl_c_while_an_epoch_is_timed_stops(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(MadeUp, "run", lambda self, *_: setattr(self, "stopped", True))
-    with pytest.raises(KeyboardInterrupt):
-        search._timed(made_up(), 3)
 
 
 @pytest.mark.parametrize("content", ["", "21", "0", "null", '"4"'])
 def test_a_damaged_number_of_epochs_is_refused(tmp_path: Any, content: str) -> None:
     (tmp_path / "epochs.json").write_text(content)
     with pytest.raises(ValueError, match=r"epochs\.json (must hold 1 to 20 epochs|is not a whole)"):
-        affordable_epochs(made_up(folder=tmp_path), [[Candidate("focal")]], list(RATES), 9.0)
+        time_plan(made_up(folder=tmp_path), [[Candidate("focal")]], list(RATES), 9.0)
+
+
+# ---------------------------------------------------------------------------
+# trainings that take too long
+
+
+@pytest.mark.parametrize("cls", [TrialGroup, TrialInTurns])
+def test_a_training_ends_when_its_time_is_over(
+    cls: type[TrialGroup], monkeypatch: pytest.MonkeyPatch, tmp_path: Any
+) -> None:
+    """It is validated where it ends; its checkpoint is that of the last whole epoch."""
+    path = tmp_path / "checkpoint.safetensors"
+    monkeypatch.setattr("time.monotonic", Clock())
+    group = group_of((Candidate("focal"), 0.1), folds=2, epochs=9, cls=cls)
+    group.until = 110.0
+    (trial,) = group.run(path)
+    trained = int(trial.curve[:, 0].isfinite().sum())
+    assert 2 <= trained < 6
+    assert group._done < 1
+    assert trial.value is not None
+    again = group_of((Candidate("focal"), 0.1), folds=2, epochs=9, cls=cls)
+    (resumed,) = again.run(path)
+    assert torch.equal(resumed.curve[: trained - 1], trial.curve[: trained - 1])
+    assert resumed.curve.isfinite().all()
+
+
+@pytest.mark.parametrize("cls", [TrialGroup, TrialInTurns])
+def test_one_step_is_made_at_least(cls: type[TrialGroup]) -> None:
+    group = group_of((Candidate("focal"), 0.1), folds=2, cls=cls)
+    group.until = 0.0
+    (trial,) = group.run()
+    assert group._done == 1 / 25
+    assert trial.epoch == 1
+    assert trial.value is not None
+    alone = group_of((Candidate("focal"), 0.1))
+    alone.until = 0.0
+    alone.train_only(4)
+    assert alone._epoch == 1
+
+
+def test_an_epoch_to_be_compared_again_is_whole_or_has_no_value() -> None:
+    group = group_of((Candidate("focal"), 0.1))
+    group.until = 0.0
+    (trial,) = group.run(only=1)
+    assert trial.value is None
+
+
+def test_joint_trainings_end_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("metricgrad.training.joint_trials.UNIVERSAL_STEPS", 3)
+    group = group_of((Candidate("bilevel"), 0.1), folds=3, cls=JointTrialGroup)
+    assert isinstance(group, JointTrialGroup)
+    group.until = 0.0
+    group.run()
+    assert {run.iteration for run in group._runs} == {1}
+    assert group._done == 1 / 9
+
+
+@pytest.mark.parametrize(
+    ("method", "budget", "step"),
+    [
+        ("auto", 100.0, 1.0),
+        ("cross_entropy", 1.0, 1.0),
+        ("uniloss", 60.0, 1.0),
+        ("bilevel", 60.0, 0.1),
+    ],
+)
+def test_a_fit_keeps_to_its_budget(
+    method: str, budget: float, step: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Time passes with steps alone; 20 joint trainings make 13 of them in a step of all."""
+    clock = Clock(tick=0.0)
+    descend = Descent.descend
+
+    def slow(self: Descent, value: Tensor, share: float = 1.0) -> None:
+        clock.now += step
+        descend(self, value, share)
+
+    loss: Any = method
+    if method == "bilevel":
+        loss = mg.BilevelLoss("f1", generator=torch.Generator().manual_seed(0))
+        loss.learn_universal(steps=10, pool=640, progress=False)
+    monkeypatch.setattr("time.monotonic", clock)
+    monkeypatch.setattr(Descent, "descend", slow)
+    found = quick(linear(), made(), method=loss, budget=budget, epochs=1000, rate=None)
+    least = 20 * 13 * step if method == "bilevel" else 12.0
+    assert found.seconds <= 1.2 * budget + least
+    assert found.value > 0
+
+
+def test_finalists_share_the_time_that_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The search is over after 80 of 100 s, so the first has 15 s and the second what remains."""
+    until: list[float] = []
+    clock = Clock(tick=0.0)
+    train = TrialGroup.train_only
+
+    def noted(self: TrialGroup, epochs: int) -> Any:
+        until.append(self.until)
+        clock.now += 20.0
+        return train(self, epochs)
+
+    def finished(*_: Any) -> Decision:
+        clock.now = 80.0
+        sides = [Candidate("cross_entropy"), Candidate("focal")]
+        one, other = (trial_of(PlannedTrial(side, 0.1), 0.1) for side in sides)
+        return Decision(one, one, other)
+
+    monkeypatch.setattr("time.monotonic", clock)
+    monkeypatch.setattr(TrialGroup, "train_only", noted)
+    monkeypatch.setattr(importlib.import_module("metricgrad.training.fit"), "decide", finished)
+    found = quick(linear(), made(), budget=100.0, epochs=1)
+    assert set(found.finalists) == {"cross_entropy", "challenger"}
+    assert until == pytest.approx([95.0, 110.0])

@@ -1,5 +1,6 @@
 """The command line: train and predict; what it refuses, and what it never looks at."""
 
+import gzip
 import json
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from sklearn.datasets import dump_svmlight_file
 import metricgrad as mg
 from metricgrad.studies import ComparisonSettings, RunSettings
 from metricgrad.studies.settings import named_metric
-from tests.commands import QUICK, run, table, train
+from tests.commands import QUICK, full_disk, limits_files, run, table, train
 
 # --------------------------------------------------------------------------------------------------
 # train
@@ -219,6 +220,52 @@ def test_prediction_refuses_what_it_cannot_predict(data: Path, tmp_path: Path) -
     )
 
 
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (
+            {"two": "2024-01-03"},
+            "new.csv: column 'two' was numbers in training and has times now "
+            "('2024-01-03 00:00:00+00:00' in row 1); convert it",
+        ),
+        (
+            {"two": ["5"] * 100 + ["much"] * 200},
+            "new.csv: column 'two' was numbers in training and has text now ('much' in row 101);",
+        ),
+        (
+            {"two": ["5"] * 299 + ["much"]},
+            "new.csv: column 'two' is numbers but for 1 rows, such as 'much' in row 300;",
+        ),
+        ({"day": 5}, "new.csv: column 'day' was times in training and has numbers now ('5' in row"),
+        ({"day": "soon"}, "new.csv: column 'day' was times in training and has text now ('soon'"),
+    ],
+)
+def test_prediction_refuses_columns_of_another_kind(
+    change: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    frame = table().assign(day=pd.date_range("2024-01-31", periods=300).strftime("%Y-%m-%d"))
+    model = mg.MetricClassifier("f1", method="focal", hidden=(), epochs=1, rate=0.1)
+    times = frame.assign(day=pd.to_datetime(frame["day"]))
+    model.fit(times.drop(columns="label"), frame["label"]).save(tmp_path / "model.safetensors")
+    frame.to_csv(tmp_path / "new.csv", index=False)
+    assert run("predict", tmp_path / "model.safetensors", tmp_path / "new.csv").exit_code == 0
+    frame.assign(**change).to_csv(tmp_path / "new.csv", index=False)
+    found = run("predict", tmp_path / "model.safetensors", tmp_path / "new.csv")
+    assert found.exit_code == 2, found.output
+    assert message in found.output.replace("\n", "")
+
+
+def test_prediction_looks_only_at_the_columns_that_it_needs(data: Path, tmp_path: Path) -> None:
+    train(data, "--out", tmp_path / "run", "--method", "cross_entropy")
+    more = table(seed=5).assign(more=["1,234", "12,500"] * 150)
+    more.to_csv(tmp_path / "new.csv", index=False)
+    options = ("predict", tmp_path / "run", tmp_path / "new.csv", "--target")
+    assert run(*options, "label").exit_code == 0
+    wrong = run(*options, "lable")
+    assert wrong.exit_code == 2
+    assert "there is no column 'lable'" in wrong.output.replace("\n", " ")
+
+
 def test_rows_without_a_target_are_left_out_and_told(tmp_path: Path) -> None:
     frame = table()
     frame.loc[:9, "label"] = None
@@ -288,6 +335,10 @@ def test_a_model_that_was_trained_on_an_array_predicts_a_table(tmp_path: Path) -
     assert found.exit_code == 0, found.output
     expected = model.predict(frame[["one"]].to_numpy())
     assert (pd.read_csv(tmp_path / "p.csv")["prediction"].to_numpy() == expected).all()
+    frame.assign(one="2024-01-03").to_csv(tmp_path / "new.csv", index=False)
+    dates = run(*options, "--target", "label")
+    assert dates.exit_code == 2
+    assert "'one' was numbers in training and has times now" in dates.output.replace("\n", " ")
     wrong = run(*options)
     assert (
         wrong.exit_code,
@@ -380,6 +431,46 @@ def test_test_data_that_does_not_fit_is_refused_before_training(
     assert not (tmp_path / "run").exists()
 
 
+def test_the_file_and_row_of_test_data_that_does_not_fit_are_told(
+    data: Path, tmp_path: Path
+) -> None:
+    later = table(seed=5).astype({"one": object, "two": object})
+    later.loc[0, "label"] = None  # a row that is left out counts all the same
+    later.loc[1:, "two"] = "2024-01-03"
+    test = tmp_path / "test.csv"
+    later.to_csv(test, index=False)
+    refused = train(data, "--test", test, "--out", tmp_path / "run")
+    assert refused.exit_code == 2
+    message = (
+        f"{test}: column 'two' was numbers in training and has times now "
+        "('2024-01-03 00:00:00+00:00' in row 2);"
+    )
+    assert message in refused.output.replace("\n", "")
+    later["two"] = table()["two"]
+    later.loc[9, "one"] = "a lot"
+    later.to_csv(test, index=False)
+    refused = train(data, "--test", test, "--out", tmp_path / "run")
+    assert f"{test}: column 'one' is numbers but for 1 rows, such as 'a lot' in row 10" in (
+        refused.output.replace("\n", "")
+    )
+
+
+def test_test_data_is_not_the_training_data(data: Path, tmp_path: Path) -> None:
+    copies = [tmp_path / name for name in ("link.csv", "hard.csv", "copy.csv", "copy.parquet")]
+    copies[0].symlink_to(data)
+    copies[1].hardlink_to(data)
+    copies[2].write_bytes(data.read_bytes())
+    table().to_parquet(copies[3])
+    for test in (data, *copies):
+        refused = train(data, "--test", test, "--out", tmp_path / "run")
+        assert refused.exit_code == 2
+        assert (
+            f"--test {test} has the rows of the training file {data}; pass rows that training does "
+            "not see, or leave out --test"
+        ) in refused.output.replace("\n", "")
+    assert not (tmp_path / "run").exists()
+
+
 def test_test_data_may_have_other_columns_in_another_order(data: Path, tmp_path: Path) -> None:
     table(seed=5).assign(more=1)[["more", *table().columns[::-1]]].to_csv(
         tmp_path / "test.csv", index=False
@@ -429,22 +520,33 @@ def test_dates_in_text_are_times_and_endings_may_be_capital(tmp_path: Path) -> N
     assert [type(each).__name__ for each in model._preparation.columns][-1] == "Number"
 
 
-def test_predictions_that_cannot_be_written_leave_no_half_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    data = tmp_path / "data.csv"
-    table().to_csv(data, index=False)
-    x = table()[["one", "two", "three"]].to_numpy()
+def saved_model(folder: Path) -> Path:
+    """A model of three columns, whose table is beside it as data.csv."""
+    x = table()[["one", "two", "three"]]
+    x.to_csv(folder / "data.csv", index=False)
     model = mg.MetricClassifier("f1", method="focal", hidden=(), epochs=1, rate=0.1)
-    model.fit(x, table()["label"]).save(tmp_path / "model.safetensors")
-    table()[["one", "two", "three"]].to_csv(data, index=False)
+    model.fit(x.to_numpy(), table()["label"]).save(folder / "model.safetensors")
+    return folder / "model.safetensors"
 
-    def half(frame: pd.DataFrame, path: Path, index: bool) -> None:
-        Path(path).write_text("half of it")
-        raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(pd.DataFrame, "to_csv", half)
+@limits_files
+def test_predictions_that_cannot_be_written_leave_no_half_file(tmp_path: Path) -> None:
     out = tmp_path / "out.csv"
-    found = run("predict", tmp_path / "model.safetensors", data, "--out", out)
-    assert (found.exit_code, "No space left" in found.output) == (2, True), found.output
+    options = ("predict", saved_model(tmp_path), tmp_path / "data.csv", "--out", out)
+    with full_disk(300):
+        found = run(*options)
+    assert (found.exit_code, "out.csv could not be written" in found.output.replace("\n", "")) == (
+        2,
+        True,
+    )
     assert sorted(each.name for each in tmp_path.iterdir()) == ["data.csv", "model.safetensors"]
+    (tmp_path / "out.csv.partial").write_text("half of it")  # as a killed process leaves it
+    assert run(*options).exit_code == 0
+    assert len(pd.read_csv(out)) == 300
+    assert not list(tmp_path.glob("*.partial"))
+
+
+def test_predictions_may_be_gzipped(tmp_path: Path) -> None:
+    out = tmp_path / "out.csv.gz"
+    assert run("predict", saved_model(tmp_path), tmp_path / "data.csv", "--out", out).exit_code == 0
+    assert gzip.decompress(out.read_bytes()).startswith(b"prediction,")

@@ -48,6 +48,13 @@ def test_compare_tells_what_is_significant_and_goes_on_where_it_stopped(
     (out / "values.json").write_text(json.dumps(values))
     again = run(*arguments, "--json")
     assert json.loads(again.stdout)["values"]["focal"] == [0.1, 0.2, result["values"]["focal"][2]]
+    # One of 75 test rows more in every split shows nothing.
+    usual = [0.5, 0.6, 0.7]
+    values = {"cross_entropy": usual, "focal": [value + 1 / 75 for value in usual]}
+    (out / "values.json").write_text(json.dumps(values))
+    equal = json.loads(run(*arguments, "--json").stdout)["differences"]["focal"]
+    assert equal["error"] == pytest.approx((1 / 3 + 1 / 3) ** 0.5 / 75)
+    assert equal["p"] > 0.3
     for damaged in ({"focal": [0.1, None]}, {"fokal": [0.1]}, {"focal": 3}, [1]):
         (out / "values.json").write_text(json.dumps(damaged))
         refused = run(*arguments)
@@ -98,12 +105,42 @@ def test_intervals_and_tests_of_independent_values_are_those_of_scipy() -> None:
     assert lower.interval == pytest.approx((-found.interval[1], -found.interval[0]))
 
 
-def test_differences_that_are_the_same_on_every_split() -> None:
-    values = {"cross_entropy": [0.5, 0.75], "same": [0.5, 0.75], "more": [0.75, 1.0]}
+def test_differences_are_not_known_better_than_to_one_item() -> None:
+    """One item more in each of three tests of 100 could be one coin that fell thrice the same."""
+    usual = [0.90, 0.91, 0.89]
+    more = [0.91, 0.92, 0.90]
+    values = {"cross_entropy": usual, "same": usual, "more": more}
+    found = paired_differences(values, True, 0.25, resolution=0.01)
+    error = 0.01 * (1 / 3 + 1 / 3) ** 0.5
+    assert found["more"].error == pytest.approx(error)
+    assert found["more"].p == pytest.approx(2 * 2 * student.sf(0.01 / error, 2))
+    assert (found["same"].p, found["same"].error) == (1.0, pytest.approx(error))
+    # A spread above the floor is left alone.
+    values = {"cross_entropy": [0.5, 0.6, 0.4], "focal": [0.52, 0.65, 0.50]}
+    assert paired_differences(values, True, 0.25, resolution=0.01) == paired_differences(
+        values, True, 0.25
+    )
+
+
+def test_differences_without_a_spread_have_only_their_signs_to_show() -> None:
+    """Decimal fractions differ in their last bits, which is no spread either."""
+    values = {"cross_entropy": [0.6, 0.7, 0.1], "same": [0.6, 0.7, 0.1], "more": [0.7, 0.8, 0.2]}
     found = paired_differences(values, True, 0.25)
     assert (found["same"].p, found["same"].error, found["same"].interval) == (1.0, 0.0, (0.0, 0.0))
-    assert (found["more"].p, found["more"].mean) == (0.0, 0.25)
-    assert found["more"].significant
+    assert found["more"].p == 0.5  # 2 / 2^3, twice for two methods
+    assert found["more"].mean == pytest.approx(0.1)
+
+
+@pytest.mark.parametrize(
+    ("metric", "values", "expected"),
+    [("mcc", [0.5, 0.6], 2 / 25), (lambda scores, target: 0.0, [-30.0, 20.0], 30 / 25)],
+)
+def test_one_item_of_a_test_is_worth_its_share_of_the_range(
+    metric: Any, values: list[float], expected: float
+) -> None:
+    """The largest value stands for the range of a metric that has none."""
+    found = comparison.resolution(mg.metric(metric), {"cross_entropy": values}, 25)
+    assert found == pytest.approx(expected)
 
 
 def test_a_value_is_the_metric_of_the_test_rows_with_its_sign() -> None:

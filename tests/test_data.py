@@ -18,7 +18,6 @@ from metricgrad.training.data import (
     features,
     fingerprint,
     numbers,
-    one_class_each,
     stream_seed,
     to_data,
     without_column,
@@ -27,6 +26,7 @@ from metricgrad.training.split import (
     everything,
     split_items,
 )
+from metricgrad.training.streams import one_class_each
 from tests.fitting import Squares, made
 
 PINNED_FINGERPRINT = "1496b8f246477961"

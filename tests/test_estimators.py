@@ -194,7 +194,7 @@ def test_rows_of_a_table_are_as_good_as_a_table_of_these_rows() -> None:
     [
         (
             lambda table: table.assign(size="large"),
-            "column 'size' was numbers in training and has text now ('large')",
+            "column 'size' was numbers in training and has text now ('large' in row 1)",
         ),
         (lambda table: table.assign(bit=np.inf), "column 'bit' contains infinity"),
         (

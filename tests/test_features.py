@@ -7,7 +7,8 @@ import pandas as pd
 import pytest
 from sklearn.exceptions import NotFittedError
 
-from metricgrad.estimators.features import Category, Number, Preparation, is_boolean
+from metricgrad.estimators.columns import is_boolean
+from metricgrad.estimators.features import Category, Number, Preparation
 from tests.test_estimators import mixed
 
 
@@ -49,18 +50,18 @@ def test_columns_that_need_no_scaling() -> None:
     assert column([0.0, 1.0, 1.0]) == Number(0.0, 0.0, 1.0, False)
     assert column([0.0, 1.0, 1.0, np.nan]) == Number(1.0, 0.0, 1.0, True)
     assert column([7.0, 7.0]) == Number(0.0, 7.0, 1.0, False)
-    assert column([np.nan, np.nan]) == Number(0.0, 0.0, 1.0, False)
+    assert column([np.nan, np.nan]) == Number(0.0, 0.0, 1.0, False, holds=None)
     assert prepared([np.nan, np.nan]) == [[0.0], [0.0]]
     assert column([0.0, 2.0]).width == 1
 
 
 def test_other_kinds_of_numbers() -> None:
     days = column(pd.to_datetime(["2000-01-02", None, "2000-01-04"]))
-    assert days == Number(median=2.0, mean=2.0, spread=1.0, marks=True)
+    assert days == Number(median=2.0, mean=2.0, spread=1.0, marks=True, holds="times")
     zoned = pd.to_datetime(["2000-01-02", "2000-01-04"]).tz_localize("Asia/Tokyo")
-    assert column(zoned) == Number(0.0, 2.0, 1.0, False)
+    assert column(zoned) == Number(0.0, 2.0, 1.0, False, "times")
     stays = column(pd.to_timedelta(["1 day", "12 hours", "3 days"]))
-    assert stays == Number(0.0, 1.5, float(np.std([1, 0.5, 3])), False)
+    assert stays == Number(0.0, 1.5, float(np.std([1, 0.5, 3])), False, "durations")
     gaps = column(pd.array([1, None, 3], dtype="Int64"))
     assert gaps == Number(2.0, 2.0, 1.0, True)
     assert prepared([0, 1] * 5, [True, False]) == [[1.0], [0.0]]
@@ -75,14 +76,56 @@ def test_numbers_that_cannot_be_prepared() -> None:
     assert column([1e150, 1e150]).width == 1
     with pytest.raises(ValueError, match="column 'one' contains infinity; replace it by a number"):
         column([np.inf, 1.0])
-    with pytest.raises(ValueError, match=r"has text now \('2 m'\); convert it"):
+    with pytest.raises(ValueError, match=r"has text now \('2 m' in row 2\); convert it"):
         prepared([1.5, 2.5], ["1", "2 m"])
-    with pytest.raises(ValueError, match=r"has text now \(category\); convert it"):
+    with pytest.raises(ValueError, match=r"has text now \('1' in row 1\); convert it"):
         prepared([1.5, 2.5], pd.Categorical([1, 2]))
     with pytest.raises(ValueError, match="the table has no columns"):
         Preparation().fit(np.empty((3, 0)))
     with pytest.raises(NotFittedError, match="not fitted yet"):
         Preparation().transform(np.ones((3, 1)))
+
+
+TIMES = pd.to_datetime(["2024-01-03", "2024-01-05"])
+STAYS = pd.to_timedelta(["1 day", "3 days"])
+
+
+@pytest.mark.parametrize(
+    ("before", "later", "message"),
+    [
+        ([1.5, 2.5], TIMES, r"was numbers in training and has times now \('2024-01-03.*' in row 1"),
+        ([1.5, 2.5], STAYS, "was numbers in training and has durations now"),
+        ([1.5, 2.5], ["4", "2024-01-03"], r"has text now \('2024-01-03' in row 2\)"),
+        (TIMES, [np.nan, 17.0], r"was times in training and has numbers now \('17.0' in row 2\)"),
+        (TIMES, STAYS, "was times in training and has durations now"),
+        (TIMES, ["2024-01-03", "soon"], r"has text now \('soon' in row 2\)"),
+        (TIMES, [True, False], r"was times in training and has text now \('True' in row 1\)"),
+        (STAYS, ["1 day", "long"], r"was durations .* has text now \('long' in row 2\)"),
+        ([np.nan, np.nan], ["a", "b"], r"has text now \('a' in row 1\)"),
+    ],
+)
+def test_what_was_numbers_stays_numbers(before: Any, later: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=f"column 'one' .*{message}"):
+        prepared(before, later)
+
+
+def test_columns_without_values_are_of_any_kind() -> None:
+    assert prepared([1.0, 3.0], pd.to_datetime([None])) == [[-2.0]]
+    assert prepared(TIMES, [np.nan])[0] == prepared(TIMES, pd.to_datetime([None]))[0]
+    assert prepared([np.nan, np.nan], TIMES) == [[8768.0], [8770.0]]
+    old = [{"kind": "Number", "median": 0.0, "mean": 0.0, "spread": 1.0, "marks": False}]
+    stored = Preparation.from_json(old)  # as files had it that did not say what columns hold
+    assert stored.transform(pd.DataFrame({"one": TIMES})).tolist() == [[8768.0], [8770.0]]
+    again = Preparation.from_json(Preparation().fit(pd.DataFrame({"one": TIMES})).to_json())
+    with pytest.raises(ValueError, match=r"'x0' was times .* numbers now \('5.0' in row 1\)"):
+        again.transform(np.array([[5.0]]))
+
+
+def test_only_the_rows_that_are_asked_for_are_refused() -> None:
+    preparation = Preparation().fit(pd.DataFrame({"one": [1.0, 3.0]}))
+    later = pd.DataFrame({"one": ["1", "x", "3", "y"]}, index=[5, 6, 7, 8])
+    with pytest.raises(ValueError, match=r"\('y' in row 9\)"):  # counted by the index
+        preparation.transform(later, np.array([2, 3]))
 
 
 # --------------------------------------------------------------------------------------------------

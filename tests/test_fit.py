@@ -32,7 +32,7 @@ def test_every_method_learns(method: str) -> None:
 
 
 def test_a_bilevel_loss_trains_along(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("metricgrad.training.joint_trials._UNIVERSAL_STEPS", 200)
+    monkeypatch.setattr("metricgrad.training.lessons.UNIVERSAL_STEPS", 200)
     found = quick(linear(), made(), method="bilevel", folds=1)
     assert found.value > 0.6
     assert found.method == "bilevel"
@@ -246,7 +246,7 @@ def test_what_is_trained_on_can_be_predicted() -> None:
 
 
 def test_a_surrogate_that_is_passed_is_not_changed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("metricgrad.training.joint_trials._UNIVERSAL_STEPS", 20)
+    monkeypatch.setattr("metricgrad.training.lessons.UNIVERSAL_STEPS", 20)
     loss = mg.BilevelLoss("f1", generator=seeded())
     before = {name: value.clone() for name, value in loss.state_dict().items()}
     quick(linear(), made(), method=loss, folds=1)

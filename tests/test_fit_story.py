@@ -14,6 +14,8 @@ from torch.utils.data import DataLoader
 import metricgrad as mg
 from metricgrad.progress import progress
 from metricgrad.training import trial_group
+from metricgrad.training.arguments import example_of
+from metricgrad.training.budget import TimePlan
 from metricgrad.training.candidates import RATES, Candidate
 from metricgrad.training.data import FoldBatches, Items, Loader
 from metricgrad.training.search import Search
@@ -128,13 +130,14 @@ def test_a_memory_around_a_surrogate_is_the_fits_own(monkeypatch: pytest.MonkeyP
 def test_a_budget_sets_epochs_and_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[Any] = []
 
-    def affordable(search: Search, sides: Any, rates: Any, budget: float) -> int:
+    def planned(search: Search, sides: Any, rates: Any, budget: float) -> TimePlan:
         asked.append((search.epochs, len(sides), rates, budget))
-        return 6
+        return TimePlan(6, 2.5)
 
-    monkeypatch.setattr(story, "affordable_epochs", affordable)
+    monkeypatch.setattr(story, "time_plan", planned)
     search, _, _ = begun(monkeypatch, budget=12.5, epochs=9)
     assert search.epochs == 6
+    assert search.after == 2.5
     assert search.deadline == 12.5
     assert asked == [(9, 2, list(RATES), 12.5)]
 
@@ -214,7 +217,7 @@ def test_an_example_is_of_64_items_and_leaves_the_model_alone() -> None:
     model.train()
     before = {name: value.clone() for name, value in model.state_dict().items()}
     for data in (Items(*made()), Items(*made(30)), Loader(DataLoader(Squares(made()), 40))):
-        scores, example = story._example(model, data, mg.metric("f1"))
+        scores, example = example_of(model, data, mg.metric("f1"))
         number = 40 if isinstance(data, Loader) else min(64, len(data))
         assert scores.shape == example.y.shape == (number,)
     assert model.training

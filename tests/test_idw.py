@@ -11,7 +11,7 @@ from torch import Tensor
 import metricgrad as mg
 from metricgrad.metrics.reexpression import ComparisonMetric, Reexpression
 from metricgrad.surrogates.interpolation import Near, sample_anchors
-from metricgrad.surrogates.uniloss import Gradient
+from metricgrad.surrogates.inverse_distance import Gradient
 
 ITEMS, CLASSES = 6, 4
 TARGET = torch.arange(ITEMS) % CLASSES
@@ -227,3 +227,47 @@ def test_published_poses_flip_any_pixel_and_others_wrong_bits() -> None:
     assert (others.gradient, others.near, others.squash) == ("released", "wrong", True)
     assert mg.UniLoss.as_published("pck", gradient="released").gradient == "released"
     assert mg.UniLoss.as_published("f1", gradient="exact").gradient == "exact"
+
+
+def mistakes(scores: Tensor, target: Tensor) -> Tensor:
+    return ((scores > 0) != (target == 1)).float().sum()
+
+
+PUBLISHED = {
+    "error_rate": (mg.metric("error_rate"), (32,), 2),
+    "error_rate of classes": (mg.metric("error_rate"), (32, 5), 5),
+    "eer": (mg.metric("eer"), (32,), 2),
+    "hamming": (mg.metric("hamming"), (16, 4), 2),
+    "edit_distance": (mg.metric("edit_distance"), (4, 6, 5), 5),
+    "costs": (mg.from_function(mistakes, higher_is_better=False), (32,), 2),
+    "minus costs": (
+        mg.from_function(lambda s, y: -mistakes(s, y), higher_is_better=True),
+        (32,),
+        2,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_the_released_gradient_descends_whichever_way_is_better(name: str) -> None:
+    metric, shape, classes = PUBLISHED[name]
+    source = torch.Generator().manual_seed(0)
+    scores = torch.randn(shape, generator=source).requires_grad_()
+    target = torch.randint(classes, shape if classes == 2 else shape[:-1], generator=source)
+    loss = mg.UniLoss.as_published(metric, generator=source)
+    assert loss.gradient == "released"
+    before = loss(scores, target).item()
+    for _ in range(20):
+        (slope,) = torch.autograd.grad(loss(scores, target), scores)
+        scores.data -= slope / slope.norm()
+    after = loss(scores, target).item()
+    assert after < before - 0.2 * abs(before)
+
+
+def test_the_released_gradient_of_an_error_rate_is_that_of_accuracy() -> None:
+    found = []
+    for name in ("accuracy", "error_rate"):
+        loss = mg.UniLoss.as_published(name, generator=torch.Generator().manual_seed(3))
+        found.append(gradient_of(loss, logits(0.5, 2)))
+    torch.testing.assert_close(found[0], found[1])
+    assert found[0].norm() > 0

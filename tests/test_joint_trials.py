@@ -7,7 +7,6 @@ import torch
 
 from metricgrad.training.candidates import Candidate
 from metricgrad.training.joint_trials import JointTrialGroup
-from metricgrad.training.stack import Stack
 from metricgrad.training.trial_group import TrialGroup
 from tests.fitting import made
 from tests.searches import group_of
@@ -15,7 +14,7 @@ from tests.searches import group_of
 
 @pytest.fixture
 def quickly(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("metricgrad.training.joint_trials._UNIVERSAL_STEPS", 3)
+    monkeypatch.setattr("metricgrad.training.joint_trials.UNIVERSAL_STEPS", 3)
 
 
 @pytest.mark.usefixtures("quickly")
@@ -39,8 +38,8 @@ def test_joint_trials_advance_as_far_as_others() -> None:
     losses = group._train()
     assert {run.iteration for run in group._runs} == {9}
     assert losses.shape == (2,)
-    assert isinstance(group._stack, Stack)
-    assert not torch.equal(group._stack.vector[0], group._stack.vector[1])
+    vectors = group._stack.weights()["vector"]
+    assert not torch.equal(vectors[0], vectors[1])
 
 
 @pytest.mark.usefixtures("quickly")

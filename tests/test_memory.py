@@ -1,12 +1,18 @@
 """Memory: past scores join the set."""
 
+import os
+from pathlib import Path
+
 import pytest
 import torch
+from torch import Tensor, distributed, nn
+from torch.multiprocessing.spawn import spawn
+from torch.nn.parallel import DistributedDataParallel
 
 import metricgrad as mg
 
 
-def batch(seed: int, size: int = 8) -> tuple[torch.Tensor, torch.Tensor]:
+def batch(seed: int, size: int = 8) -> tuple[Tensor, Tensor]:
     generator = torch.Generator().manual_seed(seed)
     return torch.randn(size, generator=generator), torch.randint(0, 2, (size,), generator=generator)
 
@@ -59,6 +65,67 @@ def test_state_is_saved_and_restored_exactly() -> None:
     other.forget()
     assert len(other.scores) == 0
     assert other(*batch(2)) == mg.UniLoss("auc")(*batch(2))
+
+
+def test_files_without_a_memory_are_refused_and_moves_take_it_along() -> None:
+    loss = mg.with_memory(mg.UniLoss("auc"))
+    loss(*batch(0))
+    with pytest.raises(RuntimeError, match=r'Missing key\(s\) in state_dict: "scores", "target"'):
+        loss.load_state_dict({})
+    assert loss.double().scores.dtype == torch.float64
+    assert loss.target.dtype == torch.int64
+    assert loss.to("meta").scores.device.type == "meta"
+
+
+def test_tensors_that_are_used_again_do_not_change_the_memory() -> None:
+    loss = mg.with_memory(mg.UniLoss("auc"))
+    scores, target = batch(0)
+    loss(scores, target)
+    kept = scores.clone(), target.clone()
+    scores.zero_()
+    target.zero_()
+    assert loss.scores.equal(kept[0])
+    assert loss.target.equal(kept[1])
+
+
+class Trained(nn.Module):
+    """A model that computes its own loss, so that its wrapper sees the memory."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(3, 1)
+        self.loss = mg.with_memory(mg.UniLoss("auc"), size=64)
+
+    def forward(self, x: Tensor, target: Tensor) -> Tensor:
+        return self.loss(self.linear(x).squeeze(-1), target)
+
+
+def train_on_one_rank(rank: int, folder: str) -> None:
+    torch.set_num_threads(1)
+    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+    distributed.init_process_group(
+        "gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2
+    )
+    model = Trained()
+    wrapped = DistributedDataParallel(model)
+    source = torch.Generator().manual_seed(rank)
+    seen: list[Tensor] = []
+    for step in range(3):
+        size = 6 + 3 * rank + step  # every rank has batches of its own size
+        target = torch.randint(0, 2, (size,), generator=source)
+        wrapped(torch.randn(size, 3, generator=source), target).backward()
+        seen.insert(0, target)
+        assert model.loss.target.equal(torch.cat(seen))
+    weights = [torch.zeros(1, 3) for _ in range(2)]
+    gradient = model.linear.weight.grad
+    assert gradient is not None
+    distributed.all_gather(weights, gradient)
+    assert weights[0].equal(weights[1])
+    distributed.destroy_process_group()
+
+
+def test_every_process_has_a_memory_of_its_own(tmp_path: Path) -> None:
+    spawn(train_on_one_rank, (str(tmp_path),), nprocs=2)
 
 
 def test_a_rare_positive_is_remembered() -> None:

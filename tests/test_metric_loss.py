@@ -83,6 +83,21 @@ def test_the_value_is_the_metric_and_the_gradient_no_longer_than_the_ordinary_on
     assert gradient(fresh, scores, target).norm() <= g_o.norm() * 1.0001
 
 
+@pytest.mark.parametrize("name", layouts())
+def test_inference_mode_reads_the_value_and_moves_nothing(name: str) -> None:
+    metric, scores, target = layouts()[name]
+    loss = mg.MetricLoss(metric)
+    with torch.inference_mode():
+        found = loss(scores, target)
+    assert loss.done == 0
+    assert not loss.offset.is_inference()
+    leaf = scores.clone().requires_grad_()
+    value = loss(leaf, target)
+    assert value == found
+    value.backward()
+    assert leaf.grad is not None
+
+
 def test_weights_0_and_1_are_the_ordinary_loss_and_the_metric_at_its_length() -> None:
     _, scores, target = layouts()["binary"]
     g_o = gradient(F.binary_cross_entropy_with_logits, scores, target.float())

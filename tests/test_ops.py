@@ -119,6 +119,32 @@ def test_log_odds_keep_the_order_that_probabilities_lose(scale: float) -> None:
     assert ops.spearman(ops.log_odds(scores).flatten(), exact.flatten()) > 0.99999
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("classes", [2, 3, 7, 40])
+def test_log_odds_of_swapped_or_shifted_classes_are_equal(classes: int, dtype: torch.dtype) -> None:
+    source = torch.Generator().manual_seed(0)
+    scores = torch.randint(-40, 40, (300, classes), generator=source).to(dtype) / 8
+    orders = torch.rand(300, classes, generator=source).argsort(-1)
+    odds = ops.log_odds(scores)
+    assert ops.log_odds(scores.gather(-1, orders)).equal(odds.gather(-1, orders))
+    assert ops.log_odds(scores + 3).equal(odds)
+
+
+def test_log_odds_of_nearly_equal_scores_keep_their_order() -> None:
+    source = torch.Generator().manual_seed(0)
+    scores = torch.randn(200, 4, generator=source, dtype=torch.float64)
+    # For small scores, the log-odds grow with s_c minus the mean of the others.
+    lead = scores - (scores.sum(-1, keepdim=True) - scores) / 3
+    for scale in (1e-9, 1e-12):
+        assert ops.spearman(ops.log_odds(scale * scores).flatten(), lead.flatten()) > 0.99999
+
+
+def test_log_odds_have_their_gradient_at_the_smallest_steps() -> None:
+    scores = torch.randn(8, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    scores.requires_grad_()
+    assert torch.autograd.gradcheck(ops.log_odds, (scores,), eps=1e-7, atol=1e-6)
+
+
 def test_groups_of_similar_size_come_together() -> None:
     groups = torch.tensor([4, 1, 4, 1, 1, 9, 1, 4])
     batches = [(w.tolist(), i.tolist(), m.tolist()) for w, i, m in ops.group_batches(groups)]

@@ -16,8 +16,8 @@ import metricgrad as mg
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "metricgrad"
 LAYERS = [
-    *("ops", "progress", "storage", "metrics", "surrogates", "training", "estimators"),
-    *("studies", "report", "cli", "__main__"),
+    *("ops", "progress", "storage", "processes", "metrics", "surrogates", "distributed"),
+    *("training", "estimators", "studies", "report", "cli", "__main__"),
 ]
 MODULES = sorted(SOURCE.rglob("*.py"))
 
@@ -85,6 +85,23 @@ def test_nothing_above_the_metrics_asks_for_their_class_or_family() -> None:
             if isinstance(node, ast.Attribute) and node.attr == "families" and not shown:
                 asking.append(f"{relative(path)}:{node.lineno} .families")
     assert not asking
+
+
+def test_no_tensor_lives_as_long_as_the_process() -> None:
+    """A tensor made in inference mode, on a lost device or in a trace would stay for all."""
+    makers = re.compile(r"\btorch\.(tensor|zeros|ones|full|empty|eye|arange|linspace|rand\w*)\(")
+    cache = re.compile(r"(functools\.)?(lru_)?cache\b")
+    kept = []
+    for path in MODULES:
+        tree = ast.parse(path.read_text())
+        for node in ast.walk(tree):
+            if isinstance(node, ast.FunctionDef) and "Tensor" in ast.unparse(node):
+                cached = any(cache.match(ast.unparse(each)) for each in node.decorator_list)
+                kept += [f"{relative(path)}:{node.lineno} {node.name}"] * cached
+        for node in tree.body:
+            if isinstance(node, ast.Assign | ast.AnnAssign) and makers.search(ast.unparse(node)):
+                kept.append(f"{relative(path)}:{node.lineno}")
+    assert not kept
 
 
 def test_no_file_is_longer_than_350_lines() -> None:

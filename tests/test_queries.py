@@ -206,3 +206,22 @@ def test_methods_for_queries_are_those_that_are_trained_on_them(searches: Path) 
         found = run(command, searches, *asked)
         assert found.exit_code == 2
         assert "bilevel trains model and loss in turns" in " ".join(found.output.split())
+
+
+def test_queries_are_not_tested_on_what_was_trained_on(searches: Path, tmp_path: Path) -> None:
+    documents().to_parquet(tmp_path / "copy.parquet")
+    for test in (searches, tmp_path / "copy.parquet"):
+        found = rank(searches, "--group", "query", "--test", test, "--out", tmp_path / "run")
+        assert found.exit_code == 2
+        assert f"--test {test} has the rows of the training file" in found.output.replace("\n", "")
+
+
+def test_documents_without_a_query_have_no_rank(searches: Path, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    rank(searches, "--group", "query", "--method", "list_net", "--out", out)
+    table = documents(seed=5)
+    table.loc[3, "query"] = None
+    table.to_csv(tmp_path / "new.csv", index=False)
+    found = run("predict", out, tmp_path / "new.csv", "--group", "query")
+    assert found.exit_code == 2
+    assert "new.csv: column 'query' names no query in 1 rows" in found.output.replace("\n", "")

@@ -1,4 +1,4 @@
-"""Ranking metrics against torchmetrics, on sets without ties, where it is well defined."""
+"""Ranking metrics against torchmetrics, on scores above 0 without ties, where both agree."""
 
 from collections.abc import Callable
 from typing import Any
@@ -31,12 +31,29 @@ def test_equals_torchmetrics_without_ties(
     generator = torch.Generator().manual_seed(0)
     for _ in range(100):
         size = int(torch.randint(1, 30, (), generator=generator))
-        scores = (
-            1 + torch.randperm(size, generator=generator).double()
-        )  # torchmetrics drops scores of 0 and below
+        scores = 1 + torch.randperm(size, generator=generator).double()
         target = torch.randint(0, 2, (size,), generator=generator)
         expected = float(theirs(scores, target, **options))
         assert metric(scores, target).item() == pytest.approx(expected, abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("name", "theirs"),
+    [
+        ("mrr", retrieval.retrieval_reciprocal_rank),
+        ("precision_at_k", retrieval.retrieval_precision),
+        ("recall_at_k", retrieval.retrieval_recall),
+    ],
+)
+def test_relevant_items_count_whatever_their_sign(name: str, theirs: Callable[..., Any]) -> None:
+    """Torchmetrics takes relevant items with scores of 0 and below as irrelevant; we do not."""
+    scores, target = torch.tensor([0.9, 0.4, 0.2, 0.1]), torch.tensor([0, 1, 1, 0])
+    metric = mg.metric(name, k=3)
+    value = metric(scores, target)
+    assert value.item() == pytest.approx(theirs(scores, target, top_k=3).item())
+    assert metric(scores - 1, target) == value
+    assert theirs(scores - 1, target, top_k=3) == 0
+    assert metric.reference.endswith("of scores above 0")
 
 
 def test_a_model_that_scores_everything_alike_never_looks_good() -> None:

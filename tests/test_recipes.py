@@ -172,6 +172,20 @@ def test_the_command_learns_a_loss_and_never_overwrites(tmp_path: Path) -> None:
     assert json.loads(third.stdout)["metric"] == "auc"
 
 
+def test_a_loss_and_its_card_are_written_both_or_not_at_all(tmp_path: Path) -> None:
+    scores, target = broad(60, 32)(seeded())
+    np.savez(tmp_path / "mine.npz", scores=scores, target=target)
+    path = tmp_path / "loss.safetensors"
+    options = ("auc", "--scores", tmp_path / "mine.npz", "--steps", 3, "--out", path)
+    for name in ("loss.json.partial", "loss.safetensors.partial"):
+        (tmp_path / name).mkdir()  # so that this file cannot be written
+        found = learn(*options)
+        assert (found.exit_code, found.output.count("could not be written")) == (2, 1)
+        assert sorted(each.name for each in tmp_path.iterdir()) == [name, "mine.npz"]
+        (tmp_path / name).rmdir()
+    assert learn(*options).exit_code == 0
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -117,8 +117,22 @@ def test_settings(kind: type[RunSettings] | type[ComparisonSettings]) -> None:
 
 
 @pytest.mark.parametrize(
-    "damage", [{"chosen": "nobody"}, {"rows": {"train": 1}}, {"tried": 3}, {"unknown": 1}]
+    "damage",
+    [
+        *({"chosen": "nobody"}, {"rows": {"train": 1}}, {"tried": 3}, {"unknown": 1}),
+        *({"gain": "0.1"}, {"gain": float("nan")}, {"folds": 2.5}, {"folds": True}),
+        *({"luck": 10**400}, {"classes": "ab"}, {"classes": ["a"]}, {"test_gain_interval": [1]}),
+        *({"finalists": {"challenger": FINALIST}}, {"columns": [3]}, {"metric_config": []}),
+    ],
+    ids=str,
 )
 def test_damaged_results_are_told_in_a_sentence(damage: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=r"result\.json is damaged \(.*delete it to run again"):
         RunResult.from_json(RUN | damage)
+
+
+def test_damaged_settings_are_refused() -> None:
+    stored = {"asked": {"command": "train", **ASKED}, "versions": {"python": "3.11"}}
+    for damage in ({"epochs": "3"}, {"hidden": 8}, {"amounts": ["paid"]}, {"data": 1}):
+        with pytest.raises(ValueError, match=f"{next(iter(damage))} cannot be "):
+            RunConfig.from_json(stored | {"asked": stored["asked"] | damage})

@@ -7,9 +7,7 @@ import sys
 import time
 from pathlib import Path
 
-import pytest
-
-from tests.commands import QUICK, run, table, train
+from tests.commands import QUICK, limits_files, run, table, train
 
 
 def test_a_second_start_shows_the_result_and_another_is_refused(data: Path, tmp_path: Path) -> None:
@@ -128,6 +126,20 @@ def test_a_refused_command_does_not_block_its_folder(data: Path, tmp_path: Path)
     )
 
 
+def test_a_start_that_was_killed_does_not_block_its_folder(data: Path, tmp_path: Path) -> None:
+    place = tmp_path / "run"
+    place.mkdir()
+    (place / ".lock").write_text("")
+    (place / "config.json.partial").write_text('{"asked": ')
+    found = train(data, "--method", "cross_entropy", "--out", place)
+    assert found.exit_code == 0, found.output
+    assert not list(place.glob("*.partial"))
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "mine.partial").write_text("")
+    found = train(data, "--method", "cross_entropy", "--out", tmp_path / "other")
+    assert (found.exit_code, "that are not a metricgrad run" in found.output) == (2, True)
+
+
 FULL_DISK = """
 import resource, sys
 # A longer file fails as it would on a full disk.
@@ -138,9 +150,7 @@ app(["train", *quick, "--out", sys.argv[2]])
 """
 
 
-@pytest.mark.skipif(
-    sys.platform != "linux", reason="limits the length of files by the operating system"
-)
+@limits_files
 def test_a_full_disk_is_told_in_a_sentence_and_the_run_goes_on_later(tmp_path: Path) -> None:
     def start(length: int) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-c", FULL_DISK, str(length), str(tmp_path / "run")]

@@ -1,6 +1,5 @@
 """Saving and loading surrogates: exact, and never half done."""
 
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +9,7 @@ from safetensors.torch import save_file
 
 import metricgrad as mg
 from tests.cases import Case
+from tests.commands import full_disk, limits_files
 from tests.test_contracts import generator
 from tests.test_reexpression import ALL_PAIRS, DECIDED, separated
 from tests.test_uniloss import every_kind
@@ -87,21 +87,15 @@ def test_what_is_no_surrogate_is_refused(tmp_path: Path) -> None:
     assert not (tmp_path / "x").exists()
 
 
-@pytest.mark.skipif(
-    sys.platform != "linux", reason="limits the length of files by the operating system"
-)
+@limits_files
 def test_a_failed_save_leaves_the_old_file(tmp_path: Path) -> None:
-    import resource
-
     path = tmp_path / "loss.safetensors"
     mg.UniLoss("f1").save(path)
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (20, hard))  # longer files fail as on a full disk
-    try:
-        with pytest.raises(OSError, match=r"could not be written: .*File too large"):
-            mg.UniLoss("mcc").save(path)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    with (
+        full_disk(20),
+        pytest.raises(OSError, match=r"could not be written: .*File too large"),
+    ):
+        mg.UniLoss("mcc").save(path)
     assert [each.name for each in tmp_path.iterdir()] == [path.name]
     loaded = mg.load_surrogate(path)
     assert isinstance(loaded, mg.UniLoss)

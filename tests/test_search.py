@@ -191,7 +191,7 @@ def test_at_most_128_models_are_trained_together(folds: int, size: int) -> None:
 
 
 def test_bilevel_losses_are_trained_along(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("metricgrad.training.joint_trials._UNIVERSAL_STEPS", 2)
+    monkeypatch.setattr("metricgrad.training.joint_trials.UNIVERSAL_STEPS", 2)
     found = made_up()
     assert isinstance(found.group([PlannedTrial(Candidate("bilevel"), 0.1)], 4), JointTrialGroup)
     plain = found.group([PlannedTrial(Candidate("focal"), 0.1)], 4)

@@ -36,6 +36,37 @@ def test_files_are_written_completely_or_not_at_all(tmp_path: Path) -> None:
     assert sorted(each.name for each in tmp_path.iterdir()) == ["some.json", "text"]
 
 
+@pytest.mark.parametrize("error", [KeyboardInterrupt, MemoryError, ValueError])
+def test_temporary_files_are_removed_whatever_happens(
+    error: type[BaseException], tmp_path: Path
+) -> None:
+    def write() -> None:
+        with storage.complete_file(tmp_path / "a") as partial:
+            partial.write_text("half of it")
+            raise error
+
+    with pytest.raises(error):
+        write()
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_file_that_fails_inside_another_is_told_once(tmp_path: Path) -> None:
+    def write() -> None:
+        with storage.complete_file(tmp_path / "card") as partial:
+            partial.write_text("a card")
+            _fill_the_disk(tmp_path / "loss")
+
+    with pytest.raises(OSError, match=r"^[^:]*/loss could not be written: .* has not changed$"):
+        write()
+    assert not list(tmp_path.iterdir())
+
+
+def test_what_a_killed_process_left_is_written_over(tmp_path: Path) -> None:
+    storage.partial_path(tmp_path / "a").write_text("a longer text than the other one")
+    storage.write_text(tmp_path / "a", "short")
+    assert [(each.name, each.read_text()) for each in tmp_path.iterdir()] == [("a", "short")]
+
+
 def test_a_checkpoint_is_read_only_by_the_run_that_wrote_it(tmp_path: Path) -> None:
     path = tmp_path / "run.safetensors"
     state = {"w": torch.arange(3.0), "loss.memory": torch.zeros(5)}

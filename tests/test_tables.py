@@ -5,15 +5,17 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pytest
+from pyarrow import parquet
 from sklearn.datasets import dump_svmlight_file
 
 from metricgrad.cli.options import seconds, widths
 from metricgrad.studies.splits import load_table
+from metricgrad.studies.table_files import read_table
 from metricgrad.studies.tables import (
     bundled_table,
     parsed,
-    read_table,
     split_target,
     with_columns,
     without_columns,
@@ -38,6 +40,44 @@ def test_tables_of_every_kind_are_the_same(tmp_path: Path) -> None:
     found = read_table(tmp_path / "f.svm")
     np.testing.assert_allclose(found[["x1", "x2", "x3"]], x, rtol=1e-10)
     assert (found["target"] == (expected["label"] == "yes")).all()
+
+
+@pytest.mark.parametrize(
+    ("header", "told"),
+    [
+        ("a,y,y", "several columns are called 'y'; give every column a name of its own"),
+        ("a,a,y", "several columns are called 'a'; give"),
+        ("y, y,a", "several columns are called 'y'; give"),
+        ('\ufeff"y","y",a', "several columns are called 'y'; give"),
+    ],
+)
+@pytest.mark.parametrize("ending", ["csv", "csv.gz"])
+def test_columns_of_the_same_name_are_refused(
+    header: str, told: str, ending: str, tmp_path: Path
+) -> None:
+    content = f"{header}\n1,2,3\n4,5,6\n".encode()
+    path = tmp_path / f"data.{ending}"
+    path.write_bytes(gzip.compress(content) if ending.endswith("gz") else content)
+    with pytest.raises(ValueError, match=f"data.{ending} cannot be read as csv: {told}"):
+        read_table(path)
+
+
+def test_columns_of_the_same_name_are_refused_in_parquet_files(tmp_path: Path) -> None:
+    path = tmp_path / "data.parquet"
+    columns = [pa.array([1, 2]) for _ in "aabbc"]
+    parquet.write_table(pa.Table.from_arrays(columns, names=list("aabbc")), path)
+    with pytest.raises(ValueError, match="as parquet: several columns are called 'a', 'b'; give"):
+        read_table(path)
+
+
+def test_columns_need_no_name(tmp_path: Path) -> None:
+    (tmp_path / "data.csv").write_text("\n,,y\n1,2,0\n3,4,1\n")
+    assert read_table(tmp_path / "data.csv").columns.tolist() == ["Unnamed: 0", "Unnamed: 1", "y"]
+
+
+def test_rows_are_numbered_from_0_whatever_index_a_parquet_file_has(tmp_path: Path) -> None:
+    pd.DataFrame({"a": [1, 2]}, index=[7, 9]).to_parquet(tmp_path / "data.parquet")
+    assert read_table(tmp_path / "data.parquet").index.tolist() == [0, 1]
 
 
 def test_widths_and_times() -> None:
@@ -113,6 +153,6 @@ def test_what_does_not_fit_into_memory_is_refused(
         content = (tmp_path / "plain").read_bytes()
         path.write_bytes(gzip.compress(content) if ending.endswith("gz") else content)
     assert len(read_table(path)) == 50
-    monkeypatch.setattr("metricgrad.studies.tables._MEMORY", 0.0)
+    monkeypatch.setattr("metricgrad.storage._MEMORY", 0.0)
     with pytest.raises(ValueError, match=rf"data\.{ending} does not fit into memory; pass fewer"):
         read_table(path)

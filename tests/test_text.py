@@ -68,6 +68,17 @@ def test_ids_and_scores_that_decode_to_them_agree(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", TEXT)
+def test_ids_may_be_as_large_as_integers_are(name: str) -> None:
+    """Hashed tokens are such ids."""
+    source = torch.Generator().manual_seed(0)
+    ids = torch.randint(0, 5, (6, 9), generator=source)
+    target = torch.randint(0, 5, (6, 2, 7), generator=source)
+    large = torch.tensor([0, 1, 2**61, 2**62 + 1, 2**63 - 1])
+    expected = mg.metric(name)(ids, target)
+    assert mg.metric(name)(large[ids], large[target]) == expected
+
+
+@pytest.mark.parametrize("name", TEXT)
 def test_end_padding_and_where_say_the_same(name: str) -> None:
     ids, target = torch.tensor([[3, 4, 5, 1, 4]]), torch.tensor([[3, 5, 5, 1, 5]])
     expected = mg.metric(name)(torch.tensor([[3, 4, 5]]), torch.tensor([[3, 5, 5]]))

@@ -290,10 +290,14 @@ def test_a_checkpoint_names_what_a_run_depends_on() -> None:
         "data": "abc",
     }
     group.run(only=1)
-    names = {"crew.vector", "crew.mean", "best.vector", "best.scores", "best.threshold"}
+    names = {"crew.vector", "crew.mean", "best.scores", "best.threshold"}
     assert names | {"best.value", "best.recent", "best.epoch", "curve", "epoch"} <= set(
         group._state()
     )
+    assert "best.vector" not in group._state()  # the models of folds are not needed again
+    alone = group_of((Candidate("focal"), 0.1))
+    alone.run(only=1)
+    assert "best.vector" in alone._state()
 
 
 def test_the_mean_of_sets_leaves_out_those_without_a_value() -> None:

@@ -9,7 +9,7 @@ from torch import Tensor
 import metricgrad as mg
 from metricgrad.metrics.reexpression import ComparisonMetric
 from metricgrad.surrogates.interpolation import sample_anchors
-from metricgrad.surrogates.uniloss import inverse_distance
+from metricgrad.surrogates.inverse_distance import inverse_distance
 from tests.cases import Case
 from tests.test_contracts import generator
 from tests.test_reexpression import ALL_PAIRS, DECIDED, separated
@@ -94,6 +94,24 @@ def test_gradient_is_that_of_the_relaxed_value(case: Case, options: dict[str, An
     (pure,) = torch.autograd.grad(relaxed(scores), scores)
     (through,) = torch.autograd.grad(seeded(case, **options).per_set(scores, target), scores)
     torch.testing.assert_close(pure, through)
+
+
+@every_kind
+@pytest.mark.parametrize("ordinary", [False, True])
+def test_inference_leaves_nothing_behind_that_training_cannot_use(
+    case: Case, ordinary: bool
+) -> None:
+    scores, target = mixed(case, 6)
+    for truth in (target, torch.zeros_like(target)):  # the second may have no value
+        loss: mg.Surrogate = seeded(case)
+        loss = mg.with_ordinary(loss) if ordinary else loss
+        with torch.inference_mode():
+            expected = loss(scores, truth)
+        leaf = scores.clone().requires_grad_()
+        value = loss(leaf, truth)
+        assert value == expected
+        value.backward()
+        assert leaf.grad is not None
 
 
 @in_settings(SETTINGS)
@@ -371,29 +389,6 @@ def test_autocast_leaves_the_loss_in_float32() -> None:
         assert expected.dtype == torch.float32
 
 
-# The compiler looks at gradients of scores that have none of their own.
-@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
-@pytest.mark.parametrize(
-    ("name", "options"),
-    [("f1", {"interpolation": "idw"}), ("average_precision", {}), ("ndcg", {})],
-    ids=str,
-)
-def test_a_compiled_model_has_the_same_loss(name: str, options: dict[str, Any]) -> None:
-    features = torch.randn(32, 4, generator=torch.Generator().manual_seed(0))
-    target = torch.arange(32) % 5 == 0
-    weight = torch.ones(4, requires_grad=True)
-
-    def step(weights: Tensor) -> Tensor:
-        loss = mg.UniLoss(name, generator=torch.Generator().manual_seed(0), **options)
-        return loss(torch.tanh(features @ weights), target)
-
-    compiled = torch.compile(step, backend="aot_eager")
-    torch.testing.assert_close(compiled(weight), step(weight))
-    torch.testing.assert_close(
-        *(torch.autograd.grad(each(weight), weight) for each in (compiled, step))
-    )
-
-
 def test_large_sets_hold_no_pair_matrix() -> None:
     scores = torch.randn(20_000, generator=torch.Generator().manual_seed(0)).requires_grad_()
     target, loss = torch.arange(20_000) % 10 == 0, mg.UniLoss("average_precision")
@@ -426,17 +421,3 @@ def test_one_set_alone_and_among_others_has_the_same_gradient() -> None:
             (alone,) = torch.autograd.grad(sum(values, torch.zeros(())), scores)
             torch.testing.assert_close(together, alone)
             torch.testing.assert_close(loss.per_set(scores, target), torch.stack(values))
-
-
-def test_blocks_of_pairs_add_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    scores = torch.randn(
-        60, generator=torch.Generator().manual_seed(0), dtype=torch.float64
-    ).requires_grad_()
-    target, loss = torch.arange(60) % 4 == 0, mg.UniLoss("average_precision")
-    whole, (gradient,) = (
-        loss.relaxed(scores, target),
-        torch.autograd.grad(loss(scores, target), scores),
-    )
-    monkeypatch.setattr("metricgrad.surrogates.interpolation._BLOCK_ENTRIES", 100)
-    torch.testing.assert_close(loss.relaxed(scores, target), whole)
-    torch.testing.assert_close(torch.autograd.grad(loss(scores, target), scores)[0], gradient)

@@ -440,6 +440,73 @@ def test_what_cannot_be_seen_is_refused_or_taken_as_a_black_box() -> None:
     assert constant.comparisons(SCORES, TARGET)[0].shape == (0,)
 
 
+def mapped_accuracy(scores: Tensor, target: Tensor) -> Tensor:
+    return torch.vmap(lambda s, y: ((s > 0) == (y == 1)).double())(scores, target).mean()
+
+
+def watched_and_mapped(scores: Tensor, target: Tensor) -> Tensor:
+    return mapped_accuracy(scores, target) + ((scores > 0) * target).double().mean()
+
+
+def far_from_zero(scores: Tensor, target: Tensor) -> Tensor:
+    """Has the same value for opposite scores."""
+    return torch.vmap(lambda s, y: ((s.abs() > 0.5) == (y == 1)).double())(scores, target).mean()
+
+
+def slope_of_relu(scores: Tensor, target: Tensor) -> Tensor:
+    return (torch.func.grad(lambda s: s.relu().sum())(scores) * target).sum() / target.sum()
+
+
+UNWATCHABLE = (mapped_accuracy, watched_and_mapped, far_from_zero, slope_of_relu)
+
+
+@pytest.mark.parametrize("fn", UNWATCHABLE)
+def test_what_torch_func_hides_is_refused_by_its_line(fn: Function) -> None:
+    with pytest.raises(WatchError, match=r"line \d+: .* uses the scores inside torch.vmap"):
+        mg.reexpress(fn).comparisons(SCORES, TARGET)
+    of_target = mg.reexpress(
+        lambda s, y: (torch.vmap(lambda t: t > 0)(y) * (s > 0)).double().mean()
+    )
+    assert of_target.comparisons(SCORES, TARGET)[0].shape == SCORES.shape
+
+
+@pytest.mark.parametrize("fn", [mapped_accuracy, watched_and_mapped, slope_of_relu, scripted])
+def test_no_batch_hides_that_a_function_cannot_be_watched(fn: Function) -> None:
+    """Half of these items are right, so opposite scores have the same accuracy."""
+    scores = torch.tensor([1.0, -0.2, 0.3, -2.0], dtype=torch.float64, requires_grad=True)
+    target = torch.tensor([1, 1, 0, 0])
+    loss = mg.UniLoss(mg.from_function(fn, higher_is_better=True))
+    value = loss(scores, target)
+    assert value.item() == pytest.approx(-float(fn(scores.detach(), target)))
+    (slope,) = torch.autograd.grad(value, scores)
+    assert slope.abs().max() > 0
+
+
+def test_symmetry_does_not_hide_that_a_function_cannot_be_watched() -> None:
+    def spread(scores: Tensor, target: Tensor) -> Tensor:
+        return ((scores.abs() > 0.5) * target).sum()
+
+    with pytest.warns(DeprecationWarning, match="jit.trace"):
+        scripted_spread: Any = torch.jit.trace(spread, (SCORES, TARGET))
+    with pytest.raises(WatchError, match="uses the scores where they cannot be watched"):
+        mg.reexpress(scripted_spread).comparisons(SCORES, TARGET)
+
+
+def test_a_batch_without_comparisons_decides_nothing() -> None:
+    def fn(scores: Tensor, target: Tensor) -> Tensor:
+        if not target.any():
+            return scores.sum() * 0
+        return scripted(scores, target)
+
+    loss = mg.UniLoss(fn)
+    nothing = loss(SCORES.clone().requires_grad_(), torch.zeros_like(TARGET))
+    nothing.backward()
+    scores = SCORES.clone().requires_grad_()
+    loss(scores, TARGET).backward()
+    assert scores.grad is not None
+    assert scores.grad.all()
+
+
 @pytest.mark.parametrize("step", [F.relu, lambda s: F.threshold(s, 0.0, 0.0)])
 def test_the_sign_of_what_is_cut_at_0_falls_to_0(step: Any) -> None:
     def recall(scores: Tensor, target: Tensor) -> Tensor:

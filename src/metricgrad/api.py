@@ -1,6 +1,8 @@
 """The public names by package; `import metricgrad as mg` offers each as `mg.name`."""
 
 from metricgrad import ops as ops
+from metricgrad.distributed import across_ranks as across_ranks
+from metricgrad.distributed import in_chunks as in_chunks
 from metricgrad.estimators import MetricClassifier as MetricClassifier
 from metricgrad.estimators import MetricRanker as MetricRanker
 from metricgrad.metrics import Metric as Metric

@@ -54,16 +54,18 @@ def log_odds(scores: Tensor) -> Tensor:
         tensor([[-20.,  20.],
                 [-30.,  30.]], dtype=torch.float64)
     """
-    scores = scores.to(torch.float64)
-    log_probability = scores.log_softmax(-1)
+    # Items whose classes only swap scores tie on paper. Sums in sorted order make them tie here,
+    # too; in another order, the last digit may differ. It must not depend on the highest score
+    # either, which is therefore subtracted.
+    ordered = scores.sort(-1).values.to(torch.float64)
+    highest = ordered[..., -1:].detach()
+    ordered = ordered - highest
+    log_probability = scores - highest - ordered.logsumexp(-1, keepdim=True)
     probability = log_probability.exp()
-    top = scores.argmax(-1, keepdim=True)
-    lead = scores.gather(-1, top) - scores.scatter(-1, top, -torch.inf).logsumexp(-1, keepdim=True)
+    lead = ordered[..., -1:] - ordered[..., :-1].logsumexp(-1, keepdim=True)
     likely = probability > 0.5
     unlikely = log_probability - torch.log1p(-probability.masked_fill(likely, 0.0))
-    exact = torch.where(likely, lead, unlikely)
-    # Items whose classes only swap scores tie on paper; rounding to 2^-34 makes them tie here, too.
-    return exact + ((exact * 2**34).round() / 2**34 - exact).detach()
+    return torch.where(likely, lead, unlikely)
 
 
 def masked_sum(values: Tensor, where: Tensor | None = None) -> Tensor:

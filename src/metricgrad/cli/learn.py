@@ -60,7 +60,7 @@ def learn(
 
     `mg.load_surrogate` reads the file.
     """
-    from metricgrad.storage import write_json
+    from metricgrad.storage import complete_file
     from metricgrad.training.recipes import as_shipped, read_scores, teach
 
     with plain_errors():
@@ -73,8 +73,9 @@ def learn(
         typed = [f"--scores {each}" for each in scores or []]
         typed += [] if penalty is None else [f"--penalty {penalty:g}"]
         card = replace(taught.card, command=" ".join([taught.card.command, *typed]))
-        taught.loss.save(out)
-        write_json(path, asdict(card), indent=2)
+        with complete_file(path) as partial:  # both or neither: one alone would block a new start
+            partial.write_text(json.dumps(asdict(card), indent=2) + "\n", encoding="utf-8")
+            taught.loss.save(out)
     if as_json:
         typer.echo(json.dumps(asdict(card), indent=2))
     else:

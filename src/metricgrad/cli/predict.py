@@ -58,8 +58,9 @@ def predict(
             if not as_json:
                 typer.echo(f"{each.metric}: {each.value:.4f} on {each.rows} rows", err=True)
         if out is not None:
+            packed = "gzip" if out.suffix == ".gz" else None  # the temporary name does not say it
             with complete_file(out) as partial:
-                found.table.to_csv(partial, index=False)
+                found.table.to_csv(partial, index=False, compression=packed)
         elif as_json:
             told["predictions"] = json.loads(found.table.to_json(orient="records"))
         else:

@@ -14,19 +14,21 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
 
-from metricgrad.estimators.features import Preparation
+from metricgrad.estimators.features import Preparation, stored_names
 from metricgrad.estimators.networks import (
     calibrated,
-    perceptron,
+    load_estimator,
     plain_setting,
+    stored_perceptron,
     trained_network,
     widths,
 )
 from metricgrad.estimators.target import Target, plain
+from metricgrad.metrics import Metric
 from metricgrad.metrics import metric as to_metric
-from metricgrad.metrics.registry import metric_config, metric_from_config
+from metricgrad.metrics.registry import metric_config
 from metricgrad.metrics.rows import at, to_rows
-from metricgrad.storage import read_tensors, write_tensors
+from metricgrad.storage import write_tensors
 from metricgrad.surrogates import Surrogate
 from metricgrad.training import Fit, Trained
 
@@ -164,9 +166,7 @@ class MetricClassifier(ClassifierMixin, BaseEstimator):
         Returns:
             `[items]` for two classes; `[items, classes]`, or `[items, labels]`, otherwise.
         """
-        x = self.prepared(X)
-        scores = self.trained_.scores(x)
-        return (scores - self._cut).numpy()
+        return self._decided(self.prepared(X)).numpy()
 
     def predict(self, X: Any) -> np.ndarray:  # noqa: N803
         """Classes, decided at the threshold, or with the offsets, that were tuned with the model.
@@ -193,13 +193,7 @@ class MetricClassifier(ClassifierMixin, BaseEstimator):
         Returns:
             `[items, classes]`, or `[items, labels]`.
         """
-        found = torch.from_numpy(self.decision_function(X)).double()
-        if self.target_.kind == "labels":
-            return found.sigmoid().numpy()
-        if self.target_.kind == "classes":
-            return found.softmax(-1).numpy()
-        positive = (self._steepness * found).sigmoid()
-        return torch.stack([1 - positive, positive], -1).numpy()[:, list(self.target_.order)]
+        return self._probabilities(self._decided(self.prepared(X)))
 
     def score(self, X: Any, y: Any, sample_weight: Any = None, **data: Any) -> float:  # noqa: N803
         """The metric with the tuned decision, or minus the metric where lower is better.
@@ -253,24 +247,32 @@ class MetricClassifier(ClassifierMixin, BaseEstimator):
         Returns:
             The classifier, ready to predict, without the history of its training.
         """
-        tensors, header = read_tensors(path, CLASSIFIER, "model")
-        metric = metric_from_config(header["metric"]) if metric is None else to_metric(metric)
-        hidden = tuple(header["hidden"])
+        return load_estimator(path, CLASSIFIER, metric, cls._stored)
+
+    @classmethod
+    def _stored(
+        cls, tensors: dict[str, Tensor], header: dict[str, Any], metric: Metric
+    ) -> "MetricClassifier":
+        """A classifier from what a file holds."""
+        hidden = widths(header["hidden"])
         model = cls(metric, hidden=hidden, **header["settings"])
         model.classes_ = np.asarray(header["classes"]["values"], dtype=header["classes"]["dtype"])
         model.target_ = Target(header["kind"], model.classes_, tuple(header["order"]))
         model._cut = torch.tensor(header["cut"])
         model._steepness = header["steepness"]
-        model.n_features_in_ = header["features"]
         model.n_iter_ = header["epoch"]
-        if header["names"]:
-            model.feature_names_in_ = np.asarray(header["names"], dtype=object)
         model._preparation = Preparation.from_json(header["columns"])
+        model.n_features_in_ = len(model._preparation.columns)
+        if header["names"]:
+            model.feature_names_in_ = stored_names(header["names"], model.n_features_in_)
         inputs = sum(column.width for column in model._preparation.columns)
-        network = perceptron(inputs, hidden, model.target_.outputs, 0)
-        network.load_state_dict(tensors)
+        network = stored_perceptron(tensors, inputs, hidden, model.target_.outputs)
         threshold = None if header["threshold"] is None else torch.tensor(header["threshold"])
-        model.trained_ = Trained(model=network.eval(), metric=metric, threshold=threshold)
+        model.trained_ = Trained(model=network, metric=metric, threshold=threshold)
+        decided = model._decided(torch.zeros(1, inputs))
+        model._probabilities(decided)  # raises where parts do not fit
+        if model._cut.dim() and model._cut.shape != decided.shape[1:]:
+            raise ValueError(f"it decides at {header['cut']!r:.60}, which is not a number a class")
         return model
 
     def prepared(self, X: Any, rows: np.ndarray | None = None) -> Tensor:  # noqa: N803
@@ -283,6 +285,20 @@ class MetricClassifier(ClassifierMixin, BaseEstimator):
         """A target as the metric takes it: class numbers, of two the positive one 1; or labels."""
         check_is_fitted(self)
         return self.target_.encode(y)
+
+    def _decided(self, x: Tensor) -> Tensor:
+        """Scores of prepared items, with the threshold or the offsets taken off."""
+        return self.trained_.scores(x) - self._cut
+
+    def _probabilities(self, decided: Tensor) -> np.ndarray:
+        """What `predict_proba` gives, from what `decision_function` does."""
+        found = decided.double()
+        if self.target_.kind == "labels":
+            return found.sigmoid().numpy()
+        if self.target_.kind == "classes":
+            return found.softmax(-1).numpy()
+        positive = (self._steepness * found).sigmoid()
+        return torch.stack([1 - positive, positive], -1).numpy()[:, list(self.target_.order)]
 
     def _table(self, x: Any, *, reset: bool, y: Any = None) -> tuple[Any, Any]:
         """Features and target after scikit-learn's checks; a DataFrame keeps its column types."""

@@ -17,27 +17,32 @@ numbers in the model file.
 
 import math
 import re
-from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import torch
 from sklearn.exceptions import NotFittedError
 
+from metricgrad.estimators.columns import Kind, columns_of, refuse_other_kind, some_rows
+
 _MISSING = "(missing)"
-_EPOCH = np.datetime64("2000-01-01")
 _BLOCK = 8192  # rows that are written together, so that they stay in the processor's cache
 
 
 @dataclass(frozen=True)
 class Number:
-    """A column of numbers: how it is filled in and scaled, and whether gaps are marked."""
+    """A column of numbers: how it is filled in and scaled, and whether gaps are marked.
+
+    `holds` says whether training had numbers, times or durations. None takes all three: for a
+    column without any value, and for files that were written before this was stored.
+    """
 
     median: float
     mean: float
     spread: float
     marks: bool
+    holds: Kind | None = "numbers"
 
     @property
     def width(self) -> int:
@@ -47,8 +52,6 @@ class Number:
     def write(self, name: str, values: Any, out: np.ndarray) -> None:
         """Writes `[n]` values to `[n, width]`."""
         if not isinstance(values, np.ndarray):
-            if not is_boolean(values):
-                raise ValueError(_text_among_numbers(name, values))
             values = values.astype(object).where(values.notna(), np.nan).to_numpy(dtype=np.float64)
         values, missing = _checked(name, values)
         filled = values if missing is None else np.where(missing, self.median, values)
@@ -114,10 +117,11 @@ class Preparation:
             The preparation itself.
         """
         self.columns = []
-        for name, values in _columns(table):
-            some = _some(values, slice(None) if rows is None else rows)
-            numbers = isinstance(some, np.ndarray)
-            self.columns.append(_number(name, some) if numbers else self._category(name, some))
+        for name, kind, values in columns_of(table):
+            some = some_rows(values, slice(None) if rows is None else rows)
+            numbers = kind != "categories"
+            column = _number(name, some, kind) if numbers else self._category(name, some)
+            self.columns.append(column)
         if not self.columns:
             raise ValueError("the table has no columns; pass one with at least one feature")
         return self
@@ -139,11 +143,16 @@ class Preparation:
         # times as long to hand out.
         out = torch.empty(taken, sum(column.width for column in self.columns)).numpy()
         ends = np.cumsum([column.width for column in self.columns])
-        every = list(_columns(table))
+        every = list(columns_of(table))
+        for number, (column, (name, kind, _)) in enumerate(zip(self.columns, every, strict=True)):
+            if isinstance(column, Number) and kind != (column.holds or "numbers"):
+                now = table.iloc[:, number] if hasattr(table, "iloc") else table[:, number]
+                wanted = slice(None) if rows is None else rows
+                refuse_other_kind(name, column.holds, some_rows(now, wanted))
         for start in range(0, taken, _BLOCK):
             block = slice(start, start + _BLOCK)
-            for column, (name, values), end in zip(self.columns, every, ends, strict=True):
-                some = _some(values, block if rows is None else rows[block])
+            for column, (name, _, values), end in zip(self.columns, every, ends, strict=True):
+                some = some_rows(values, block if rows is None else rows[block])
                 column.write(name, some, out[block, end - column.width : end])
         return out
 
@@ -153,18 +162,13 @@ class Preparation:
 
     @classmethod
     def from_json(cls, stored: list[dict[str, Any]]) -> "Preparation":
-        """A preparation that `to_json` wrote."""
+        """A preparation that `to_json` wrote; ValueError or TypeError where it is damaged."""
         found = cls()
-        for each in stored:
-            facts = {name: value for name, value in each.items() if name != "kind"}
-            number = each["kind"] == "Number"
-            column = (
-                Number(**facts) if number else Category(tuple(facts["frequent"]), facts["rare"])
-            )
-            found.columns.append(column)
+        found.columns = [_stored_column(**each) for each in stored]
         return found
 
     def _category(self, name: str, values: Any) -> Category:
+        _refuse_commas(name, values)
         counts = _as_text(values).value_counts()
         counts = counts[counts > 0]
         least = min(self.least, max(2, len(values) // 100))
@@ -180,36 +184,29 @@ class Preparation:
         return Category(frequent, rare=len(frequent) < len(counts))
 
 
-def _columns(table: Any) -> Iterator[tuple[str, Any]]:
-    """Name and values of every column: an array of numbers, or a pandas Series of categories."""
-    if not hasattr(table, "iloc"):
-        for number in range(table.shape[1]):
-            yield f"x{number}", table[:, number]
-        return
-    from pandas.api import types
-
-    kinds = set(table.dtypes)
-    if len(table.columns) > len(table) and kinds <= {np.dtype("float64")}:  # one by one is slow
-        yield from zip(map(str, table.columns), table.to_numpy().T, strict=True)
-        return
-    for number, name in enumerate(table.columns):
-        column = table.iloc[:, number]
-        if types.is_datetime64_any_dtype(column.dtype):
-            days = column.dt.tz_localize(None) if column.dt.tz is not None else column
-            yield str(name), ((days - _EPOCH) / np.timedelta64(1, "D")).to_numpy(dtype=np.float64)
-        elif types.is_timedelta64_dtype(column.dtype):
-            yield str(name), (column / np.timedelta64(1, "D")).to_numpy(dtype=np.float64)
-        elif types.is_bool_dtype(column.dtype) or not types.is_numeric_dtype(column.dtype):
-            yield str(name), column
-        elif types.is_extension_array_dtype(column.dtype):
-            yield str(name), column.to_numpy(dtype=np.float64, na_value=np.nan)
-        else:
-            yield str(name), column.to_numpy()
+def stored_names(names: Any, number: int) -> np.ndarray:
+    """The names of columns from a model file; ValueError unless each of them has one."""
+    if not all(isinstance(each, str) for each in names) or len(names) != number:
+        raise ValueError(f"its {number} columns cannot have the names {names!r:.60}")
+    return np.asarray(names, dtype=object)
 
 
-def _some(values: Any, rows: Any) -> Any:
-    """The values of some rows."""
-    return values[rows] if isinstance(values, np.ndarray) else values.iloc[rows]
+def _stored_column(kind: str, **facts: Any) -> Number | Category:
+    """A column as `to_json` describes it; older files do not say what its numbers are."""
+    if kind == "Category":
+        frequent = facts["frequent"]
+        names = all(isinstance(each, str) for each in frequent) and isinstance(facts["rare"], bool)
+        if names and len(set(frequent)) == len(frequent):
+            return Category(tuple(frequent), facts["rare"])
+    elif kind == "Number":
+        facts.setdefault("holds", None)
+        number = Number(**facts)
+        scale = (number.median, number.mean, number.spread)
+        finite = all(isinstance(each, float | int) and math.isfinite(each) for each in scale)
+        known = isinstance(number.marks, bool) and number.holds in (None, *get_args(Kind))
+        if finite and number.spread > 0 and known:
+            return number
+    raise ValueError(f"a column cannot be prepared as { ({'kind': kind} | facts)!r:.80}")
 
 
 def _checked(name: str, values: np.ndarray) -> tuple[np.ndarray, np.ndarray | None]:
@@ -226,16 +223,16 @@ def _checked(name: str, values: np.ndarray) -> tuple[np.ndarray, np.ndarray | No
     return values, missing if missing.any() else None
 
 
-def _number(name: str, values: np.ndarray) -> Number:
+def _number(name: str, values: np.ndarray, kind: Kind) -> Number:
     """How a column of numbers is prepared; 0 and 1 stay as they are."""
     values, missing = _checked(name, values)
     known = values if missing is None else values[~missing]
     if not len(known):
-        return Number(0.0, 0.0, 1.0, False)
+        return Number(0.0, 0.0, 1.0, False, holds=None)
     marks = missing is not None
     median = float(np.median(known)) if marks else 0.0
     if ((known == 0) | (known == 1)).all():
-        return Number(median, 0.0, 1.0, marks)
+        return Number(median, 0.0, 1.0, marks, kind)
     with np.errstate(over="ignore", invalid="ignore"):
         mean = float(known.mean())
         spread = float(known.std())
@@ -244,18 +241,7 @@ def _number(name: str, values: np.ndarray) -> Number:
             f"column {name!r} has numbers as large as {np.abs(known).max():.3g}; divide it by a "
             "power of ten"
         )
-    return Number(median, mean, spread or 1.0, marks)
-
-
-def is_boolean(values: Any) -> bool:
-    """Whether a pandas Series holds True and False, with or without missing values."""
-    from pandas.api import types
-
-    return types.is_bool_dtype(values.dtype) or (
-        values.dtype == object
-        and values.notna().any()
-        and values.dropna().map(type).isin((bool, np.bool_)).all()
-    )
+    return Number(median, mean, spread or 1.0, marks, kind)
 
 
 def _as_text(values: Any) -> Any:
@@ -266,14 +252,15 @@ def _as_text(values: Any) -> Any:
     return values.astype(object).where(values.notna(), _MISSING).astype(str)
 
 
-def _text_among_numbers(name: str, values: Any) -> str:
-    """What is wrong with a column that was numbers in training."""
-    import pandas as pd
+def _refuse_commas(name: str, values: Any) -> None:
+    """Raises ValueError for text that is numbers with commas, such as 0,94."""
+    from metricgrad.estimators.written_numbers import decimal_mark, is_text
 
-    read: Any = pd.to_numeric(values, errors="coerce")
-    wrong = values[read.isna() & values.notna()]
-    example = repr(wrong.iloc[0]) if len(wrong) else str(values.dtype)
-    return (
-        f"column {name!r} was numbers in training and has text now ({example}); convert it, or "
-        "leave these rows out"
-    )
+    if not is_text(values) or decimal_mark(values) is None:
+        return
+    written = [each for each in values.dropna().unique() if "," in each]
+    if written:
+        raise ValueError(
+            f"column {name!r} is text that looks like numbers, such as {written[0]!r}; convert it "
+            "to numbers, or to the pandas type category if these are names"
+        )

@@ -6,8 +6,9 @@ steepness is fitted to the validation data by logistic regression.
 """
 
 import itertools
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -15,9 +16,14 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.utils import check_random_state
 from torch import Tensor, nn
 
+from metricgrad.metrics import Metric
+from metricgrad.metrics import metric as to_metric
+from metricgrad.metrics.registry import metric_from_config
+from metricgrad.storage import damage_told, read_tensors
 from metricgrad.surrogates.base import TargetKind
 from metricgrad.training import Fit, fit
 
+Estimator = TypeVar("Estimator")
 _PASSED_ON = ("method", "options", "epochs", "batch", "rate", "decay", "budget", "progress")
 
 
@@ -61,6 +67,46 @@ def perceptron(inputs: int, hidden: tuple[int, ...], outputs: int, seed: int) ->
                 nn.init.zeros_(layer.bias)
             layers += [layer, nn.ReLU()]
     return nn.Sequential(*layers[:-1])
+
+
+def load_estimator(
+    path: str | Path,
+    kind: str,
+    metric: Any,
+    build: Callable[[dict[str, Tensor], dict[str, Any], Metric], Estimator],
+) -> Estimator:
+    """What `build` makes of the tensors, header and metric of a model file.
+
+    `kind` is the key of the header, and `metric` replaces the stored one unless it is None. A file
+    that nothing can be made of raises ValueError.
+    """
+    tensors, header = read_tensors(path, kind, "model")
+    given = None if metric is None else to_metric(metric)
+    with damage_told(path, "model"):
+        stored = metric_from_config(header["metric"]) if given is None else given
+        return build(tensors, header, stored)
+
+
+def stored_perceptron(
+    tensors: dict[str, Tensor], inputs: int, hidden: tuple[int, ...], outputs: int
+) -> nn.Sequential:
+    """The network of a model file; ValueError, before it takes memory, if its weights do not fit.
+
+    `inputs`, `hidden` and `outputs` are as in `perceptron`.
+    """
+    needed: dict[str, list[int]] = {}
+    for number, (before, after) in enumerate(itertools.pairwise((inputs, *hidden, outputs))):
+        needed[f"{2 * number}.weight"] = [after, before]
+        needed[f"{2 * number}.bias"] = [after]
+    found = {name: list(each.shape) for name, each in tensors.items()}
+    if found != needed:
+        raise ValueError(
+            f"its weights are not those of {inputs} inputs, hidden layers {list(hidden)!r:.60} and "
+            f"{outputs} outputs"
+        )
+    network = perceptron(inputs, hidden, outputs, 0)
+    network.load_state_dict(tensors)
+    return network.eval()
 
 
 def trained_network(estimator: Any, inputs: int, outputs: int, data: Any, **more: Any) -> Fit:

@@ -10,12 +10,18 @@ from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
 
-from metricgrad.estimators.features import Preparation
-from metricgrad.estimators.networks import perceptron, plain_setting, trained_network, widths
+from metricgrad.estimators.features import Preparation, stored_names
+from metricgrad.estimators.networks import (
+    load_estimator,
+    plain_setting,
+    stored_perceptron,
+    trained_network,
+    widths,
+)
 from metricgrad.metrics import Metric
 from metricgrad.metrics import metric as to_metric
-from metricgrad.metrics.registry import metric_config, metric_from_config
-from metricgrad.storage import read_tensors, write_tensors
+from metricgrad.metrics.registry import metric_config
+from metricgrad.storage import write_tensors
 from metricgrad.surrogates import Surrogate
 from metricgrad.training import Fit, Trained
 from metricgrad.training.data import Items
@@ -176,18 +182,24 @@ class MetricRanker(BaseEstimator):
 
         `metric` replaces the stored one; it is needed where that is a function of your own.
         """
-        tensors, header = read_tensors(path, RANKER, "model")
-        metric = metric_from_config(header["metric"]) if metric is None else to_metric(metric)
-        ranker = cls(metric, hidden=tuple(header["hidden"]), **header["settings"])
-        ranker.n_features_in_ = header["features"]
+        return load_estimator(path, RANKER, metric, cls._stored)
+
+    @classmethod
+    def _stored(
+        cls, tensors: dict[str, Tensor], header: dict[str, Any], metric: Metric
+    ) -> "MetricRanker":
+        """A ranker from what a file holds."""
+        hidden = widths(header["hidden"])
+        ranker = cls(metric, hidden=hidden, **header["settings"])
         ranker.n_iter_ = header["epoch"]
-        if header["names"]:
-            ranker.feature_names_in_ = np.asarray(header["names"], dtype=object)
         ranker._preparation = Preparation.from_json(header["columns"])
+        ranker.n_features_in_ = len(ranker._preparation.columns)
+        if header["names"]:
+            ranker.feature_names_in_ = stored_names(header["names"], ranker.n_features_in_)
         inputs = sum(column.width for column in ranker._preparation.columns)
-        network = perceptron(inputs, tuple(header["hidden"]), 1, 0)
-        network.load_state_dict(tensors)
-        ranker.trained_ = Trained(model=network.eval(), metric=metric, threshold=None)
+        network = stored_perceptron(tensors, inputs, hidden, 1)
+        ranker.trained_ = Trained(model=network, metric=metric, threshold=None)
+        ranker.trained_.scores(torch.zeros(1, inputs))  # raises where parts misfit
         return ranker
 
     def _table(self, x: Any, *, reset: bool) -> Any:

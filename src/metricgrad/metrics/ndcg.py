@@ -16,9 +16,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from metricgrad import ops
-from metricgrad.metrics.order import FAR, padded_places
+from metricgrad.metrics.order import FAR, Pairs, PlaceRule, make_pairs, padded_places
 from metricgrad.metrics.ranking import RankingMetric
-from metricgrad.metrics.reexpression import Reexpression
+from metricgrad.metrics.reexpression import Reexpression, itself
+
+_MOST_LEVELS = 64
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,6 +127,22 @@ class GradedPairs(Reexpression):
     def defined(self) -> Tensor:
         """Queries with a relevant document."""
         return self.ideal > 0
+
+    def pairwise(self) -> Pairs | None:
+        """The pairs of every level, whose gains are those of the grades when they are added up.
+
+        With very many grades, the levels have more pairs than the documents.
+        """
+        number = len(self.steps)
+        if number > _MOST_LEVELS:
+            return None
+        reached = self.low_level.unsqueeze(-2)
+        counts = reached <= number
+        positive = counts & (reached > torch.arange(number, device=reached.device).unsqueeze(-1))
+        weight = ops.divide(self.steps, self.ideal.unsqueeze(-1))
+        rule = PlaceRule(lambda r, n, p, m: _discount(r + n, self.k))
+        where = counts.expand_as(positive)
+        return make_pairs(itself, positive, where, rule, self.ideal.dtype, weight, levels=True)
 
     def from_bits(self, bits: Tensor) -> Tensor:
         """The levels' discounts, weighted by their steps, over the ideal."""

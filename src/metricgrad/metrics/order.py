@@ -15,7 +15,6 @@ flip gain of a positive is one of two numbers, its `loss` (one more comparison l
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Literal, NamedTuple
 
 import torch
@@ -32,12 +31,13 @@ FAR = 1 << 30  # stands for the lost comparisons of padding: sorts last, exact i
 class PlaceRule(NamedTuple):
     """A metric of the comparisons that the positives lost: sign * pool(terms) + offset.
 
-    A term is what a place contributes, from r, n and the numbers of positives and negatives (float,
-    broadcastable, at least 1). `"sum"` adds the terms up, `"max"` takes the largest, `"envelope"`
-    adds up, for every place, the largest term from there on.
+    A term is what a place contributes, from r, n and the numbers of positives and negatives (at
+    least 1; plain numbers, or floats to broadcast where sets differ in size). `"sum"` adds the
+    terms up, `"max"` takes the largest, `"envelope"` adds up, for every place, the largest term
+    from there on.
     """
 
-    term: Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
+    term: Callable[[Tensor, Tensor, Tensor | int, Tensor | int], Tensor]
     pool: Pool = "sum"
     sign: float = 1.0
     offset: float = 0.0
@@ -50,7 +50,8 @@ class Pairs(Reexpression):
     """Every positive against every negative, of every set or of every class of every set.
 
     Sets differ in size, so they are padded; in one set nothing is, and both `live` are None. The
-    weights of the classes' values add up to 1 (to 0 where no class has a value).
+    weights of the classes' values add up to 1 (to 0 where no class has a value). Levels are classes
+    that share their scores.
     """
 
     ranked: Compare  # scores -> those that are compared, [..., N], or [..., C, N] for classes
@@ -61,6 +62,7 @@ class Pairs(Reexpression):
     rule: PlaceRule
     weight: Tensor | None  # [..., C]; None where there are no classes
     dtype: torch.dtype  # of the values
+    levels: bool = False  # whether the classes have one order, so that ranked scores are [..., N]
 
     def comparisons(self, scores: Tensor) -> tuple[Tensor, Tensor]:
         """Positive minus negative, `[..., P * M]` or `[..., C * P * M]`."""
@@ -72,12 +74,15 @@ class Pairs(Reexpression):
 
     def compared(self, ranked: Tensor) -> tuple[Tensor, Tensor]:
         """Ranked scores of the positives `[..., P]` and of the negatives `[..., M]`."""
+        if self.levels:
+            ranked = ranked.unsqueeze(-2).expand(*self.high.shape[:-1], -1)
         return ranked.gather(-1, self.high), ranked.gather(-1, self.low)
 
     def spread(self, to_high: Tensor, to_low: Tensor, ranked: Tensor) -> Tensor:
         """The converse of `compared`: what positives and negatives receive, put where they were."""
-        spread = torch.zeros_like(ranked).scatter_add_(-1, self.high, to_high)
-        return spread.scatter_add_(-1, self.low, to_low)
+        spread = ranked.new_zeros(*self.high.shape[:-1], ranked.shape[-1])
+        spread.scatter_add_(-1, self.high, to_high).scatter_add_(-1, self.low, to_low)
+        return spread.sum(-2) if self.levels else spread
 
     def draw(
         self, scores: Tensor, slope: float, number: int, generator: torch.Generator | None
@@ -99,7 +104,7 @@ class Pairs(Reexpression):
         defined = self._defined
         if isinstance(defined, Tensor):
             return defined
-        return _kept_number(defined, torch.bool, self.high.device)
+        return torch.full((), defined, dtype=torch.bool, device=self.high.device)
 
     def from_bits(self, bits: Tensor) -> Tensor:
         """The rule's value of the comparisons that the positives lost."""
@@ -129,9 +134,10 @@ class Pairs(Reexpression):
         ordered = lost.sort(-1).values
         first = torch.searchsorted(ordered, lost, right=False)
         last = torch.searchsorted(ordered, lost, right=True) - 1
-        around = ordered + _around(ordered.dim(), self.dtype, ordered.device)
+        step = torch.arange(-1, 2, dtype=self.dtype, device=ordered.device)
+        around = ordered + step.reshape(3, *[1] * ordered.dim())
         # A positive that lost no comparison has nothing to win.
-        terms, more, fewer = self._terms(around.clamp_(min=0)).unbind()
+        fewer, terms, more = self._terms(around.clamp_(min=0)).unbind()
         pooled = self._pool(terms)
         if self.rule.pool == "sum":
             loss = terms - more
@@ -194,10 +200,10 @@ class Pairs(Reexpression):
             return terms.amax(-1)
         return terms.flip(-1).cummax(-1).values.sum(-1)
 
-    def _size(self, places: Tensor, live: Tensor | None) -> Tensor:
-        """Number of items, at least 1: `[..., 1]`, or 0-dim where nothing is padding."""
+    def _size(self, places: Tensor, live: Tensor | None) -> Tensor | int:
+        """Number of items, at least 1: `[..., 1]`, or one number where nothing is padding."""
         if live is None:
-            return _kept_number(max(places.shape[-1], 1), self.dtype, places.device)
+            return max(places.shape[-1], 1)
         return live.sum(-1, keepdim=True).clamp(min=1).to(self.dtype)
 
     @property
@@ -246,6 +252,7 @@ def make_pairs(
     rule: PlaceRule,
     dtype: torch.dtype,
     weight: Tensor | None = None,
+    levels: bool = False,
 ) -> Pairs:
     """The pairs of positives with all other items that count."""
     negative = ~positive if where is None else ~positive & where
@@ -255,19 +262,7 @@ def make_pairs(
         return Pairs(ranked, high, low, None, None, rule, weight, dtype)
     high, high_live = padded_places(positive)
     low, low_live = padded_places(negative)
-    return Pairs(ranked, high, low, high_live, low_live, rule, weight, dtype)
-
-
-@lru_cache
-def _kept_number(value: int, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """A number as a 0-dim tensor, kept because making one takes longer than computing with it."""
-    return torch.tensor(value, dtype=dtype, device=device)
-
-
-@lru_cache
-def _around(dims: int, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """0, 1 and -1 as `[3, 1, ...]`, to be added to counts with so many dimensions; kept."""
-    return torch.tensor([0, 1, -1], dtype=dtype, device=device).reshape(3, *[1] * dims)
+    return Pairs(ranked, high, low, high_live, low_live, rule, weight, dtype, levels)
 
 
 def _count(lost: Tensor) -> Tensor:
@@ -279,5 +274,6 @@ def padded_places(chosen: Tensor) -> tuple[Tensor, Tensor]:
     """Indices `[..., L]` of the chosen items `[..., N]` of each set, and False for padding."""
     sizes = chosen.sum(-1, keepdim=True)
     longest = int(sizes.max()) if sizes.numel() else 0
-    places = chosen.to(torch.uint8).argsort(dim=-1, descending=True, stable=True)[..., :longest]
-    return places, torch.arange(longest, device=chosen.device) < sizes
+    live = torch.arange(longest, device=chosen.device) < sizes
+    places = torch.zeros(live.shape, dtype=torch.int64, device=chosen.device)
+    return places.masked_scatter_(live, chosen.nonzero()[:, -1]), live

@@ -105,7 +105,7 @@ class Map(RelevanceMetric):
         """sum_r r / (r + n_(r)) over the ranks r + n_(r) up to k, / min(P, k)."""
         k = torch.inf if self.k is None else self.k
         return PlaceRule(
-            lambda r, n, p, m: (r / (r + n)).masked_fill(r + n > k, 0.0) / p.clamp(max=k)
+            lambda r, n, p, m: (r / (r + n)).masked_fill(r + n > k, 0.0) / _at_most(p, k)
         )
 
     def of_curve(self, curve: Curve) -> Tensor:
@@ -130,12 +130,13 @@ class Mrr(RelevanceMetric):
         tensor(0.5000)
 
     Reference:
-        `torchmetrics.functional.retrieval.retrieval_reciprocal_rank`; ties: a loop.
+        `torchmetrics.functional.retrieval.retrieval_reciprocal_rank` of scores above 0; it takes
+        relevant items with other scores as irrelevant. Ties: a loop.
     """
 
     name = "mrr"
     ties = "lost"
-    reference = "torchmetrics retrieval_reciprocal_rank"
+    reference = "torchmetrics retrieval_reciprocal_rank, of scores above 0"
 
     def rule(self) -> PlaceRule:
         """1 / (1 + n_(1)), 0 beyond k."""
@@ -187,11 +188,12 @@ class PrecisionAtK(HitsMetric):
         tensor(0.5000)
 
     Reference:
-        `torchmetrics.functional.retrieval.retrieval_precision`; ties: a loop.
+        `torchmetrics.functional.retrieval.retrieval_precision` of scores above 0; it takes
+        relevant items with other scores as irrelevant. Ties: a loop.
     """
 
     name = "precision_at_k"
-    reference = "torchmetrics retrieval_precision"
+    reference = "torchmetrics retrieval_precision, of scores above 0"
 
     def rule(self) -> PlaceRule:
         """Ranks r + n_(r) up to k, / k."""
@@ -211,11 +213,12 @@ class RecallAtK(HitsMetric):
         tensor(0.5000)
 
     Reference:
-        `torchmetrics.functional.retrieval.retrieval_recall`; ties: a loop.
+        `torchmetrics.functional.retrieval.retrieval_recall` of scores above 0; it takes
+        relevant items with other scores as irrelevant. Ties: a loop.
     """
 
     name = "recall_at_k"
-    reference = "torchmetrics retrieval_recall"
+    reference = "torchmetrics retrieval_recall, of scores above 0"
 
     def rule(self) -> PlaceRule:
         """Ranks r + n_(r) up to k, / P."""
@@ -224,3 +227,8 @@ class RecallAtK(HitsMetric):
     def of_curve(self, curve: Curve) -> Tensor:
         """Hits / relevant."""
         return curve.ratio(self.hits(curve), curve.positives.squeeze(-1))
+
+
+def _at_most(size: Tensor | int, k: float) -> Tensor | float:
+    """The smaller of a size, or of many, and k."""
+    return size.clamp(max=k) if isinstance(size, Tensor) else min(size, k)

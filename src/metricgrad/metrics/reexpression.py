@@ -75,6 +75,10 @@ class Reexpression(ABC):
             f"{list(scores.shape)}, which are compared with a threshold"
         )
 
+    def measured(self) -> Tensor | None:
+        """The metric of the last scores, `[...]`, if finding their comparisons told; else None."""
+        return None
+
     def direct(self) -> Tensor | None:
         """The smooth part of the last scores' value, `[...]`; None where bits decide alone."""
         return None

@@ -215,4 +215,17 @@ def metric_from_config(config: dict[str, Any]) -> Metric:
             f"the file's metric is, or has, a function of yours, {config['function']}, which no "
             "file can hold; pass it again: load(path, metric=...)"
         )
-    return metric(config["name"], **config["options"])
+    name = config.get("name")
+    options = config.get("options")
+    if not isinstance(name, str) or not isinstance(options, dict):
+        raise ValueError(f"{config!r:.60} describes no metric")
+    try:
+        found = metric(name, **options)
+    except TypeError as error:
+        raise ValueError(f"{config!r:.60} describes no metric: {error}") from None
+    for option, usual in metric_options(type(found)).items():
+        if isinstance(usual, bool) and not isinstance(options.get(option, usual), bool):
+            raise ValueError(
+                f"{name} has no {option} of {options[option]!r:.40}; it is true or false"
+            )
+    return found

@@ -41,17 +41,18 @@ def ngram_matches(hypothesis: Tensor, references: Tensor, order: int, *, pool: b
     `[B, order]`; without, each reference has matches of its own, `[B, R, order]`.
     """
     items, refs = references.shape[:2]
+    # Numbered from 0, so that products of ids cannot overflow, whatever the ids are.
+    hypothesis, references, vocabulary = _renumber(hypothesis, references)
     mine = hypothesis
     theirs = references
-    filled = [ids for ids in (hypothesis, references) if ids.numel()]
-    vocabulary = 1 + max((int(ids.max()) for ids in filled), default=0)
+    number = vocabulary
     rows = torch.arange(items * refs, device=hypothesis.device).reshape(items, refs, 1)
     matches = []
     for n in range(1, order + 1):
         if n > 1:
             mine = _extend(mine, hypothesis, n, vocabulary)
             theirs = _extend(theirs, references, n, vocabulary)
-        mine, theirs, number = _renumber(mine, theirs)
+            mine, theirs, number = _renumber(mine, theirs)
         # One sorted list of (item, reference, n-gram) tells how often a reference holds an n-gram.
         known = torch.where(theirs < 0, -1, rows * number + theirs).flatten().sort().values
         wanted = rows * number + mine.unsqueeze(-2)

@@ -6,6 +6,11 @@ not there. The variance of the mean difference over n splits is therefore taken 
 (1/n + test/train) s^2 instead of s^2 / n (Nadeau and Bengio, 2003). With several methods, p-values
 are corrected by Holm's rule: the smallest is multiplied by the number of methods, the next by one
 fewer, and so on.
+
+No difference is known better than to one item. If a single item of each test set were decided by a
+coin, the value would have a standard deviation of r = (best - worst) / items, so s is taken as r at
+least. Otherwise three splits that happen to differ by one item each would have no spread at all,
+and p = 0.
 """
 
 import math
@@ -46,6 +51,7 @@ from metricgrad.training.candidates import (
 )
 
 _APART = 1000  # between the seeds of splits, so that the next --seed shares none of them
+_ROUNDING = 1e-12  # a spread below this share of the values is rounding
 
 
 def compare(
@@ -75,7 +81,13 @@ def compare(
         higher_is_better=higher,
         splits=settings.splits,
         values=values,
-        differences=paired_differences(values, higher, settings.test_share, names[0]),
+        differences=paired_differences(
+            values,
+            higher,
+            settings.test_share,
+            names[0],
+            resolution=resolution(metric, values, _test_items(settings, table)),
+        ),
         columns=[str(name) for name in table.x.columns],
         ordinary=names[0],
     )
@@ -187,11 +199,30 @@ def _refuse_stopped(fit: Fit) -> None:
         raise KeyboardInterrupt
 
 
+def _test_items(settings: ComparisonSettings, table: LabelledTable | QueryRows) -> int:
+    """About how many rows, or queries, a test part has."""
+    items = np.unique(table.queries) if isinstance(table, QueryRows) else table.y
+    return max(1, round(settings.test_share * len(items)))
+
+
+def resolution(metric: Metric, values: dict[str, list[float]], items: int) -> float:
+    """What one of so many test items is worth: its share of the metric's range.
+
+    The largest value stands for the range of a metric that has no best or no worst.
+    """
+    span = abs(metric.best - metric.worst)
+    if not math.isfinite(span):
+        span = max(abs(value) for each in values.values() for value in each)
+    return span / items
+
+
 def paired_differences(
     values: dict[str, list[float]],
     higher_is_better: bool,
     test_share: float,
     ordinary: str = ORDINARY,
+    *,
+    resolution: float = 0.0,
 ) -> dict[str, Difference]:
     """Compares every method with the ordinary one over the same splits.
 
@@ -200,6 +231,9 @@ def paired_differences(
         higher_is_better: The metric's direction; a positive difference is always an improvement.
         test_share: Share of the rows in the test part; 0 where the values are independent.
         ordinary: The method that the others are compared with.
+        resolution: What one test item is worth, below which the standard deviation of differences
+            is never taken. If it is not known, n differences without any spread have only their
+            signs to show, p = 2 / 2^n.
 
     Returns:
         By method: mean difference, standard error, 95 % interval, and p after Holm's correction.
@@ -217,8 +251,12 @@ def paired_differences(
         each = [sign * (one - other) for one, other in pairs]
         mean = statistics.fmean(each)
         number = len(each)
-        error = statistics.stdev(each) * math.sqrt(1 / number + test_share / (1 - test_share))
-        p = 2 * float(student.sf(abs(mean) / error, number - 1)) if error else float(mean == 0)
+        spread = max(statistics.stdev(each), resolution)
+        error = spread * math.sqrt(1 / number + test_share / (1 - test_share))
+        if spread <= _ROUNDING * max(map(abs, (*values[name], *values[ordinary]))):
+            p = 2 / 2**number if mean else 1.0
+        else:
+            p = 2 * float(student.sf(abs(mean) / error, number - 1))
         reach = error * float(student.ppf(0.975, number - 1))
         found[name] = Difference(mean, error, (mean - reach, mean + reach), p)
     return _holm(found)

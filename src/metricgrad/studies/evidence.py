@@ -15,7 +15,7 @@ from torch import Tensor
 from metricgrad.estimators.ranker import query_scores, query_values
 from metricgrad.metrics import Metric
 from metricgrad.metrics.rows import at
-from metricgrad.storage import complete_file
+from metricgrad.storage import complete_file, read_arrays
 from metricgrad.studies.results import Interval, Role
 from metricgrad.surrogates import Surrogate, UniLoss, rank_correlation
 from metricgrad.training import Fit, Trained
@@ -110,8 +110,7 @@ class Evidence:
     @classmethod
     def load(cls, path: Path) -> Self:
         """Reads what `save` wrote."""
-        with np.load(path, allow_pickle=False) as file:
-            found = dict(file)
+        found = read_arrays(path)
         finalists = {
             role: FinalistScores(
                 found[f"test_{role}"],

@@ -12,13 +12,15 @@ import pandas as pd
 
 from metricgrad.estimators import MetricClassifier, MetricRanker
 from metricgrad.estimators.classifier import CLASSIFIER
+from metricgrad.estimators.columns import refuse_other_kind
 from metricgrad.estimators.ranker import RANKER
 from metricgrad.metrics import from_function
-from metricgrad.storage import holds, read_tensors
+from metricgrad.storage import damage_told, holds, read_tensors
 from metricgrad.studies import tables
 from metricgrad.studies.amounts import NO_AMOUNTS, AmountColumns
 from metricgrad.studies.own_metrics import named_metric
-from metricgrad.studies.queries import read_queries
+from metricgrad.studies.queries import check_queries, read_queries
+from metricgrad.studies.table_files import QUERY, named_in_errors, read_table
 
 
 @dataclass(frozen=True)
@@ -64,25 +66,29 @@ def predict(
     classifier = _loaded(path, target, metric)
     if target is not None:
         amounts.refuse_misfit(classifier.trained_.metric)
-    table = tables.read_table(data)
+    table = read_table(data)
     x = _features(classifier, amounts.features(table), data, target)
-    found = pd.DataFrame({"prediction": classifier.predict(x)})
+    with named_in_errors(data):
+        found = pd.DataFrame({"prediction": classifier.predict(x)})
     probabilities = classifier.predict_proba(x)
     for number, each in enumerate(classifier.classes_):
         found[f"probability of {each}"] = probabilities[:, number].round(6)
     if target is None:
         return Predictions(found, None)
-    return Predictions(found, _measured(classifier, table, x, target, amounts))
+    with named_in_errors(data):
+        return Predictions(found, _measured(classifier, table, x, target, amounts))
 
 
 def _loaded(path: Path, target: str | None, metric: str | None) -> MetricClassifier:
     """The classifier of a file, with the metric that it is measured by, if it is measured."""
-    config = read_tensors(path, CLASSIFIER, "model")[1]["metric"]
-    name = config.get("function")
+    header = read_tensors(path, CLASSIFIER, "model")[1]
+    with damage_told(path, "model"):
+        stored = header["metric"]
+        name = stored.get("function")
     if name is None:
         if metric is not None:
             raise ValueError(
-                f"{path} was trained for {config['name']}; leave out --metric {metric}, which is "
+                f"{path} was trained for {stored['name']}; leave out --metric {metric}, which is "
                 "for functions of your own"
             )
         return MetricClassifier.load(path)
@@ -103,12 +109,14 @@ def _unmeasured(scores: Any, target: Any) -> float:
 
 def _ranked(ranker: MetricRanker, data: Path, target: str | None, group: str | None) -> Predictions:
     """Scores of documents, and their ranks within queries where those are known."""
-    table = tables.read_table(data, queries=group == tables.QUERY)
-    found = pd.DataFrame({"score": ranker.predict(_features(ranker, table, data, target))})
-    if group is not None:
-        tables.check_column(table, group)
-        queries = found["score"].groupby(table[group].to_numpy())
-        found["rank"] = queries.rank(ascending=False, method="first").astype(int)
+    table = read_table(data, queries=group == QUERY)
+    x = _features(ranker, table, data, target)
+    with named_in_errors(data):
+        found = pd.DataFrame({"score": ranker.predict(x)})
+        if group is not None:
+            check_queries(table, group)
+            queries = found["score"].groupby(table[group].to_numpy())
+            found["rank"] = queries.rank(ascending=False, method="first").astype(int)
     if target is None:
         return Predictions(found, None)
     if group is None:
@@ -125,20 +133,27 @@ def _features(
     """The columns that the model was trained on; by position where it was trained on an array."""
     names = list(vars(model).get("feature_names_in_", []))
     if names:
-        return tables.parsed(tables.with_columns(table, names, path))
+        table = tables.with_columns(table, names, path)
+        with named_in_errors(path):
+            return tables.parsed(table)
     columns = [name for name in table.columns if name != target]
     if len(columns) != model.n_features_in_:
         raise ValueError(
             f"{path} has {len(columns)} columns; the model was trained on {model.n_features_in_}"
         )
-    return tables.parsed(table[columns]).to_numpy()
+    with named_in_errors(path):
+        numbers = tables.parsed(table[columns])
+        for name in columns:
+            refuse_other_kind(name, "numbers", numbers[name])
+    return numbers.to_numpy()
 
 
 def _measured(
     classifier: MetricClassifier, table: Any, x: Any, target: str, amounts: AmountColumns
 ) -> MeasuredValue:
     """The metric on the rows that have a target."""
-    _, y, _ = tables.split_target(table, target, several=False)
+    tables.check_column(table, target)
+    _, y, _ = tables.split_target(table[[target]], target, several=False)
     known = table[target].notna().to_numpy()
     features = classifier.prepared(x[known])
     own = amounts.read(table, target)

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from metricgrad.estimators.features import Preparation
 from metricgrad.studies import splits, tables
+from metricgrad.studies.table_files import QUERY, named_in_errors, read_table
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,9 @@ def load_queries(
         return QuerySplit(*split_queries(rows, group, test_share, seed), left_out, sha256)
     tested, more = read_queries(test, target, group, drop)
     x = tables.with_columns(tested.x, rows.x.columns, test)
-    Preparation().fit(rows.x).transform(x)  # raises where a column cannot be prepared
+    splits.refuse_unprepared(rows.x, x, test)
+    same = x.equals(rows.x) and np.array_equal(tested.grades, rows.grades)
+    splits.refuse_training_rows(data, test, sha256, same=same)
     return QuerySplit(rows, QueryRows(x, tested.grades, tested.queries), left_out + more, sha256)
 
 
@@ -86,16 +88,19 @@ def read_queries(
     path: Path, target: str, group: str, drop: str | None = None
 ) -> tuple[QueryRows, int]:
     """The documents of a file, and how many were left out because they have no grade."""
-    table = tables.without_columns(tables.read_table(path, queries=group == tables.QUERY), drop)
     if target == group:
         raise ValueError(f"--target and --group must be two columns; got {target!r} for both")
-    for name in (target, group):
-        tables.check_column(table, name)
+    table = read_table(path, queries=group == QUERY)
+    with named_in_errors(path):
+        return _documents(tables.without_columns(table, drop), target, group)
+
+
+def _documents(table: Any, target: str, group: str) -> tuple[QueryRows, int]:
+    """As `read_queries`, for a table that has been read."""
+    tables.check_column(table, target)
     known = table[target].notna()
     table = table[known]
-    if table[group].isna().any():
-        missing = int(table[group].isna().sum())
-        raise ValueError(f"column {group!r} names no query in {missing} rows; fill them in")
+    check_queries(table, group)
     grades: Any = pd.to_numeric(table[target], errors="coerce")
     wrong = table[target][~(grades >= 0)]
     if len(wrong):
@@ -106,6 +111,14 @@ def read_queries(
     x = tables.parsed(table.drop(columns=[target, group]))
     rows = QueryRows(x, grades.to_numpy(dtype=np.float64), pd.factorize(table[group])[0])
     return rows, int((~known).sum())
+
+
+def check_queries(table: Any, group: str) -> None:
+    """Raises ValueError unless every row of a table belongs to a query."""
+    tables.check_column(table, group)
+    missing = int(table[group].isna().sum())
+    if missing:
+        raise ValueError(f"column {group!r} names no query in {missing} rows; fill them in")
 
 
 def split_queries(

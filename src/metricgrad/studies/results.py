@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from typing import Any, ClassVar, Literal, Self
 
+from metricgrad.studies.typed import checked
 from metricgrad.training.labels import label
 
 Role = Literal["cross_entropy", "challenger"]
@@ -146,13 +147,20 @@ class RunResult:
         """A result that `to_json` wrote; ValueError where it is damaged."""
         with _damage_told():
             typed: dict[str, Any] = {
-                "finalists": [Finalist(role, **each) for role, each in stored["finalists"].items()],
-                "tried": [TrialSummary(**each) for each in stored["tried"]],
-                "rows": RowCounts(**stored["rows"]),
+                "finalists": [
+                    checked(Finalist(role, **each)) for role, each in stored["finalists"].items()
+                ],
+                "tried": [checked(TrialSummary(**each)) for each in stored["tried"]],
+                "rows": checked(RowCounts(**stored["rows"])),
             }
             if stored["chosen"] not in stored["finalists"]:
                 raise KeyError(stored["chosen"])
-            return cls(**stored | typed)
+            result = checked(cls(**stored | typed))
+            if result.positive_share is not None and len(result.classes) != 2:
+                raise ValueError(f"a positive class among {result.classes!r:.40}")
+            if result.test_gain_interval is not None and len(result.finalists) != 2:
+                raise ValueError(f"a gain among {len(result.finalists)} finalists")
+            return result
 
 
 @dataclass(frozen=True)
@@ -160,7 +168,8 @@ class Difference:
     """A method against the ordinary loss over all splits; a positive mean is an improvement.
 
     Attributes:
-        error: Standard error of the mean, which allows for rows that splits share.
+        error: Standard error of the mean, which allows for rows that splits share. It is at least
+            what one test item in every split would give.
         interval: 95 % interval of the mean.
         p: The p-value after Holm's correction for the number of methods.
     """
@@ -215,9 +224,10 @@ class ComparisonResult:
     def from_json(cls, stored: dict[str, Any]) -> Self:
         """A result that `to_json` wrote; ValueError where it is damaged."""
         with _damage_told():
-            found = {name: Difference(**each) for name, each in stored["differences"].items()}
+            stated = stored["differences"].items()
+            found = {name: checked(Difference(**each)) for name, each in stated}
             typed: dict[str, Any] = {"differences": found}
-            return cls(**stored | typed)
+            return checked(cls(**stored | typed))
 
 
 @contextmanager
@@ -225,5 +235,5 @@ def _damage_told() -> Iterator[None]:
     """Names of fields that are missing, unknown or of another type, in a sentence."""
     try:
         yield
-    except (KeyError, TypeError, AttributeError) as error:
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise ValueError(f"result.json is damaged ({error}); delete it to run again") from None

@@ -4,10 +4,7 @@ The test rows are looked at once, after the search has chosen a loss, a learning
 a threshold on validation data.
 """
 
-import json
 import math
-import zipfile
-import zlib
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -15,6 +12,7 @@ from metricgrad.estimators import MetricClassifier, MetricRanker
 from metricgrad.metrics import Metric
 from metricgrad.metrics.registry import metric_config
 from metricgrad.metrics.rows import to_rows
+from metricgrad.storage import read_json
 from metricgrad.studies import results, splits
 from metricgrad.studies.amounts import AmountColumns
 from metricgrad.studies.evidence import (
@@ -35,11 +33,12 @@ from metricgrad.studies.settings import (
     refuse_misfit,
     refuse_unranked,
 )
+from metricgrad.studies.table_files import named_in_errors
 from metricgrad.training import Fit
 from metricgrad.training.data import Items
 
 # What reading JSON and .npz files raises when bytes are wrong.
-_DAMAGE = (ValueError, OSError, KeyError, TypeError, EOFError, zipfile.BadZipFile, zlib.error)
+_DAMAGE = (ValueError, OSError, KeyError, TypeError, AttributeError)
 
 
 @dataclass(frozen=True)
@@ -78,8 +77,11 @@ def train(settings: RunSettings, out: Path | None, *, command: str, progress: bo
     sha256 = work.split.sha256 + splits.metric_digests(settings.metric)
     folder = RunFolder(out or Path("runs") / settings.folder_name, settings, sha256)
     stored = folder.read("result.json")
-    if stored is not None and not stored["stopped"]:
-        return Run(folder.path, RunResult.from_json(stored), fresh=False)
+    if stored is not None:
+        with named_in_errors(folder.path):
+            result = RunResult.from_json(stored)
+        if not result.stopped:
+            return Run(folder.path, result, fresh=False)
     model = work.fitted(folder.checkpoints, progress)
     model.save(folder.path / "model.safetensors")
     tested = work.tested()
@@ -173,8 +175,8 @@ def read_run(path: Path) -> StoredRun | StoredComparison:
     if needed:
         raise ValueError(f"{path} has no {' and '.join(needed)}; pass the folder of a finished run")
     try:
-        config = RunConfig.from_json(json.loads((path / "config.json").read_text()))
-        stored = json.loads((path / "result.json").read_text())
+        config = RunConfig.from_json(read_json(path / "config.json"))
+        stored = read_json(path / "result.json")
         if isinstance(config.settings, ComparisonSettings):
             return StoredComparison(config, ComparisonResult.from_json(stored))
         return StoredRun(config, RunResult.from_json(stored), Evidence.load(path / "evidence.npz"))

@@ -15,7 +15,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from metricgrad.storage import read_json, write_json
+from metricgrad.storage import partial_path, read_json, write_json
 from metricgrad.studies.results import ComparisonResult, RunResult
 from metricgrad.studies.settings import ComparisonSettings, RunConfig, RunSettings, versions
 
@@ -39,8 +39,11 @@ class RunFolder:
         self.checkpoints = path / "checkpoints"
         if path.exists() and not path.is_dir():
             raise ValueError(f"--out {path} is a file; pass a folder")
-        before = _asked(path / "config.json")
-        if before is None and path.exists() and any(each.name != _LOCK for each in path.iterdir()):
+        config_path = path / "config.json"
+        before = _asked(config_path)
+        ours = (_LOCK, partial_path(config_path).name)  # what a start leaves that is killed at once
+        found = path.iterdir() if path.exists() else ()
+        if before is None and any(each.name not in ours for each in found):
             raise ValueError(
                 f"{path} contains files that are not a metricgrad run; choose another --out"
             )
@@ -62,12 +65,14 @@ class RunFolder:
     def read(self, name: str) -> Any:
         """The content of a JSON file; None where there is no such file, ValueError if damaged."""
         path = self.path / name
-        stored = read_json(path) if path.exists() else {}
-        if not isinstance(stored, dict):
+        if not path.exists():
+            return None
+        stored = read_json(path)
+        if not stored or not isinstance(stored, dict):
             raise ValueError(
                 f"{path} is damaged: it holds {stored!r:.40}; delete it to start again"
             )
-        return stored or None
+        return stored
 
     def write(self, name: str, content: Any) -> None:
         """Writes a JSON file, whole or not at all."""
@@ -84,11 +89,11 @@ class RunFolder:
 def _asked(config: Path) -> dict[str, Any] | None:
     """What a run was asked for; None where another program wrote the file."""
     try:
-        stored = json.loads(config.read_text())
+        stored = read_json(config)
     except (FileNotFoundError, ValueError):
         return None
     ours = isinstance(stored, dict) and {"asked", "versions"} <= stored.keys()
-    return stored["asked"] if ours else None
+    return stored["asked"] if ours and isinstance(stored["asked"], dict) else None
 
 
 def _refuse_changes(path: Path, before: dict[str, Any], now: dict[str, Any]) -> None:

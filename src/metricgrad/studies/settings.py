@@ -17,6 +17,7 @@ from metricgrad.estimators.ranker import ranks_documents
 from metricgrad.estimators.target import Target, plain
 from metricgrad.metrics import Metric
 from metricgrad.studies.own_metrics import named_metric, without_file
+from metricgrad.studies.typed import checked
 
 _TAKES = {  # what metrics take that do not take one class a row
     "labels": "several labels for each item",
@@ -150,10 +151,11 @@ class RunConfig:
 
     @classmethod
     def from_json(cls, stored: dict[str, Any]) -> Self:
-        """A configuration that `to_json` wrote."""
+        """A configuration that `to_json` wrote; ValueError where a value is of another type."""
         asked = stored["asked"]
         kind = ComparisonSettings if asked["command"] == "compare" else RunSettings
-        return cls(kind.from_json(asked), asked.get("sha256"), stored["versions"])
+        settings = checked(kind.from_json(asked))
+        return checked(cls(settings, asked.get("sha256"), stored["versions"]))
 
 
 def versions() -> dict[str, str]:

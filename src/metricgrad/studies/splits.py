@@ -18,10 +18,10 @@ import pandas as pd
 from metricgrad.estimators.features import Preparation
 from metricgrad.studies.amounts import NO_AMOUNTS, AmountColumns
 from metricgrad.studies.own_metrics import own_file
+from metricgrad.studies.table_files import named_in_errors, read_table
 from metricgrad.studies.tables import (
     LabelledTable,
     bundled_table,
-    read_table,
     split_target,
     with_columns,
     without_columns,
@@ -90,17 +90,23 @@ def load_table(
         >>> table.x.shape, table.left_out
         ((1797, 64), 0)
     """
-    table = bundled_table(target) if data is None else read_table(data)
-    return _labelled(table, target, drop, amounts)
+    return _labelled(data, target, drop, amounts)
 
 
 def _labelled(
-    table: Any, target: str, drop: str | None, amounts: AmountColumns, *, several: bool = True
+    path: Path | None,
+    target: str,
+    drop: str | None,
+    amounts: AmountColumns,
+    *,
+    several: bool = True,
 ) -> LabelledTable:
     """A table whose columns have been told apart; a target may need several values."""
-    own = amounts.read(table, target)
-    columns = amounts.features(without_columns(table, drop))
-    return LabelledTable(*split_target(columns, target, several=several), own)
+    table = bundled_table(target) if path is None else read_table(path)
+    with named_in_errors(path):
+        own = amounts.read(table, target)
+        columns = amounts.features(without_columns(table, drop))
+        return LabelledTable(*split_target(columns, target, several=several), own)
 
 
 def load_split(
@@ -138,10 +144,13 @@ def load_split(
             return TableSplit(
                 *split_table(table, test_share, seed), table.left_out, sha256.result()
             )
-        tested = _labelled(read_table(test), target, drop, amounts, several=False)
+        tested = _labelled(test, target, drop, amounts, several=False)
         left_out = table.left_out + tested.left_out
         train = TableRows(table.x, table.y, amounts=table.amounts)
-        return TableSplit(train, _test_rows(table, tested, test), left_out, sha256.result())
+        rows = _test_rows(table, tested, test)
+        same = rows.x.equals(train.x) and rows.y.equals(train.y)
+        refuse_training_rows(data, test, sha256.result(), same=same)
+        return TableSplit(train, rows, left_out, sha256.result())
 
 
 def split_table(table: LabelledTable, share: float, seed: int) -> tuple[TableRows, TableRows]:
@@ -179,8 +188,33 @@ def _test_rows(table: LabelledTable, tested: LabelledTable, path: Path) -> Table
             f"{path} has classes that the training data does not have: "
             f"{', '.join(map(repr, unseen))}"
         )
-    Preparation().fit(table.x).transform(x)  # raises where a column cannot be prepared
+    refuse_unprepared(table.x, x, path)
     return TableRows(x, y, amounts=tested.amounts)
+
+
+def refuse_unprepared(train: Any, test: Any, path: Path) -> None:
+    """Raises ValueError where a column of the test file cannot be prepared as that for training."""
+    preparation = Preparation().fit(train)
+    with named_in_errors(path):
+        preparation.transform(test)
+
+
+def refuse_training_rows(
+    data: Path | None, test: Path, sha256: list[str | None], *, same: bool
+) -> None:
+    """Raises ValueError if a model would be tested on what it was trained on.
+
+    Args:
+        data: The training file.
+        test: The test file, which may be the same, a link to it or a copy.
+        sha256: The digests of both.
+        same: Whether the tables are equal, which a copy of another kind has too.
+    """
+    if same or sha256[0] == sha256[1]:
+        raise ValueError(
+            f"--test {test} has the rows of the training file {data}; pass rows that training does "
+            "not see, or leave out --test to keep a share of the rows for testing"
+        )
 
 
 def digests(*paths: Path | None) -> list[str | None]:

@@ -31,6 +31,7 @@ from metricgrad.surrogates.calls import (
     losses_by_size,
     losses_of_groups,
 )
+from metricgrad.surrogates.compiled import new_key, value_and_slope
 from metricgrad.surrogates.noticing import Notices
 
 TargetKind = Literal["binary", "classes", "labels", "grades"]
@@ -57,13 +58,21 @@ class Surrogate(nn.Module, ABC):
     metric: Any = None
     _notices: Notices | None = None
 
+    _key: int  # by which compiled code finds the loss
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        self._key = new_key(self)  # a copy is another loss
+
     def __new__(cls, *args: Any, **options: Any) -> Self:
         """Refuses options of the metric among those of the loss, and says where they go."""
         given = args[0] if args else options.get("metric")
         own = inspect.signature(cls.__init__).parameters
         if given is not None and not set(options) <= set(own):
             _refuse_metric_options(cls.__name__, given, options, set(own))
-        return super().__new__(cls)
+        made = super().__new__(cls)
+        object.__setattr__(made, "_key", new_key(made))  # it is no module yet
+        return made
 
     @classmethod
     def fits(cls, metric: Metric, kind: TargetKind) -> bool:
@@ -131,13 +140,12 @@ class Surrogate(nn.Module, ABC):
         Returns:
             A 0-dim tensor; 0 with a zero gradient where no set has a value.
         """
-        call = Call(scores, target, where, groups, to_rows(rows))
         if torch.compiler.is_compiling():
-            # What is compared depends on the target, so a compiled model calls the loss as it is.
-            # Not as a decorator, which would import the compiler along with the library.
-            eager: Any = torch.compiler.disable(self._mean)
-            return eager(call)
-        return self._mean(call)
+            values = list(rows.values())
+            return value_and_slope(
+                self._key, scores, target, where, groups, values, " ".join(rows)
+            )[0]
+        return self._mean(Call(scores, target, where, groups, to_rows(rows)))
 
     def _mean(self, call: Call) -> Tensor:
         """The mean over the sets that have a value."""

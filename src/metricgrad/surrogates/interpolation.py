@@ -1,4 +1,4 @@
-r"""What UniLoss interpolates with: soft bits, anchors, and sums over pairs.
+r"""What UniLoss interpolates with: soft bits and anchors.
 
 **Relaxations** turn a comparison into a soft bit. The paper's step is the sigmoid (Eqn. 9). It
 saturates on both sides: comparisons that are hopelessly lost get no gradient, which is what one
@@ -21,31 +21,19 @@ The re-expression decides which bits belong together: for pose, a flip takes all
 with it. Where only a portion of the bits is used, anchors are still whole configurations: the best
 one wins all comparisons, and a bad one has every bit at random. Only flips are drawn from those in
 use.
-
-**Sums over pairs** are the multilinear interpolation of a metric of order without a matrix of all
-pairs. Such a metric has two gains per positive, whatever the number of negatives
-(`metrics/order.py`): `loss` for the comparisons it won and `win` for those it lost. The sum
-
-.. math:: \sum_{ij} w_{ij} \, (h(s_i - s_j) - b_{ij}),
-    \quad w_{ij} = loss_i \text{ if } b_{ij} \text{ else } win_i
-
-is taken a block of positives at a time. The derivative by every score is summed on the way, so the
-backward pass holds one vector and no pairs.
 """
 
 import math
-from collections.abc import Callable, Iterator, Sequence
-from typing import Literal, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, Literal, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from metricgrad.metrics.order import Pairs
 from metricgrad.metrics.reexpression import Reexpression
 
 _sigmoid_slope = torch.ops.aten.sigmoid_backward.default  # weight * p * (1 - p), in one pass
-_BLOCK_ENTRIES = 1 << 22  # pairs held at once
 RelaxationName = Literal["sigmoid", "logistic", "squared_hinge"]
 Near = Literal["any", "wrong"]
 Sampler = Callable[[Reexpression, Tensor, Tensor, torch.Generator | None], Tensor]
@@ -186,7 +174,7 @@ class Interpolated(NamedTuple):
 
     value: Tensor  # `[...]`, g at the scores' bits
     relaxed: Callable[[], Tensor]  # gives the value of e~, which training does without
-    carrier: Tensor  # `[...]`, has the gradient of e~; its value means nothing
+    carrier: Tensor  # `[...]`, zeros with the gradient of e~
     untied: bool  # whether all comparisons are decided, so that the value is the metric's own
 
     @classmethod
@@ -205,6 +193,7 @@ class Interpolated(NamedTuple):
         """
         carrier = change if direct is None else change + direct
         carrier = carrier if scale is None else carrier / scale
+        carrier = _OnlyGradient.apply(carrier)
 
         def relaxed() -> Tensor:
             unit = 1.0 if scale is None else scale
@@ -214,73 +203,17 @@ class Interpolated(NamedTuple):
         return cls(value, relaxed, carrier, untied)
 
     def gradient_for(self, value: Tensor) -> Tensor:
-        """The value with the gradient of the carrier, which counts for nothing else.
-
-        A carrier that overflows, as squares of huge scores do, must not spoil the value.
-        """
-        return value + (self.carrier - self.carrier.detach()).nan_to_num()
+        """The value with the gradient of e~."""
+        return value + self.carrier
 
 
-def pair_sum(plan: Pairs, scores: Tensor, relaxation: Relaxation) -> Interpolated:
-    """The multilinear interpolation of a metric of order, expanded at the scores' own bits."""
-    ranked = plan.ranked(scores)
-    with torch.no_grad():
-        high, low = plan.compared(ranked)
-        if plan.high_live is not None and plan.low_live is not None:
-            # Padding wins, or is beaten, by far.
-            high = high.masked_fill(~plan.high_live, torch.inf)
-            low = low.masked_fill(~plan.low_live, -torch.inf)
-        ordered = low.sort(-1).values
-        won = torch.searchsorted(ordered, high, right=False)
-        untied = torch.equal(won, torch.searchsorted(ordered, high, right=True))
-        value, loss, win = plan.item_gains(low.shape[-1] - won)
-        slope_high, slope_low = _slopes(high, low, loss, win, relaxation)
-        slope = relaxation.slope * plan.spread(slope_high, slope_low.neg_(), ranked)
-    carrier = torch.linalg.vecdot(ranked - ranked.detach(), slope)  # 0, so it cannot overflow
-    if plan.weight is not None:
-        value = (plan.weight * value).sum(-1)
-        carrier = carrier.sum(-1)
+class _OnlyGradient(torch.autograd.Function):
+    """Zeros with the gradient of a tensor, which may overflow, as squares of huge scores do."""
 
-    def relaxed() -> Tensor:
-        change = _change(high, low, loss, win, relaxation)
-        return value + (change if plan.weight is None else change.sum(-1))
+    @staticmethod
+    def forward(ctx: Any, tensor: Tensor) -> Tensor:
+        return torch.zeros_like(tensor)
 
-    return Interpolated(value, relaxed, carrier, untied)
-
-
-def _slopes(
-    high: Tensor, low: Tensor, loss: Tensor, win: Tensor, step: Relaxation
-) -> tuple[Tensor, Tensor]:
-    """Sums of w h'(s_i - s_j) over the negatives `[..., P]`, and over the positives `[..., M]`."""
-    sums = []
-    for comparisons, weight in _blocks(high, low, loss, win):
-        slope = step.weighted_slope(comparisons, weight)
-        sums.append((slope.sum(-1), slope.sum(-2)))
-    if len(sums) == 1:
-        return sums[0]
-    slopes_high, slopes_low = zip(*sums, strict=True)
-    return torch.cat(slopes_high, -1), torch.stack(slopes_low).sum(0)
-
-
-def _change(high: Tensor, low: Tensor, loss: Tensor, win: Tensor, step: Relaxation) -> Tensor:
-    """The sum of w (h(s_i - s_j) - b) over all pairs, `[...]`."""
-    sums = []
-    for comparisons, weight in _blocks(high, low, loss, win):
-        bits = (comparisons > 0).to(weight.dtype)
-        sums.append((weight * (step.soft(comparisons) - bits)).sum((-1, -2)))
-    return torch.stack(sums).sum(0)
-
-
-def _blocks(
-    high: Tensor, low: Tensor, loss: Tensor, win: Tensor
-) -> Iterator[tuple[Tensor, Tensor]]:
-    """Comparisons and weights w, `[..., rows, M]`, of some positives at a time."""
-    rows = max(1, _BLOCK_ENTRIES // max(1, low.numel()))
-    parts = [(high, loss, win)]
-    if high.shape[-1] > rows:
-        parts = zip(*(each.split(rows, -1) for each in (high, loss, win)), strict=True)
-    for some, lost_by, won_by in parts:
-        comparisons = some.unsqueeze(-1) - low.unsqueeze(-2)
-        # Bits as 0.0 and 1.0, without a tensor of bools in between.
-        bits = torch.gt(comparisons, 0, out=torch.empty_like(comparisons, dtype=win.dtype))
-        yield comparisons, torch.lerp(won_by.unsqueeze(-1), lost_by.unsqueeze(-1), bits)
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
+        return gradients[0]

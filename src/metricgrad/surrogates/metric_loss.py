@@ -36,8 +36,9 @@ from metricgrad.metrics.rows import NO_ROWS
 from metricgrad.surrogates.base import Surrogate, TargetKind, full_precision
 from metricgrad.surrogates.calls import Call, sum_of_sets
 from metricgrad.surrogates.interpolation import RelaxationName
+from metricgrad.surrogates.remembering import Remembering
 from metricgrad.surrogates.uniloss import UniLoss
-from metricgrad.surrogates.wrappers import ordinary_beside, take_stored_shapes
+from metricgrad.surrogates.wrappers import ordinary_beside
 
 _FADE = (0.5, 0.8)  # the shares of `steps` between which the ordinary loss fades
 _FADED = 0.9  # the metric's weight after that; without the ordinary loss, networks lose their way
@@ -47,7 +48,7 @@ _OFFSET_RATE = 0.1
 _OFFSET_STEP = 0.5  # the longest step of an offset, in logits
 
 
-class MetricLoss(Surrogate):
+class MetricLoss(Remembering):
     r"""The ordinary loss and the metric at the same gradient length: the loss to swap in.
 
     .. math:: g = (1 - w) \, g_o + w \, \frac{\|g_o\|}{\max(\|g_m\|, r)} \, g_m
@@ -95,8 +96,7 @@ class MetricLoss(Surrogate):
     """
 
     readable = True
-    remembers = True
-    resized = ("offset", "usual")
+    kept = ("offset", "usual", "done")
     offset: Tensor
     usual: Tensor
     done: Tensor
@@ -127,10 +127,9 @@ class MetricLoss(Surrogate):
         self.intercept = _wants_intercept(self.metric) if intercept is None else intercept
         self._given = ordinary is not None
         self._defined = torch.zeros((), dtype=torch.bool)
-        self.register_buffer("offset", torch.zeros(()))
-        self.register_buffer("usual", torch.zeros(()))
-        self.register_buffer("done", torch.zeros((), dtype=torch.int64))
-        self.register_load_state_dict_pre_hook(take_stored_shapes)
+        self.offset = torch.zeros(())
+        self.usual = torch.zeros(())
+        self.done = torch.zeros((), dtype=torch.int64)
 
     @classmethod
     def fits(cls, metric: Metric, kind: TargetKind) -> bool:
@@ -155,6 +154,10 @@ class MetricLoss(Surrogate):
         """`losses` of all sets, or of all groups, of a call."""
         scores, target, _, groups, rows = call
         of_ordinary = rows if self.ordinary.takers() else NO_ROWS
+        if torch.is_inference_mode_enabled():  # the value alone, as nothing has a gradient there
+            values, defined = self.by_metric._each(call)
+            counted = defined | self.ordinary._each(call._replace(rows=of_ordinary))[1]
+            return self._filled(values, defined), counted
         with torch.enable_grad(), full_precision(scores.device.type):
             leaf = scores.detach().to(torch.promote_types(scores.dtype, torch.float32))
             leaf.requires_grad_()
@@ -165,12 +168,10 @@ class MetricLoss(Surrogate):
             g_m = self._gradient(values, defined, leaf)
             g_o = self._gradient(plain, also, leaf)
         counted = defined | also
-        self._defined = defined
-        mean = self._mean_of_sets(values.detach(), defined)
-        values = torch.where(defined, values.detach(), _as_sets(mean, values))
+        values = self._filled(values.detach(), defined)
         gradient = self._combined(g_o, g_m) * _as_sets(self._over_sets(counted), g_o)
         if self.training:
-            self.done += 1
+            self.done = self.done + 1
             self._move_offset(g_o, target)
         # Scores without a gradient may be infinite, and infinity times 0 is not a number.
         moved = torch.where(gradient == 0, 0.0, scores.to(gradient.dtype)) * gradient
@@ -179,6 +180,11 @@ class MetricLoss(Surrogate):
         else:
             moved = sum_of_sets(moved.unsqueeze(-1).flatten(1).sum(1), groups)
         return values + (moved - moved.detach()), counted
+
+    def _filled(self, values: Tensor, defined: Tensor) -> Tensor:
+        """Values with the mean of the others where the metric is undefined."""
+        self._defined = defined
+        return torch.where(defined, values, _as_sets(self._mean_of_sets(values, defined), values))
 
     def _over_sets(self, values: Tensor) -> Tensor:
         """The sum over all sets of a model: 0-dim, or one number for each of the models."""

@@ -15,6 +15,7 @@ unbounded metric the gradient is divided by the metric's range on the set, so th
 mean the same for all metrics.
 """
 
+import math
 from typing import Any, Literal, get_args
 
 import torch
@@ -32,14 +33,13 @@ from metricgrad.surrogates.interpolation import (
     Near,
     RelaxationName,
     Sampler,
-    pair_sum,
     sample_anchors,
 )
 from metricgrad.surrogates.interpolation import relaxation as to_relaxation
+from metricgrad.surrogates.inverse_distance import Gradient, inverse_distance
+from metricgrad.surrogates.pair_sums import pair_sum
 
 Interpolation = Literal["multilinear", "idw"]
-Gradient = Literal["exact", "released"]
-_LEAST = 1e-290  # the smallest squared distance: its inverse is finite, times a value as well
 _STORED = ("anchors", "near", "gradient", "portion", "rivals", "samples", "squash")
 
 
@@ -66,7 +66,8 @@ class UniLoss(Surrogate):
         near: For IDW, whether nearby anchors flip any bit or a wrong one, as the released code
             does.
         gradient: For IDW, `"exact"` is that of Eqn. 10; `"released"` that of the paper's code, in
-            which every anchor attracts: grad(N S) / S^2 with N = sum(v / d), S = sum(1 / d).
+            which every anchor attracts: grad(N S) / S^2 with N = sum(v / d), S = sum(1 / d). Where
+            lower is better, v is the distance from the worst value.
         portion: The share of the comparisons that get a gradient in each step, drawn at random
             (Sec. 4.4). The metric stays whole: IDW's anchors are configurations of all comparisons,
             and only distances are measured with those that were drawn.
@@ -178,12 +179,17 @@ class UniLoss(Surrogate):
         """The metric of every set as a loss, with the gradient of e~; and where it is defined."""
         with full_precision(scores.device.type):
             inputs = self.check(scores, target, where)
+            if scores.dtype != inputs.scores.dtype and inputs.scores.requires_grad:
+                # A hinge of scores near the end of half precision would have an infinite gradient.
+                most = torch.finfo(scores.dtype).max
+                inputs.scores.register_hook(lambda gradient: gradient.clamp(-most, most))
             plan = self._plan(inputs)
             found = self._interpolate(plan, inputs.scores)
-            value = found.value
-            if self.squash or not found.untied:  # squashed scores meet a threshold elsewhere
-                value = self.metric.evaluate(inputs.scores.detach(), inputs.target, inputs.where)
-            return as_loss(self.metric, found.gradient_for(value)), plan.defined()
+            value = self._value(plan, inputs, found)
+            defined = plan.defined()
+            if self.squash:  # a function of your own may have no value of the scores themselves
+                defined = defined & value.isfinite()
+            return as_loss(self.metric, found.gradient_for(value)), defined
 
     def relaxed(
         self, scores: Tensor, target: Tensor, where: Tensor | None = None, **rows: Any
@@ -204,6 +210,15 @@ class UniLoss(Surrogate):
         scores, target, where = inputs
         plan = self.metric.reexpress(scores.shape, target, where, scores.dtype)
         return plan if self.rivals is None else plan.strongest(scores, self.rivals)
+
+    def _value(self, plan: Reexpression, inputs: Inputs, found: Interpolated) -> Tensor:
+        """The metric of every set: as it was measured, of bits without ties, or evaluated anew."""
+        measured = plan.measured()
+        if measured is None and found.untied:
+            measured = found.value
+        if measured is None or self.squash:  # squashed scores meet a threshold elsewhere
+            return self.metric.evaluate(inputs.scores.detach(), inputs.target, inputs.where)
+        return measured
 
     def _interpolate(self, plan: Reexpression, scores: Tensor) -> Interpolated:
         """e~ = g~(h~(f(s))), Eqn. 5."""
@@ -231,7 +246,8 @@ class UniLoss(Surrogate):
             apart = torch.where(used, self.relaxation.soft(beaten.double()), 0.0)
             differs = (anchors ^ bits).bitwise_and_(used)
             values = plan.from_bits(anchors)
-            change = inverse_distance(apart, differs, values, self.gradient) - value
+            origin = self._origin(values)
+            change = inverse_distance(apart, differs, values, self.gradient, origin) - value
         return Interpolated.of(value, change, plan.direct(), plan.scale(), untied)
 
     def _sample(self, plan: Reexpression, bits: Tensor, live: Tensor, used: Tensor) -> Tensor:
@@ -242,6 +258,16 @@ class UniLoss(Surrogate):
         return sample_anchors(
             plan, bits, live, self.generator, number=number, near=self.near, used=used
         )
+
+    def _origin(self, values: Tensor) -> Tensor | float:
+        """The value from which the released gradient counts, for anchors' values `[A, ...]`.
+
+        It is 0, as in the paper's code, or the worst value where lower is better; of an unbounded
+        metric, the worst one among the anchors.
+        """
+        if math.isfinite(self.metric.worst):
+            return 0.0 if self.metric.higher_is_better else self.metric.worst
+        return values.amin(0) if self.metric.higher_is_better else values.amax(0)
 
     def _gains(self, plan: Reexpression, scores: Tensor, bits: Tensor) -> Tensor:
         """Flip gains at the current bits, or their mean over configurations drawn around them."""
@@ -303,44 +329,3 @@ def multilinear(soft: Tensor, bits: Tensor, live: Tensor, gains: Tensor) -> Tens
     All arguments are `[..., D]`; gains are the flip gains at v.
     """
     return torch.where(live, gains * (soft - bits.to(soft.dtype)), 0.0).sum(-1)
-
-
-def inverse_distance(
-    apart: Tensor, differs: Tensor, values: Tensor, gradient: Gradient = "exact"
-) -> Tensor:
-    """Inverse distance weighting, Eqn. 10: sum_i g(a_i) / d(u, a_i) over sum_i 1 / d(u, a_i).
-
-    The gradient is exact however close the soft bits u are to an anchor, because nothing cancels.
-    A bit of an anchor is |u - v| away if it is the hard bit v next to u, and 1 - |u - v| if not, so
-    d^2 = sum_d |u - v|^2 + sum over the bits that differ of (1 - 2 |u - v|), without a negative
-    term.
-
-    Args:
-        apart: |u - v|, `[..., D]` in float64, at most 1/2; 0 for bits that are not used.
-        differs: Where the anchors' bits differ from v, `[A, ..., D]`, bool.
-        values: The anchors' values g(a_i), `[A, ...]`.
-        gradient: `"released"` has grad(N S) / S^2 in place of grad(N / S), where N = sum(g / d) and
-            S = sum(1 / d).
-
-    Returns:
-        The interpolated value, `[...]`.
-    """
-    # The large table of bits has the values' precision; bytes become floats faster than bools do.
-    corners = differs.view(torch.uint8).to(values.dtype)
-    longer = (1 - 2 * apart).to(values.dtype)
-    if apart.dim() == 1:
-        further = corners @ longer
-    else:
-        further = torch.einsum("a...d,...d->a...", corners, longer)
-    close = apart.square().sum(-1)
-    # The slope of 1 / d at v itself overflows float32. It is kept from `further`, which is 0 there
-    # and has no part in it; where a tie makes it 0, u and v are 1/2 apart.
-    squared = torch.where((further == 0) & (close < 0.25), close, close + further.double())
-    nearness = squared.clamp(min=_LEAST).log() / -2  # log(1 / d)
-    # Near an anchor, the value is the anchor's and a little more; only the latter has a gradient.
-    nearest = values.gather(0, squared.argmin(0, keepdim=True))
-    found = nearest.squeeze(0) + (nearness.softmax(0) * (values - nearest)).sum(0)
-    if gradient == "released":  # grad(N S) / S^2 = grad(N / S) + 2 (N / S) grad(log S)
-        pull = nearness.logsumexp(0)
-        found = found + 2 * found.detach() * (pull - pull.detach())
-    return found.to(values.dtype)

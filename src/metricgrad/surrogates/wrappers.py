@@ -29,6 +29,7 @@ from metricgrad.metrics.registry import metric_config
 from metricgrad.surrogates.base import Surrogate, counted, item_scores, wrong_shapes
 from metricgrad.surrogates.baselines import CrossEntropy, HeatmapMSE, ListNet
 from metricgrad.surrogates.calls import Call
+from metricgrad.surrogates.remembering import Remembering
 
 Parts = tuple[Tensor, Tensor, Tensor | None]
 
@@ -54,13 +55,12 @@ def with_memory(loss: Surrogate, size: int = 4096) -> "WithMemory":
     return WithMemory(loss, size)
 
 
-class WithMemory(Surrogate):
+class WithMemory(Remembering):
     """A surrogate whose sets past items join; made by `with_memory`."""
 
+    kept = ("scores", "target")
     scores: Tensor  # `[M, ...]`, of the past items, the latest first
     target: Tensor  # `[M, ...]`
-    remembers = True
-    resized = ("scores", "target")
 
     def __init__(self, loss: Surrogate, size: int) -> None:
         super().__init__()
@@ -68,9 +68,8 @@ class WithMemory(Surrogate):
         self.loss = loss
         self.size = size
         self.readable = loss.readable
-        self.register_buffer("scores", torch.zeros(0))
-        self.register_buffer("target", torch.zeros(0))
-        self.register_load_state_dict_pre_hook(take_stored_shapes)
+        self.scores = torch.zeros(0)
+        self.target = torch.zeros(0)
 
     def shapes(self) -> Metric:
         """The metric whose shapes the loss takes."""
@@ -101,8 +100,9 @@ class WithMemory(Surrogate):
                 "with_memory takes one flat set, without set dimensions; got scores "
                 f"{list(scores.shape)}"
             )
-        self.scores = now[: self.size].detach()
-        self.target = truth[: self.size].detach()
+        # Copies, because the batch is the caller's, who may use its memory again.
+        self.scores = now[: self.size].detach().clone()
+        self.target = truth[: self.size].detach().clone()
         return values, defined
 
     def _each(self, call: Call) -> tuple[Tensor, Tensor]:
@@ -127,13 +127,6 @@ class WithMemory(Surrogate):
         """Empties the memory."""
         self.scores = self.scores[:0].flatten()
         self.target = self.target[:0].flatten()
-
-
-def take_stored_shapes(module: Any, state: dict[str, Any], prefix: str, *_: Any) -> None:
-    """A hook for buffers, `module.resized`, that may have another shape when they are saved."""
-    for name in module.resized:
-        if prefix + name in state:
-            setattr(module, name, torch.empty_like(state[prefix + name]))
 
 
 def with_ordinary(

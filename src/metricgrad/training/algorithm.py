@@ -110,7 +110,7 @@ class Algorithm1(ABC):
         seeds = torch.randint(2**62, (2,), generator=generator).tolist()
         self._generator = torch.Generator().manual_seed(seeds[0])
         self._dropout = torch.Generator().manual_seed(seeds[1]).get_state()
-        self._last_good = self.state()
+        self._last_good: State = {}  # while it is at work, as it takes as much memory as the models
 
     @property
     def iteration(self) -> int:
@@ -157,7 +157,6 @@ class Algorithm1(ABC):
             loss.learn_universal(**options)
         self._loss_side.join()
         self._loss_side.part()
-        self._last_good = self.state()
 
     def _draw(self, number: int) -> Tensor:
         """Indices of so many batches: `[number, N]`, or `[number, R, N]`."""
@@ -227,6 +226,7 @@ class Algorithm1(ABC):
             torch.set_rng_state(self._dropout)
             for side in self._sides:
                 side.join()
+            self._last_good = self.state()
             try:
                 yield
                 self._dropout = torch.get_rng_state()
@@ -245,6 +245,7 @@ class Algorithm1(ABC):
                 for side in self._sides:
                     side.freeze(False)
                     side.part()
+                self._last_good = {}
 
     def state(self) -> State:
         """Everything that the next iteration depends on, as tensors of its own."""
@@ -265,7 +266,6 @@ class Algorithm1(ABC):
         self._guard.restore(state["own.guard"])
         self._dropout = state["own.dropout"].clone()
         self._iteration = int(state["own.iteration"])
-        self._last_good = state
 
 
 class TrainingError(RuntimeError):

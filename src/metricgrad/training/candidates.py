@@ -112,7 +112,8 @@ class Candidate:
                     options["slope"] = 1.0
                 return UniLoss(metric, generator=generator, **options)
             case "reloss":
-                return _reloss(metric, generator, self.options)
+                shipped = shipped_reloss(metric, self.options)
+                return shipped or learned_reloss(metric, generator, self.options)
             case "bilevel":
                 return BilevelLoss(metric, generator=generator, **self.options)
             case "cross_entropy" if metric.layout in _PLACES and not self.options:
@@ -231,11 +232,18 @@ def _is_decided(metric: Metric, scores: Tensor, target: Tensor) -> bool:
     return True
 
 
-def _reloss(metric: Metric, generator: torch.Generator, options: Mapping[str, Any]) -> ReLoss:
-    """The loss that ships for a metric, or one that is learned now, from made-up sets."""
+def shipped_reloss(metric: Metric, options: Mapping[str, Any]) -> ReLoss | None:
+    """The loss that ships for a metric; None if there is none, or if options ask for another."""
     if metric.layout == "binary" and metric.takes_classes and not options:
         with suppress(ValueError):  # none ships for this metric
             return ReLoss.pretrained(metric.name)
+    return None
+
+
+def learned_reloss(
+    metric: Metric, generator: torch.Generator, options: Mapping[str, Any], steps: int = 300
+) -> ReLoss:
+    """A loss that is learned now, from made-up sets."""
     loss = ReLoss(metric, generator=generator, **options)
-    loss.learn(progress=False, generator=generator)
+    loss.learn(steps=steps, progress=False, generator=generator)
     return loss

@@ -11,10 +11,11 @@ any, so that most metrics have no value there. scikit-learn's splitters cut data
 not draw with replacement, so the shares are computed here.
 """
 
+import copy
 import hashlib
 import math
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,7 +23,6 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
-from metricgrad.metrics import Metric
 from metricgrad.metrics.checks import shape, whole
 from metricgrad.metrics.rows import NO_NAMES, NO_ROWS, RowNames, Rows, at, check_rows
 
@@ -80,6 +80,7 @@ class Loader:
     columns: bool = False  # whether targets `[B, 1]` mean one class per item
     seed: int = 0
     names: RowNames = NO_NAMES  # of what follows x and y in a batch
+    dtype: torch.dtype = torch.float32  # of features
 
     @property
     def steps(self) -> int:
@@ -99,7 +100,7 @@ class Loader:
         for batch in self.batches:
             if not has_parts(batch):
                 raise TypeError(f"the loader must give batches (x, y); got {type(batch).__name__}")
-            x = features(batch[0])
+            x = features(batch[0], self.dtype)
             y = numbers(batch[1])
             y = without_column(y) if self.columns else y
             rows = self.names.named(batch[2:])
@@ -117,28 +118,35 @@ def has_parts(data: Any) -> bool:
     return isinstance(data, tuple | list) and len(data) >= 2
 
 
-def to_data(name: str, data: Any, batch: int, names: RowNames = NO_NAMES) -> Items | Loader:
+def to_data(
+    name: str,
+    data: Any,
+    batch: int,
+    names: RowNames = NO_NAMES,
+    dtype: torch.dtype = torch.float32,
+) -> Items | Loader:
     """Data as it can be trained on; `name` is the user's argument, for error messages."""
     if isinstance(data, Items | Loader):
         return data
     if isinstance(data, DataLoader):
-        return Loader(data, names=names)
+        return Loader(data, names=names, dtype=dtype)
     if isinstance(data, TensorDataset) and has_parts(data.tensors):
         data = data.tensors
     if isinstance(data, IterableDataset):
-        return Loader(DataLoader(data, batch), names=names)
+        return Loader(DataLoader(data, batch), names=names, dtype=dtype)
     if isinstance(data, Dataset):
         count = length(name, data)
         # Batches of nearly equal size: no small one is left over, and no item is left out.
         even = math.ceil(count / math.ceil(count / batch))
-        return Loader(DataLoader(data, even, shuffle=name == "train"), names=names)
+        shuffled = DataLoader(data, even, shuffle=name == "train")
+        return Loader(shuffled, names=names, dtype=dtype)
     if not has_parts(data):
         raise TypeError(
             f"{name} must be (x, y) of arrays or tensors, a Dataset or a DataLoader; "
             f"got {type(data).__name__}"
         )
     rows = names.named(data[2:])
-    x = features(data[0])
+    x = features(data[0], dtype)
     y = numbers(data[1])
     if len(x) != len(y) or not len(x):
         raise ValueError(
@@ -174,39 +182,15 @@ def numbers(data: Any) -> Tensor:
     return torch.as_tensor(found)
 
 
-def features(data: Any) -> Tensor:
-    """Features for a model: floats, booleans and pixels as float32, other integers unchanged."""
+def features(data: Any, dtype: torch.dtype = torch.float32) -> Tensor:
+    """Features for a model of a dtype, integers unchanged but for booleans and pixels."""
     x = numbers(data)
-    return x.float() if x.is_floating_point() or x.dtype in (torch.bool, torch.uint8) else x
+    return x.to(dtype) if x.is_floating_point() or x.dtype in (torch.bool, torch.uint8) else x
 
 
 def without_column(target: Tensor) -> Tensor:
     """Targets `[items, 1]` as `[items]`; others unchanged."""
     return target.squeeze(1) if target.dim() == 2 and target.shape[1] == 1 else target
-
-
-def one_class_each(data: Items | Loader, metric: Metric) -> Items | Loader:
-    """Data whose targets `[items, 1]` are `[items]`, unless the metric itself takes columns."""
-    if metric.layout == "any" and metric.set_dims is None and isinstance(data, Items):
-        _refuse_labels(data, "mg.from_function(fn")
-    if metric.layout in ("labels", "any"):
-        return data
-    if isinstance(data, Loader):
-        return replace(data, columns=True)
-    if data.y.dim() != 2 or data.where is not None:
-        return data
-    if metric.takes_classes:
-        _refuse_labels(data, f"mg.metric({metric.name!r}")
-    return replace(data, y=without_column(data.y))
-
-
-def _refuse_labels(data: Items, maker: str) -> None:
-    """Raises ValueError for items with labels and a metric that is not made for them."""
-    if data.y.dim() == 2 and data.y.shape[1] != 1 and data.where is None:
-        raise ValueError(
-            f"targets {shape(data.y)} are labels; pass metric={maker}, multilabel=True), or one "
-            "class for each item"
-        )
 
 
 def fingerprint(*parts: Items | Loader | Mapping[str, Tensor] | None) -> str:
@@ -306,6 +290,7 @@ class FoldBatches:
         self.folds = folds
         self.balanced = balanced
         self._seed = seed
+        self._stream = 2  # of the first fold
         smallest = min(len(fold.train) for fold in folds)
         self.size = min(batch, smallest)
         self.steps = min(max(smallest // self.size, _PASSES[0]), _PASSES[1])
@@ -323,11 +308,20 @@ class FoldBatches:
         """The batches of the first few folds alone, as they are drawn beside the others."""
         return FoldBatches(self.items, self.folds[:number], self.size, self.balanced, self._seed)
 
+    def only(self, number: int) -> "FoldBatches":
+        """The batches of one fold alone, as they are drawn beside the others."""
+        found = copy.copy(self)
+        found.folds = self.folds[number : number + 1]
+        found._batches = self._batches[number : number + 1]
+        found._stream = self._stream + number
+        return found
+
     def epoch(self, epoch: int, copies: int) -> Iterator[Batch]:
         """The batches of an epoch; every fold's come `copies` times: `[copies * folds, B, ...]`."""
         drawn = []
         for number, (fold, batches) in enumerate(zip(self.folds, self._batches, strict=True)):
-            generator = torch.Generator().manual_seed(stream_seed(self._seed, 2 + number, epoch))
+            seed = stream_seed(self._seed, self._stream + number, epoch)
+            generator = torch.Generator().manual_seed(seed)
             drawn.append(fold.train[batches.draw(self.steps, generator)])
         for index in torch.stack(drawn, 1):  # [folds, B]
             yield self.items.take(index.repeat(copies, 1))

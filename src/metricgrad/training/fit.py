@@ -17,17 +17,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from metricgrad.metrics import Metric
 from metricgrad.metrics import metric as to_metric
-from metricgrad.metrics.base import Inputs
-from metricgrad.metrics.checks import shape
 from metricgrad.metrics.registry import metric_config
 from metricgrad.progress import progress as to_progress
 from metricgrad.surrogates import Surrogate
-from metricgrad.surrogates.noticing import notice_example, notice_trained
+from metricgrad.surrogates.noticing import notice_trained
 from metricgrad.surrogates.score_sets import ScoreSets
 from metricgrad.surrogates.wrappers import WithMemory
-from metricgrad.training.arguments import check_arguments
+from metricgrad.training.arguments import check_arguments, example_of
+from metricgrad.training.budget import time_plan
 from metricgrad.training.candidates import (
     RATES,
     candidates_of,
@@ -36,25 +34,28 @@ from metricgrad.training.candidates import (
     ordinary_candidate,
     require_fitting,
 )
-from metricgrad.training.data import Batch, Items, Loader, fingerprint, one_class_each, to_data
+from metricgrad.training.data import Items, Loader, fingerprint
+from metricgrad.training.joint_trials import refuse_unjoint
+from metricgrad.training.lessons import Lessons
 from metricgrad.training.optimizers import OptimizerFactory, ScheduleFactory, on_device
 from metricgrad.training.search import (
     Decision,
     Search,
-    affordable_epochs,
     all_groups,
     decide,
     successive_halving,
 )
 from metricgrad.training.split import SplitPlan, split_data, split_dataset, unsplit
-from metricgrad.training.stack import modes_kept
+from metricgrad.training.streams import read_data
 from metricgrad.training.trained import Fit, Trained
 from metricgrad.training.trials import PlannedTrial, Trial, TrialSettings
+from metricgrad.training.turns import told_turns
 from metricgrad.training.validation import ValidationItems
 
 _SETS = 512  # score sets that are kept,
 _SET = 128  # and the items of each
-_TRIED = 64  # items that show what a model's scores and the targets look like
+_ORDINARY_SHARE = 0.6  # of the time for the search, if challengers follow
+_OVERTIME = 1.1  # of the budget, when the last training must end
 _ATTEMPTS = 3  # trainings on all items, until one is as good as those of its folds
 
 
@@ -88,10 +89,12 @@ def fit(
     """Trains a model for a metric, and says whether that was better than the ordinary loss.
 
     Args:
-        model: A module that maps features to scores; trained in place, from the weights it has.
-        train: `(x, y)` of arrays or tensors, a `Dataset` or a `DataLoader`. What a metric of your
-            own takes besides scores and target follows in the order of its parameters,
-            `(x, y, amount)`, or by name, `(x, y, {"amount": amount})`.
+        model: A module of float32 or float64 that maps features to scores, one tensor; trained in
+            place, from the weights it has.
+        train: `(x, y)` of arrays or tensors, a `Dataset` or a `DataLoader`. A stream without a
+            length (`IterableDataset`) is read into memory. What a metric of your own takes besides
+            scores and target follows in the order of its parameters, `(x, y, amount)`, or by name,
+            `(x, y, {"amount": amount})`.
         valid: Validation data of the same kinds, in the same order each time; at most 50,000 of the
             items in memory are drawn. None splits it off `train`, which must not be a loader then.
         metric: The metric to train for: a name, a `Metric` or a callable.
@@ -109,8 +112,9 @@ def fit(
             of the rarest class. Cannot be combined with `valid` or with a `Dataset`.
         share: The share of the training data used for validation in a single split.
         patience: Epochs without a better value that end a training; None never ends one.
-        budget: Seconds that all of this may take, roughly. Epochs, and if need be challengers, are
-            left out to stay within it. A resumed run gets the same time again.
+        budget: Seconds that all of this may take, within a fifth. Epochs, steps of a loss that
+            learns first, and if need be challengers are left out, and trainings ended, to stay
+            within it. Something is always trained. A resumed run gets the same time again.
         tune_threshold: Whether the threshold, if the metric has one, or the offsets of the classes
             (`mg.best_offsets`) are chosen on validation data.
         seed: Seed for splits, batches, dropout and losses that learn.
@@ -158,19 +162,20 @@ def fit(
         )
     if valid is None:
         train, valid = split_dataset(train, share, seed)
-    trained = one_class_each(to_data("train", train, batch, chosen.row_names), chosen)
+    dtype = next(model.parameters()).dtype
+    trained = read_data("train", train, batch, chosen, dtype)
     if balanced and not isinstance(trained, Items):
         raise ValueError(
             "balanced batches are drawn from items in memory; give the loader a sampler instead"
         )
     if valid is not None:
-        valid = one_class_each(to_data("valid", valid, batch, chosen.row_names), chosen)
+        valid = read_data("valid", valid, batch, chosen, dtype)
     plan = SplitPlan(chosen, tune_threshold, batch, balanced, folds, share)
     split = split_data(trained, valid, plan, seed)
 
     # List the candidates, the ordinary loss apart from its challengers.
     usual = ordinary_candidate(chosen, split.validation.sets)
-    scores, example = _example(model, trained, chosen)
+    scores, example = example_of(model, trained, chosen)
     if method == "auto":
         tried = chosen.with_rows({name: row.unsqueeze(0) for name, row in example.rows.items()})
         sides = {
@@ -191,16 +196,24 @@ def fit(
     settings = TrialSettings(
         seed, decay, clip, memory, patience, optimizer, schedule, must_match=must_match
     )
-    search = Search(model, split, settings, epochs, checkpoints, budget)
+    if any(each.method == "bilevel" for side in sides.values() for each in side):
+        refuse_unjoint(split, settings)
+    lessons = Lessons(
+        chosen, scores, example.y, split.batches, seed, folder=checkpoints,
+        until=math.inf if budget is None else started + budget,
+    )  # fmt: skip
+    sides = {name: lessons.taught(candidates) for name, candidates in sides.items()}
+    search = Search(model, split, settings, epochs, checkpoints, budget, started=started)
     if budget is not None:
-        search.epochs = affordable_epochs(search, list(sides.values()), rates, budget)
+        search.epochs, search.after = time_plan(search, list(sides.values()), rates, budget)
     groups = all_groups(search, list(sides.values()), rates, search.epochs)
     total = sum(length for _, length in groups)
-    with to_progress(f"training for {chosen.name}", total, progress) as search.tell:
-        found = {
-            name: successive_halving(search, name, candidates, rates)
-            for name, candidates in sides.items()
-        }
+    title = f"training for {chosen.name}{told_turns(model, len(rates) * len(split.folds))}"
+    with to_progress(title, total, progress) as search.tell:
+        found: dict[str, list[Trial]] = {}
+        for name, candidates in sides.items():
+            search.share = _ORDINARY_SHARE if len(found) + 1 < len(sides) else 1.0
+            found[name] = successive_halving(search, name, candidates, rates)
 
         # Decide.
         others = None
@@ -249,38 +262,25 @@ def _must_match(plan: SplitPlan, method: Any, data: str, model: nn.Module) -> di
     }
 
 
-def _example(model: nn.Module, trained: Items | Loader, metric: Metric) -> tuple[Tensor, Batch]:
-    """A few items and their scores; ValueError if the model does not take them."""
-    if isinstance(trained, Items):
-        batch = trained.take(torch.arange(min(len(trained), _TRIED)))
-    else:
-        batch = trained.first()
-    try:
-        with torch.no_grad(), modes_kept(model):
-            model.eval()
-            scores = model(batch.x.to(next(model.parameters()).device)).cpu()
-    except (RuntimeError, TypeError, ValueError, IndexError) as error:
-        hint = ". Integers are left as they are, for embeddings; pass x.float() as features"
-        raise ValueError(
-            f"the model fails on x {shape(batch.x)} of {batch.x.dtype}: {error}"
-            + ("" if batch.x.is_floating_point() else hint)
-        ) from error
-    scores = metric.item_scores(scores, batch.y)
-    bound = metric.with_rows(batch.rows)
-    notice_example(model, bound, Inputs(scores, batch.y, batch.where))
-    return scores, batch
-
-
 def _train_finalists(
     search: Search, decision: Decision, trained: Items | Loader, plan: SplitPlan
 ) -> dict[str, Trained]:
-    """The models that were compared at the end; the winner's is the user's own."""
+    """The models that were compared at the end; the winner's is the user's own.
+
+    They share the time that is left.
+    """
     found: dict[str, Trained] = {}
-    for name, trial in (("cross_entropy", decision.ordinary), ("challenger", decision.challenger)):
-        if trial is not None:
-            own = search.model if trial is decision.winner else copy.deepcopy(search.model)
-            own.load_state_dict(_final_state(search, trained, trial, plan))
-            found[name] = Trained(model=own.eval(), metric=plan.metric, threshold=trial.threshold)
+    sides = {"cross_entropy": decision.ordinary, "challenger": decision.challenger}
+    tried = {name: trial for name, trial in sides.items() if trial is not None}
+    ends = math.inf
+    if search.deadline is not None:
+        ends = search.started + _OVERTIME * search.deadline
+    for number, (name, trial) in enumerate(tried.items()):
+        now = time.monotonic()
+        search.until = now + (ends - now) / (len(tried) - number)
+        own = search.model if trial is decision.winner else copy.deepcopy(search.model)
+        own.load_state_dict(_final_state(search, trained, trial, plan))
+        found[name] = Trained(model=own.eval(), metric=plan.metric, threshold=trial.threshold)
     return found
 
 
@@ -300,9 +300,12 @@ def _final_state(
     best = -math.inf
     state: dict[str, Tensor] = {}
     for attempt in range(_ATTEMPTS):
+        if attempt and time.monotonic() > search.until:
+            break
         settings = replace(search.settings, seed=search.settings.seed + attempt)
         again = replace(search, split=unsplit(items, plan, settings.seed), settings=settings)
         group = again.group([PlannedTrial(trial.candidate, trial.rate)], trial.epochs)
+        group.until = search.until
         found, scores = group.train_only(trial.epoch)
         validation = again.split.validation
         value = validation.value(scores, trial.threshold) if scores.isfinite().all() else math.nan

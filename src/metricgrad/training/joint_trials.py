@@ -1,6 +1,9 @@
 """Trials of `method="bilevel"`, whose losses are trained along with their models."""
 
 import copy
+import math
+import time
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -9,10 +12,14 @@ from metricgrad.surrogates import BilevelLoss
 from metricgrad.training.checkpoint import State, named, part_of
 from metricgrad.training.data import FoldBatches
 from metricgrad.training.joint import JointTraining
+from metricgrad.training.optimizers import Separate, adam
+from metricgrad.training.split import Split
+from metricgrad.training.stack import Stack
 from metricgrad.training.trial_group import TrialGroup
+from metricgrad.training.trials import TrialSettings
 
 _MODEL_STEPS = 3  # of an iteration
-_UNIVERSAL_STEPS = 2000
+UNIVERSAL_STEPS = 2000
 
 
 class JointTrialGroup(TrialGroup):
@@ -21,28 +28,18 @@ class JointTrialGroup(TrialGroup):
     The loss learns from made-up sets once; every model then refines its own copy of it.
     """
 
+    _apart = True
+
     def __post_init__(self) -> None:
+        refuse_unjoint(self.split, self.settings)
+        super().__post_init__()
+
+    def _build(self) -> None:
+        """Makes a joint training for every model."""
+        super()._build()
         batches = self.split.batches
         settings = self.settings
-        if not isinstance(batches, FoldBatches) or settings.memory:
-            raise ValueError(
-                "method='bilevel' draws its own batches; pass train=(x, y) in memory, and memory=0"
-            )
-        if settings.decay:
-            raise ValueError(
-                f"method='bilevel' has no weight decay; pass decay=0. Got {settings.decay}"
-            )
-        if batches.balanced:
-            raise ValueError(
-                "method='bilevel' draws its own batches, in which classes keep their shares; "
-                "pass balanced=False"
-            )
-        if settings.optimizer is not None or settings.schedule is not None:
-            raise ValueError(
-                "method='bilevel' trains model and loss in turns, with Adam; leave out optimizer "
-                "and schedule"
-            )
-        super().__post_init__()
+        assert isinstance(batches, FoldBatches)
         (loss,) = self._losses
         assert isinstance(loss, BilevelLoss)
         self._iterations = -(-batches.steps // _MODEL_STEPS)
@@ -60,26 +57,66 @@ class JointTrialGroup(TrialGroup):
                 decay=self._iterations * self.epochs,
                 clip=settings.clip,
                 batch=batches.size,
-                universal={"steps": _UNIVERSAL_STEPS, "progress": False},
+                universal={"steps": UNIVERSAL_STEPS, "progress": False},
                 generator=torch.Generator().manual_seed(settings.seed),
             )
             if row == 0:
                 run.teach()
             self._runs.append(run)
 
-    def _train(self) -> Tensor:
-        """Trains one epoch of every run; the mean loss of every trial."""
-        found = [run.advance(self._iterations, progress=False).loss for run in self._runs]
-        self._stack.join()
-        return torch.tensor(found, dtype=torch.float64).unflatten(0, (-1, self._folds)).mean(-1)
+    def _stacked(self) -> Stack | Separate:
+        """Each model as it is, as every one has a training of its own."""
+        own = partial(adam, decay=0.0)  # it is never asked for a step
+        rates = [each.rate for each in self.planned for _ in range(self._folds)]
+        return Separate(self._modules, rates, None, own, None)
 
-    def _state(self) -> State:
-        state = super()._state()
+    def _train(self) -> Tensor:
+        """Trains one epoch of every run; the mean loss of every trial.
+
+        If there is a moment at which training must end, the runs advance in turns, so that none of
+        them is left behind.
+        """
+        step = self._iterations if math.isinf(self.until) else 1
+        sums = torch.zeros(len(self._runs), dtype=torch.float64)
+        made = 0
+        while made < self._iterations:
+            losses = [run.advance(step, progress=False).loss for run in self._runs]
+            sums += step * torch.tensor(losses, dtype=torch.float64)
+            made += step
+            if time.monotonic() > self.until:
+                break
+        self._done = made / self._iterations
+        return (sums / made).unflatten(0, (-1, self._folds)).mean(-1)
+
+    def _models_state(self) -> State:
+        state = super()._models_state()
         for row, run in enumerate(self._runs):
             state |= named(f"pair.{row}.", run.state())
         return state
 
-    def _restore(self, state: State) -> None:
-        super()._restore(state)
+    def _restore_models(self, state: State) -> None:
+        super()._restore_models(state)
         for row, run in enumerate(self._runs):
             run.restore(part_of(state, f"pair.{row}."))
+
+
+def refuse_unjoint(split: Split, settings: TrialSettings) -> None:
+    """Raises ValueError for what trials of `method="bilevel"` cannot do."""
+    if not isinstance(split.batches, FoldBatches) or settings.memory:
+        raise ValueError(
+            "method='bilevel' draws its own batches; pass train=(x, y) in memory, and memory=0"
+        )
+    if settings.decay:
+        raise ValueError(
+            f"method='bilevel' has no weight decay; pass decay=0. Got {settings.decay}"
+        )
+    if split.batches.balanced:
+        raise ValueError(
+            "method='bilevel' draws its own batches, in which classes keep their shares; "
+            "pass balanced=False"
+        )
+    if settings.optimizer is not None or settings.schedule is not None:
+        raise ValueError(
+            "method='bilevel' trains model and loss in turns, with Adam; leave out optimizer "
+            "and schedule"
+        )

@@ -20,6 +20,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from metricgrad.training.checkpoint import State, named, part_of
+from metricgrad.training.stack import take_weights
 
 OptimizerFactory = Callable[[list[nn.Parameter], float], Optimizer]
 ScheduleFactory = Callable[[Optimizer, int], LRScheduler]
@@ -126,17 +127,11 @@ class Separate:
         own = {"states": torch.tensor(list(text), dtype=torch.uint8), **named("state.", kept)}
         return named(f"{name}.", {**self.weights(), **own})
 
-    @torch.no_grad()
     def restore(self, state: State, name: str) -> None:
         """Goes back to an earlier state; `begin` must have been called for its schedule."""
         stored = part_of(state, f"{name}.")
         for row, module in enumerate(self._modules):
-            sizes = [each.numel() for each in module.parameters()]
-            parts = stored["vector"][row].split(sizes)
-            for each, part in zip(module.parameters(), parts, strict=True):
-                each.copy_(part.view_as(each))
-            for buffer, each in module.named_buffers():
-                each.copy_(stored[f"buffer.{buffer}"][row])
+            take_weights(module, stored, row)
         text = bytes(stored["states"].tolist())
         states = _decoded(json.loads(text), part_of(stored, "state."))
         for each, own in zip((*self._optimizers, *self._schedules), states, strict=True):
@@ -178,6 +173,11 @@ def _decoded(value: Any, tensors: State) -> Any:
             return [_decoded(each, tensors) for each in value]
         case _:
             return value
+
+
+def adam(parameters: list[nn.Parameter], rate: float, decay: float) -> Optimizer:
+    """The optimizer of trials that have only a schedule of their own."""
+    return torch.optim.AdamW(parameters, rate, weight_decay=decay)
 
 
 def on_device(model: nn.Module, device: str | torch.device | None) -> None:

@@ -11,8 +11,6 @@ ReLoss, Sec. 4.3. The outputs of networks with other seeds are held out.
 """
 
 import time
-import zipfile
-import zlib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +23,7 @@ from torch import Tensor, nn
 from metricgrad.metrics import metric as to_metric
 from metricgrad.metrics.checks import whole
 from metricgrad.progress import progress as to_progress
+from metricgrad.storage import read_arrays
 from metricgrad.surrogates.baselines import CrossEntropy
 from metricgrad.surrogates.nets import Classification
 from metricgrad.surrogates.reloss import ReLoss
@@ -235,17 +234,7 @@ def teach(
 
 def read_scores(path: str | Path) -> ScoreSets:
     """Score sets from a .npz file with arrays `scores` and `target`, `[S, N, ...]` each."""
-    if not zipfile.is_zipfile(path):
-        raise ValueError(f"{path} is {'not a .npz file' if Path(path).exists() else 'not there'}")
-    try:
-        with np.load(path) as file:
-            return _checked_scores(path, file)
-    except (OSError, EOFError, KeyError, zipfile.BadZipFile, zlib.error) as error:
-        raise ValueError(f"{path} is a damaged .npz file: {error}") from None
-
-
-def _checked_scores(path: str | Path, file: Any) -> ScoreSets:
-    """The two arrays of a file, as score sets."""
+    file = read_arrays(path)
     missing = [name for name in ("scores", "target") if name not in file]
     if missing:
         raise ValueError(

@@ -6,8 +6,9 @@ those to the end. Where there are many folds, the first two rounds have two of t
 to tell good from bad, and the last round decides on all. The ordinary loss goes through the same
 rounds on its own, in the same way in every fit, so that "no difference is shown" gives exactly the
 model that training on cross-entropy gives. What suited it says which two learning rates its
-challengers are tried with (`rates_beside`). If there is a time budget, one epoch of the ordinary
-loss is timed to find out how many epochs fit into it.
+challengers are tried with (`rates_beside`). If there is a time budget (`budget.py`), every round
+has a share of it. What is late is left out, and a training that takes too long is ended, but
+something is always trained.
 
 The best of many trials looks better than it is. So the best challenger is compared with the
 ordinary loss once more, both with the settings and the epoch they were chosen with, on other splits
@@ -18,6 +19,7 @@ single comparison has to show more: a gain that the luckiest of twelve challenge
 chance in only one of twenty cases.
 """
 
+import math
 import time
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -25,13 +27,14 @@ from pathlib import Path
 import torch
 from torch import nn
 
+from metricgrad.metrics import Metric
 from metricgrad.progress import Tell
-from metricgrad.storage import read_json, write_json
-from metricgrad.training.candidates import RATES, Candidate, ordinary_candidate
+from metricgrad.training.candidates import Candidate
 from metricgrad.training.joint_trials import JointTrialGroup
 from metricgrad.training.split import Split
 from metricgrad.training.trial_group import TrialGroup
 from metricgrad.training.trials import PlannedTrial, Trial, TrialSettings, best_first
+from metricgrad.training.turns import TrialInTurns, models_that_fit
 from metricgrad.training.validation import ONE_SIGMA
 
 _SHARES = (0.2, 0.4, 1.0)  # the share of the epochs that trials have, in each round
@@ -39,11 +42,9 @@ _LAST = len(_SHARES) - 1
 _KEPT = 2  # candidates that continue after the first round, and their learning rates
 _FEWEST = 4  # epochs of a trial, and of a fit, unless fewer are asked for
 _TOGETHER = 128  # models that are trained side by side, at most
-_LATE = 0.1  # challengers may exceed a round's share of the budget by this much,
-_LAST_START = 0.85  # and their last round must start by then
-_SLOWER = 1.3  # most losses take a little longer than the ordinary one, which is timed
-_AFTER = 4  # trainings of one model after the search: two compared again, two on everything
-_ALONE = 0.5  # one model takes about half as long as the trials that were timed
+# Of the time of a side: trials start and end by then, in each round.
+_ROUND_STARTS = (0.3, 0.5, 0.85)
+_ROUND_ENDS = (0.3, 0.5, 1.0)
 # Chance is judged by the luckiest of so many challengers, at a quantile of its gains.
 _TWICE = (2, ONE_SIGMA)  # the gain must be shown again on other splits
 _ALONE_TWICE = (1, ONE_SIGMA**0.5)  # the same if others were left behind on fewer folds
@@ -64,12 +65,16 @@ class Search:
     trials: list[Trial] = field(default_factory=list)
     started: float = field(default_factory=time.monotonic)
     stopped: bool = False  # by Ctrl-C; the decision is then made with what there is
+    after: float = 0.0  # seconds of the time that are kept for what follows the search
+    share: float = 1.0  # of the other time, for the side that is searched now
+    until: float = math.inf  # when trainings must end, by time.monotonic
 
     def run(
         self, name: str, planned: list[PlannedTrial], epochs: int, only: int | None = None
     ) -> list[Trial]:
         """Trains a group of trials, from its checkpoint if there is one."""
         group = self.group(planned, epochs)
+        group.until = self.until
         path = None if self.folder is None else self.folder / f"{name}.safetensors"
         found = group.run(path, self.tell, only)
         self.stopped |= group.stopped
@@ -79,24 +84,37 @@ class Search:
     def group(self, planned: list[PlannedTrial], epochs: int) -> TrialGroup:
         """A group of trials that has not begun."""
         cls = JointTrialGroup if planned[0].candidate.method == "bilevel" else TrialGroup
+        if self.together < len(self.split.folds):
+            return TrialInTurns(self.model, planned, self.split, epochs, self.settings, cls)
         return cls(self.model, planned, self.split, epochs, self.settings)
 
+    @property
+    def together(self) -> int:
+        """How many models are trained side by side, at most."""
+        return min(_TOGETHER, models_that_fit(self.model))
+
     def groups(self, planned: list[PlannedTrial]) -> list[list[PlannedTrial]]:
-        """The trials that can be trained together, in groups of at most `_TOGETHER` models."""
+        """The trials that can be trained together, in groups that fit into memory."""
         kin: dict[tuple[object, ...], list[PlannedTrial]] = {}
         for each in planned:
             key = each.candidate.kin(self.split.validation.metric)
             kin.setdefault(key, []).append(each)
-        size = max(1, _TOGETHER // len(self.split.folds))
+        size = max(1, self.together // len(self.split.folds))
         return [
             alike[start : start + size]
             for alike in kin.values()
             for start in range(0, len(alike), size)
         ]
 
+    def ends(self, share: float) -> float:
+        """The moment at which a share of the time for the search is over."""
+        if self.deadline is None:
+            return math.inf
+        return self.started + share * (self.deadline - self.after)
+
     def late(self, share: float) -> bool:
         """Whether more than a share of the time is over."""
-        return self.deadline is not None and time.monotonic() - self.started > share * self.deadline
+        return time.monotonic() > self.ends(share)
 
 
 def successive_halving(
@@ -104,7 +122,8 @@ def successive_halving(
 ) -> list[Trial]:
     """All trials on all folds, the best first: with few items, a short training can be the best.
 
-    If time runs out or the user stops the search, these are the trials of the rounds so far.
+    If time runs out or the user stops the search, these are the trials of the rounds so far. What
+    is late is not begun, unless there is no other trial yet.
     """
     metric = search.split.validation.metric
     usual = best_first(search.trials, metric)  # those of the ordinary loss, which comes first
@@ -114,17 +133,19 @@ def successive_halving(
     few = search.split.screening()
     screened = few is not search.split
     trials: list[Trial] = []
-    for number, share in enumerate(_SHARES):
+    for number in range(len(_SHARES)):
         epochs = _round_epochs(number, len(planned), search.epochs)
         if epochs is None:
             continue
         now = replace(search, split=few) if screened and number != _LAST else search
+        now.until = search.ends(search.share * _ROUND_ENDS[number])
         found: list[Trial] = []
         for order, group in enumerate(now.groups(planned)):
-            late = search.late(_LAST_START if number == _LAST else share + _LATE)
-            if search.stopped or (name != "ordinary" and late):
+            known = usual or trials or found
+            if search.stopped or (known and search.late(search.share * _ROUND_STARTS[number])):
                 break
             found += now.run(f"{name}-{number}-{order}", group, epochs)
+            _keep_best_state(trials + found, metric)
             search.stopped |= now.stopped
         found = best_first(found, metric)
         if now is search:
@@ -133,6 +154,14 @@ def successive_halving(
             break
         planned = _promoted(found, number)
     return best_first(trials, metric)
+
+
+def _keep_best_state(trials: list[Trial], metric: Metric) -> None:
+    """Drops the models of all but the best trial, the only one that may be needed again."""
+    best = best_first(trials, metric)[:1]
+    for trial in trials:
+        if trial not in best:
+            trial.state = {}
 
 
 def rates_beside(candidate: Candidate, usual: list[Trial], rates: list[float]) -> list[float]:
@@ -211,50 +240,6 @@ def _promotion(number: int) -> tuple[int, int]:
     return (_KEPT, _KEPT) if number == 0 else (1, 1)
 
 
-def affordable_epochs(
-    search: Search, sides: list[list[Candidate]], rates: list[float], budget: float
-) -> int:
-    """The epochs with which all trials fit into a budget; from a file, if the run is resumed."""
-    path = None if search.folder is None else search.folder / "epochs.json"
-    if path is not None and path.exists():
-        known = read_json(path)
-        if not isinstance(known, int) or not 1 <= known <= search.epochs:
-            raise ValueError(
-                f"{path} must hold 1 to {search.epochs} epochs; it holds {known!r:.40}"
-            )
-        return known
-    each = _SLOWER * _timed(search, len(rates))
-    epochs = search.epochs
-    while epochs > _FEWEST and each * _cost(search, sides, rates, epochs) >= budget:
-        epochs -= 1
-    if path is not None:
-        write_json(path, epochs)
-    return epochs
-
-
-def _cost(search: Search, sides: list[list[Candidate]], rates: list[float], epochs: int) -> float:
-    """The cost of a fit, in epochs of as many trials as there are rates.
-
-    Groups of more trials take longer in proportion.
-    """
-    cost = _ALONE * _AFTER * epochs
-    for trials, length in all_groups(search, sides, rates, epochs):
-        cost += max(1.0, trials / len(rates)) * length
-    return cost
-
-
-def _timed(search: Search, trials: int) -> float:
-    """The seconds that one epoch of the ordinary loss takes with so many trials."""
-    validation = search.split.validation
-    usual = ordinary_candidate(validation.metric, validation.sets)
-    timed = replace(search, folder=None, trials=[])
-    start = time.monotonic()
-    timed.run("timed", [PlannedTrial(usual, RATES[0])] * trials, 1)
-    if timed.stopped:
-        raise KeyboardInterrupt  # there is nothing to keep yet
-    return time.monotonic() - start
-
-
 @dataclass(frozen=True)
 class Decision:
     """The outcome of a search; a side that was not tried is None."""
@@ -290,7 +275,7 @@ def decide(
     first = _compare(search, usual, challengers, _ONCE if others is None else twice)
     if first.winner is usual or others is None or search.stopped:
         return first
-    second = replace(search, split=others, trials=[])
+    second = replace(search, split=others, trials=[], until=search.ends(1.0))
     met: list[Trial] = []
     for number, trial in enumerate((usual, best)):
         planned = [PlannedTrial(trial.candidate, trial.rate)]

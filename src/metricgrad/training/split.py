@@ -106,6 +106,16 @@ class Split(NamedTuple):
         validation = replace(self.validation, items=data.items())
         return Split(self.folds[:_SCREENED], self.batches.first(_SCREENED), data, validation)
 
+    def only(self, number: int) -> "Split":
+        """One fold alone, to train on and to score."""
+        assert isinstance(self.batches, FoldBatches)
+        assert self.data.index is not None
+        rows = slice(number, number + 1)
+        live = None if self.data.live is None else self.data.live[rows]
+        data = replace(self.data, index=self.data.index[rows], live=live)
+        validation = replace(self.validation, items=data.items())
+        return Split(self.folds[rows], self.batches.only(number), data, validation)
+
 
 def split_data(
     trained: Items | Loader, valid: Items | Loader | None, plan: SplitPlan, seed: int

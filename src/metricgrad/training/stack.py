@@ -5,6 +5,7 @@ is paid once for each parameter. While they are joined, parameters are views of 
 gradients views of another; the numbers stay the same.
 """
 
+import copy
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -282,6 +283,26 @@ def _row(stacked: dict[str, Tensor], row: int) -> dict[str, Tensor]:
 def _frozen(module: nn.Module) -> set[str]:
     """Names of the parameters that need no gradient, which stay as they are."""
     return {name for name, each in module.named_parameters() if not each.requires_grad}
+
+
+def module_state(model: nn.Module, weights: State, row: int) -> State:
+    """The state of a model like this one that has a row of such weights as `Stack.weights` gives.
+
+    A copy of the module makes it, as it knows what is tied or not saved.
+    """
+    module = copy.deepcopy(model)
+    take_weights(module, weights, row)
+    return dict(module.state_dict())
+
+
+@torch.no_grad()
+def take_weights(module: nn.Module, weights: State, row: int) -> None:
+    """Gives a module the weights in a row of what `Stack.weights` gives."""
+    parts = weights["vector"][row].split([each.numel() for each in module.parameters()])
+    for each, part in zip(module.parameters(), parts, strict=True):
+        each.copy_(part.view_as(each))
+    for name, buffer in module.named_buffers():
+        buffer.copy_(weights[f"buffer.{name}"][row])
 
 
 def half_cosine(done: float) -> float:

@@ -53,9 +53,9 @@ class Trained:
         """
         with modes_kept(self.model):
             self.model.eval()
-            own = next(self.model.parameters(), torch.zeros(0)).device
-            parts = features(x).split(CHUNK)
-            found = torch.cat([self.model(part.to(own)).cpu() for part in parts])
+            own = next(self.model.parameters(), torch.zeros(0))
+            parts = features(x, own.dtype).split(CHUNK)
+            found = torch.cat([self.model(part.to(own.device)).cpu() for part in parts])
         if found.dim() == 1 or self.metric.layout == "labels":
             return found
         target = found[..., 0]  # of the same shape as the target of such scores

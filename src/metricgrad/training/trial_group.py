@@ -2,14 +2,16 @@
 
 The models of a group are stacked into one (`stack.py`) where that is possible, so that five folds
 and four rates cost little more than a single model. Every trial keeps its model at the epoch that
-`BestEpochs` calls best. All that the next epoch depends on is a tensor, so a checkpoint after every
-epoch is enough to continue exactly.
+`BestEpochs` calls best, unless it has several folds, as their models are not needed later. All that
+the next epoch depends on is a tensor, so a checkpoint after every epoch is enough to continue
+exactly. Models that do not fit into memory side by side train in turns (`turns.py`).
 
 Tensors have a leading dimension of R models: the K folds of the first trial, then of the next.
 """
 
 import copy
 import math
+import time
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
@@ -25,13 +27,10 @@ from metricgrad.surrogates.calls import bound, losses_by_size
 from metricgrad.training.candidates import ordinary_candidate
 from metricgrad.training.checkpoint import State, named, part_of, read_checkpoint, write_checkpoint
 from metricgrad.training.data import NO_BATCH, Batch
-from metricgrad.training.optimizers import Separate
+from metricgrad.training.optimizers import Separate, adam
 from metricgrad.training.split import Split
-from metricgrad.training.stack import Stack, half_cosine, modes_kept
+from metricgrad.training.stack import Stack, half_cosine, modes_kept, module_state
 from metricgrad.training.trials import BestEpochs, PlannedTrial, Trial, TrialSettings
-
-# What has other shapes later in a run: memories that fill, and the state of optimizers.
-_VARYING = ("loss.", "crew.states", "crew.state.")
 
 
 @dataclass(eq=False)
@@ -44,20 +43,34 @@ class TrialGroup:
     epochs: int
     settings: TrialSettings
     stopped: bool = field(default=False, init=False)  # by Ctrl-C
+    until: float = field(default=math.inf, init=False)  # when to end, by time.monotonic
+    # What has other shapes later in a run: memories that fill, and the state of optimizers.
+    _varying = ("loss.", "crew.states", "crew.state.")
+    _apart = False  # whether every model needs a module of its own, whatever the optimizer
 
     def __post_init__(self) -> None:
         self._epoch = 0
+        self._done = 1.0  # the share of the last epoch that there was time for
         self._folds = len(self.split.folds)
         self._validation = self.split.validation
+        warm = self.planned[0].candidate.warm_start
+        self._warm_up = self.epochs // 2 if warm else 0
+        higher = self._validation.metric.higher_is_better
+        self._best = BestEpochs(self.epochs, len(self.planned), self._warm_up, higher)
+        self._kept: State = {}
+        self._build()
+
+    def _build(self) -> None:
+        """Makes the models, their optimizer and their losses."""
         metric = self._validation.metric
         first = self.planned[0].candidate
-        self._warm_up = self.epochs // 2 if first.warm_start else 0
-        trials = len(self.planned)
-        self._best = BestEpochs(self.epochs, trials, self._warm_up, metric.higher_is_better)
-        self._kept: State = {}
-
-        models = trials * self._folds
-        self._modules = [copy.deepcopy(self.model) for _ in range(models)]
+        models = len(self.planned) * self._folds
+        own = self.settings.optimizer is not None or self.settings.schedule is not None
+        if self._apart or own:
+            self._modules = [copy.deepcopy(self.model) for _ in range(models)]
+        else:  # the weights of every model are in the stack, so the module's own are not copied
+            weights = {id(each): each for each in self.model.parameters()}
+            self._modules = [copy.deepcopy(self.model, weights)] * models
         self._module = self._modules[0]
         self._device = next(self._module.parameters()).device
         self._stack = self._stacked()
@@ -83,7 +96,7 @@ class TrialGroup:
             stack = Stack(self._modules, column, settings.clip, together=len(rates) > 1)
             stack.decay = settings.decay
             return stack
-        optimizer = settings.optimizer or partial(_adam, decay=settings.decay)
+        optimizer = settings.optimizer or partial(adam, decay=settings.decay)
         return Separate(self._modules, rates, settings.clip, optimizer, settings.schedule)
 
     def run(
@@ -92,22 +105,24 @@ class TrialGroup:
         """Trains to the end, or to the epoch `only`, which then is the only one to be validated.
 
         If there is a checkpoint at `path`, training continues from it. If Ctrl-C is pressed, the
-        trials are as good as they were by then.
+        trials are as good as they were by then. The same holds when `until` has passed, but at
+        least one step is made.
         """
         with self._random_numbers_kept(), modes_kept(self._module):
             self._begin()
             must_match = self._must_match()
             if path is not None and path.exists():
-                self._restore(read_checkpoint(path, self._state(), must_match, _VARYING))
+                self._restore(read_checkpoint(path, self._state(), must_match, self._varying))
             last = self.epochs if only is None else only
             patience = self.settings.patience if only is None else None
             try:
-                while self._epoch < last and not self._best.gave_up(self._epoch, patience):
+                while self._goes_on(last) and not self._best.gave_up(self._epoch, patience):
                     losses = self._train()
                     self._epoch += 1
-                    if only in (None, self._epoch):
+                    whole = self._done == 1
+                    if only is None or (only == self._epoch and whole):
                         self._validate(losses)
-                    if path is not None:
+                    if path is not None and whole:
                         write_checkpoint(path, self._state(), must_match)
                     tell(1, self._note())
             except KeyboardInterrupt:
@@ -118,12 +133,28 @@ class TrialGroup:
     def train_only(self, epochs: int) -> tuple[State, Tensor]:
         """The state of one model after its first epochs, and its scores `[K, V, ...]`."""
         with self._random_numbers_kept(), modes_kept(self._module):
-            while self._epoch < epochs:
+            while self._goes_on(epochs):
                 self._train()
                 self._epoch += 1
             scores = self._scores()[0]
-        self._stack.part()
-        return {name: value.clone() for name, value in self._module.state_dict().items()}, scores
+        return module_state(self.model, self._stack.weights(), 0), scores
+
+    def epoch_seconds(self, until: float) -> float:
+        """About how long an epoch takes; one that is not over by then is left, and scaled up."""
+        with self._random_numbers_kept(), modes_kept(self._module):
+            self._begin()
+            self.until = -math.inf
+            losses = self._train()  # one step, as the first ones take longer
+            start = time.monotonic()
+            self._validate(losses)
+            validated = time.monotonic()
+            self.until = until
+            self._train()
+            return validated - start + (time.monotonic() - validated) / self._done
+
+    def _goes_on(self, epochs: int) -> bool:
+        """Whether there are epochs left, and time for them unless nothing has been trained yet."""
+        return self._epoch < epochs and (not self._epoch or time.monotonic() <= self.until)
 
     def _random_numbers_kept(self) -> AbstractContextManager[None]:
         """Leaves the user's random numbers alone, on the device of the models too."""
@@ -159,7 +190,7 @@ class TrialGroup:
         self._kept = {
             "threshold": torch.full((len(self.planned), *size), torch.nan),
             "scores": torch.zeros_like(scores),
-            **{name: each.cpu().clone() for name, each in self._stack.weights().items()},
+            **{name: each.cpu().clone() for name, each in self._weights().items()},
         }
         self._start_schedule()
 
@@ -178,12 +209,16 @@ class TrialGroup:
         torch.manual_seed(self.settings.seed * 7919 + self._epoch)
         sums = torch.zeros(len(self._modules), dtype=torch.float64)
         steps = 0
+        self._done = 1.0
         for batch in self.split.batches.epoch(self._epoch, len(self.planned)):
             batch = batch.to(self._device)
             values = self._values(self._item_scores(batch).nan_to_num(0.0), batch)
             self._stack.descend(values, self._share(steps))
             sums += values.detach().cpu()
             steps += 1
+            if time.monotonic() > self.until:
+                self._done = min(1.0, steps / self.split.batches.steps)
+                break
         if not steps:
             raise ValueError(NO_BATCH)
         return (sums / steps).unflatten(0, (-1, self._folds)).mean(-1)
@@ -247,12 +282,15 @@ class TrialGroup:
             value, threshold = self._validation.measure(scores[number])
             if not self._best.record(number, self._epoch, losses[number].item(), value):
                 continue
-            rows = slice(number * self._folds, (number + 1) * self._folds)
             self._kept["scores"][number] = scores[number]
-            for name, each in self._stack.weights().items():
-                self._kept[name][rows] = each[rows]
+            for name, each in self._weights().items():
+                self._kept[name][number] = each[number]
             if threshold is not None:
                 self._kept["threshold"][number] = threshold
+
+    def _weights(self) -> State:
+        """The weights to keep of every trial at its best: those of its only model."""
+        return self._stack.weights() if self._folds == 1 else {}
 
     def _note(self) -> str:
         best = self._best.best_value()
@@ -270,26 +308,20 @@ class TrialGroup:
             value=None if math.isnan(value) else value,
             threshold=None if threshold.isnan().any() else threshold,
             scores=self._kept["scores"][number],
-            state=self._best_state(number) if self._folds == 1 else {},
+            state=module_state(self.model, self._kept, number) if self._folds == 1 else {},
             curve=self._best.curve[:, number],
             folds=self._folds,
         )
 
-    @torch.no_grad()
-    def _best_state(self, row: int) -> State:
-        """A model's best state, by way of the module, which knows what is tied or not saved."""
-        sizes = [each.numel() for each in self._module.parameters()]
-        parts = self._kept["vector"][row].split(sizes)
-        for each, part in zip(self._module.parameters(), parts, strict=True):
-            each.copy_(part.view_as(each))
-        for name, buffer in self._module.named_buffers():
-            buffer.copy_(self._kept[f"buffer.{name}"][row])
-        return {name: value.clone() for name, value in self._module.state_dict().items()}
-
     def _state(self) -> State:
         """Everything that the next epoch depends on; the names are those of the checkpoint."""
-        state = self._stack.state("crew") | named("best.", self._kept) | self._best.state()
+        state = self._models_state() | named("best.", self._kept) | self._best.state()
         state["epoch"] = torch.tensor(self._epoch)
+        return state
+
+    def _models_state(self) -> State:
+        """What the next epoch depends on of models, optimizers and losses."""
+        state = self._stack.state("crew")
         if self._losses[0].remembers:
             for row, loss in enumerate(self._losses):
                 state |= named(f"loss.{row}.", loss.state_dict())
@@ -297,18 +329,16 @@ class TrialGroup:
 
     def _restore(self, state: State) -> None:
         self._epoch = int(state["epoch"])
-        self._start_schedule()
-        self._stack.restore(state, "crew")
+        self._restore_models(state)
         self._kept = {name: state[f"best.{name}"] for name in self._kept}
         self._best.restore(state)
+
+    def _restore_models(self, state: State) -> None:
+        self._start_schedule()
+        self._stack.restore(state, "crew")
         if self._losses[0].remembers:
             for row, loss in enumerate(self._losses):
                 loss.load_state_dict(part_of(state, f"loss.{row}."))
-
-
-def _adam(parameters: list[nn.Parameter], rate: float, decay: float) -> torch.optim.Optimizer:
-    """The optimizer of trials that have only a schedule of their own."""
-    return torch.optim.AdamW(parameters, rate, weight_decay=decay)
 
 
 def _mean(values: Tensor, defined: Tensor) -> Tensor:

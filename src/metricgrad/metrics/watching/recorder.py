@@ -76,6 +76,11 @@ class Recorder(TorchFunctionMode):
                 raise self._changed[id(tensor)][1]
         sources = {self.tape.dependence(tensor) for tensor in tensors} - {None}
         if not sources:
+            if self.tape.hidden(tensors):
+                raise refusal(
+                    "uses the scores inside torch.vmap or torch.func, where they cannot be watched",
+                    "compute with all items at once, in plain torch",
+                )
             return func(*args, **kwargs)
         self.tape.function = func.__name__
         operation = _out_of_place(func, *input_first(args, kwargs))
@@ -107,7 +112,7 @@ class Recorder(TorchFunctionMode):
                 return found
             if operation.name in _CLAMPING and sources == {Dependence.SMOOTH}:
                 # A clamp keeps the order, so the gradient of comparisons passes through it.
-                values = operation.args[0]
+                values = operation.args[0].nan_to_num(0.0, 0.0, 0.0)  # inf - inf would be NaN
                 through = operation.run().detach() + (values - values.detach())
                 return self.tape.smooth(through, operation)
         return self.tape.run(operation)

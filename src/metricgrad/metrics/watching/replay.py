@@ -20,6 +20,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from metricgrad.metrics.adapters import Call
+from metricgrad.metrics.mistakes import ideal_scores
 from metricgrad.metrics.watching.comparisons import (
     Choice,
     ChoiceRule,
@@ -103,16 +104,9 @@ class WatchedSet(ComparedSet):
             if rule is not None:
                 comparisons.append(choice.compare(rule))
             self._sizes.append(len(comparisons[-1].values) if rule else 0)
-        if not comparisons and self._dependence is Dependence.SMOOTH:
-            raise WatchError(
-                "the function never compares scores, so it has a gradient already: use it, or "
-                "minus it, as the loss"
-            )
-        if self._dependence is None and not self._constant():
-            raise refusal(
-                "uses the scores where they cannot be watched, as in a scripted function",
-                "write it in plain torch, without torch.jit and extensions",
-            )
+        smooth = not comparisons and self._dependence is Dependence.SMOOTH
+        if (smooth or self._dependence is None) and not self._constant():
+            raise _compares_nothing() if smooth else _escaped()
         super().__init__(self.value, comparisons, scores, self._tape.largest)
 
     def of_bits(self, bits: Tensor) -> Tensor:
@@ -188,10 +182,26 @@ class WatchedSet(ComparedSet):
         self._habits.checked.add(signature)
 
     def _constant(self) -> bool:
-        """Whether opposite scores have the same value, as on a set without a positive."""
+        """Whether the value does not depend on the scores, as on a set without a positive.
+
+        Opposite scores may have the same value by chance or by symmetry, so others are tried too.
+        """
+        own = self._scores.detach()
+        ideal = ideal_scores(own, self._target)
+        source = torch.Generator().manual_seed(0)
+        drawn = torch.randn((3, *own.shape), generator=source, dtype=own.dtype).to(own.device)
+        scaled = [each * scale for each, scale in zip(drawn, (0.1, 1.0, 10.0), strict=True)]
+        others = [-own, *([] if ideal is None else [ideal, -ideal]), *scaled]
+        return all(self._has_own_value(each) for each in others)
+
+    def _has_own_value(self, scores: Tensor) -> bool:
+        """Whether other scores have the same value, or none because the function refuses them."""
         with torch.no_grad():
-            other = self._single(self._fn(-self._scores.detach(), self._target.clone()))
-        return torch.allclose(other.double(), self.value.double(), equal_nan=True)
+            try:
+                found = self._fn(scores, self._target.clone())
+            except Exception:  # made-up scores may be none that the function takes
+                return True
+        return torch.allclose(self._single(found).double(), self.value.double(), equal_nan=True)
 
     def _rule(self, number: int, choice: Choice) -> ChoiceRule | None:
         """What decides a choice, by how its indices were used."""
@@ -290,3 +300,17 @@ class WatchedSet(ComparedSet):
     def _call(self, mode: TorchFunctionMode) -> Any:
         with mode:
             return call_function(self._fn, self._scores, self._target.clone())
+
+
+def _compares_nothing() -> WatchError:
+    """The error for a function with a useful gradient of its own."""
+    what = "never compares scores"
+    way_out = "so it has a gradient already: use it, or minus it, as the loss"
+    return WatchError(f"the function {what}, {way_out}", what)
+
+
+def _escaped() -> WatchError:
+    """The error for a function whose scores escape the watching, to come back as a value."""
+    what = "uses the scores where they cannot be watched, as in a scripted function"
+    way_out = "write it in plain torch, without torch.jit and extensions"
+    return WatchError(f"the function {what}; {way_out}", what)

@@ -161,6 +161,14 @@ class OwnSets(Reexpression):
         """Sets for which the function returns a finite number."""
         return self._stack([each.value.isfinite() for each in self._sets]).bool()
 
+    def measured(self) -> Tensor:
+        """What the function returned; 0 where that is no finite number.
+
+        Bits need not give it, as a function may look at more than the comparisons that were found.
+        """
+        values = self._stack([each.value for each in self._sets])
+        return values.to(self.target.device, self.dtype).nan_to_num(0.0, 0.0, 0.0)
+
     def direct(self) -> Tensor | None:
         """The part of the value that is smooth in the scores, `[...]`; None if there is none."""
         found = [each.direct() for each in self._sets]

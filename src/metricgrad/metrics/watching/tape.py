@@ -20,6 +20,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+# Torch has no public way to look inside the tensors of vmap.
+from torch._C._functorch import get_unwrapped, is_functorch_wrapped_tensor
+
 from metricgrad.metrics.watching.comparisons import Comparisons, compared, origin, refusal
 
 _VALUE_FREE = {
@@ -105,6 +108,15 @@ class Tape:
         """How a value depends on the scores; None if it does not."""
         known = self._known.get(id(value))
         return None if known is None else known[1]
+
+    def hidden(self, tensors: list[Tensor]) -> bool:
+        """Whether torch.vmap or torch.func holds a value of these that depends on the scores."""
+        for tensor in tensors:
+            while is_functorch_wrapped_tensor(tensor):
+                tensor = get_unwrapped(tensor)
+                if id(tensor) in self._known:
+                    return True
+        return False
 
     def depends(self, value: Any) -> bool:
         """Whether any tensor in nested arguments depends on the scores."""

@@ -29,13 +29,13 @@ class WatchedMetric(OwnMetric):
     )
 
     def settled(self, inputs: Inputs) -> ComparisonMetric:
-        """Itself if the function can be watched on these inputs, else a black box."""
+        """Itself as far as the function can be watched on these inputs, else a black box."""
         if not self.unseen:
             return self
         function = self.unseen[0].with_rows(self.rows)
         scores = inputs.scores.detach()
         try:
-            self.comparisons(scores, inputs.target, where=inputs.where)
+            found, _ = self.comparisons(scores, inputs.target, where=inputs.where)
         except Exception as error:
             # A function that fails unwatched as well is no metric, and this call says so.
             function(scores, inputs.target, where=inputs.where)
@@ -46,6 +46,8 @@ class WatchedMetric(OwnMetric):
                 f"{_CALLS} times, so write it with torch operations on whole tensors if it is slow"
             )
             return BlackBoxMetric.of(function, flips=_CALLS, generator=self.generator)
+        if not found.shape[-1]:  # a batch on which the function is constant shows nothing
+            return self
         _LOG.info("%s is re-expressed by watching it", function.name)
         self.unseen.clear()
         return self

@@ -79,12 +79,16 @@ class Focal(CrossEntropy):
 
     def __init__(self, *, gamma: float = 2.0, alpha: float | None = None) -> None:
         super().__init__()
+        if not gamma >= 0:
+            raise ValueError(f"gamma must be 0 or more; got {gamma}")
         self.options = {"gamma": gamma, "alpha": alpha}
 
     def of_items(self, scores: Tensor, target: Tensor) -> Tensor:
         """The loss of every item, `[..., N]`."""
         entropy = super().of_items(scores, target)
-        loss = (1 - torch.exp(-entropy)) ** self.options["gamma"] * entropy
+        # Powers below 1 have an infinite slope at 0, where an item is right beyond doubt.
+        missing = -torch.expm1(-entropy).clamp(max=-torch.finfo(entropy.dtype).tiny)
+        loss = missing ** self.options["gamma"] * entropy
         alpha = self.options["alpha"]
         if alpha is None or scores.shape != target.shape:
             return loss
