@@ -24,7 +24,7 @@ from torch import Tensor, nn
 
 import metricgrad as mg
 from benchmarks.classification import Settings
-from benchmarks.swap_tasks import TASKS, Batch, Task
+from benchmarks.swap_tasks import TASKS, Batch, Task, scored
 
 LOSSES = ("ordinary", "uniloss", "metric_loss", "metric_loss_steps", "hand_made")
 Loss = Callable[[Batch, Tensor], Tensor]
@@ -78,7 +78,7 @@ def train(
                 for group in optimizer.param_groups:
                     group["lr"] = rate * (0.5 + 0.5 * math.cos(math.pi * done / steps))
             optimizer.zero_grad(set_to_none=True)
-            loss(batch, model(batch.x)).backward()
+            loss(batch, scored(model, batch.x)).backward()
             optimizer.step()
             done += 1
     model.eval()

@@ -55,7 +55,7 @@ def queries(*_: Any) -> Fold:
 KINDS: dict[str, dict[str, Any]] = {
     "tables": {"dataset": "made", "rows": 50, "batch": 20, "hidden": [4], "metric": "f1",
                "hand_made": "SoftFBeta"},
-    "images": {"dataset": "made", "batch": 4, "blocks": 1, "optimizer": "sgd",
+    "images": {"dataset": "made", "rows": 50, "batch": 4, "blocks": 1, "optimizer": "sgd",
                "metric": "accuracy", "hand_made": "Focal"},
     "maps": {"dataset": "made", "batch": 2, "width": 2, "hand_made": "Lovasz"},
     "rankings": {"dataset": "made", "batch": 4, "hidden": 3, "hand_made": "LambdaLoss"},
