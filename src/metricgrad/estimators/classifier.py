@@ -31,6 +31,7 @@ from metricgrad.metrics.rows import at, to_rows
 from metricgrad.storage import write_tensors
 from metricgrad.surrogates import Surrogate
 from metricgrad.training import Fit, Trained
+from metricgrad.training.row_space import table_items
 
 CLASSIFIER = "metricgrad_classifier"  # by which its files are known
 _STORED = ("method", "epochs", "batch", "rate", "decay", "folds", "balanced", "budget", "positive")
@@ -143,12 +144,14 @@ class MetricClassifier(ClassifierMixin, BaseEstimator):
         own = own if rows is None else at(own, torch.as_tensor(rows))
         self._preparation = Preparation().fit(table, rows)
         x = torch.from_numpy(self._preparation.transform(table, rows))
+        metric = self.target_.metric_for(to_metric(self.metric))
+        items = table_items((x, target, own) if own else (x, target), metric)
         self.fit_: Fit = trained_network(
             self,
             x.shape[1],
             self.target_.outputs,
-            (x, target, own) if own else (x, target),
-            metric=self.target_.metric_for(to_metric(self.metric)),
+            items,
+            metric=metric,
             folds=self._folds(target),
             balanced=self.balanced,
             folder=folder,

@@ -308,6 +308,13 @@ class FoldBatches:
         """The batches of the first few folds alone, as they are drawn beside the others."""
         return FoldBatches(self.items, self.folds[:number], self.size, self.balanced, self._seed)
 
+    def of(self, items: Items, folds: list[Fold]) -> "FoldBatches":
+        """The same batches of items that are numbered otherwise."""
+        found = copy.copy(self)
+        found.items = items
+        found.folds = folds
+        return found
+
     def only(self, number: int) -> "FoldBatches":
         """The batches of one fold alone, as they are drawn beside the others."""
         found = copy.copy(self)

@@ -38,13 +38,8 @@ from metricgrad.training.data import Items, Loader, fingerprint
 from metricgrad.training.joint_trials import refuse_unjoint
 from metricgrad.training.lessons import Lessons
 from metricgrad.training.optimizers import OptimizerFactory, ScheduleFactory, on_device
-from metricgrad.training.search import (
-    Decision,
-    Search,
-    all_groups,
-    decide,
-    successive_halving,
-)
+from metricgrad.training.row_space import Space, space_for
+from metricgrad.training.search import Decision, Search, all_groups, decide, successive_halving
 from metricgrad.training.split import SplitPlan, split_data, split_dataset, unsplit
 from metricgrad.training.streams import read_data
 from metricgrad.training.trained import Fit, Trained
@@ -171,7 +166,8 @@ def fit(
     if valid is not None:
         valid = read_data("valid", valid, batch, chosen, dtype)
     plan = SplitPlan(chosen, tune_threshold, batch, balanced, folds, share)
-    split = split_data(trained, valid, plan, seed)
+    space = space_for(model, trained, valid)
+    split = space.split(split_data(trained, valid, plan, seed))
 
     # List the candidates, the ordinary loss apart from its challengers.
     usual = ordinary_candidate(chosen, split.validation.sets)
@@ -203,7 +199,7 @@ def fit(
         until=math.inf if budget is None else started + budget,
     )  # fmt: skip
     sides = {name: lessons.taught(candidates) for name, candidates in sides.items()}
-    search = Search(model, split, settings, epochs, checkpoints, budget, started=started)
+    search = Search(space.model, split, settings, epochs, checkpoints, budget, started=started)
     if budget is not None:
         search.epochs, search.after = time_plan(search, list(sides.values()), rates, budget)
     groups = all_groups(search, list(sides.values()), rates, search.epochs)
@@ -218,11 +214,12 @@ def fit(
         # Decide.
         others = None
         if method == "auto" and valid is None:
-            others = split_data(trained, None, replace(plan, folds=len(split.folds)), seed + 1)
+            same = replace(plan, folds=len(split.folds))
+            others = space.split(split_data(trained, None, same, seed + 1))
         decision = decide(search, found.get("ordinary", []), found.get("challengers", []), others)
 
     # Train on everything, and tell the story.
-    finalists = _train_finalists(search, decision, trained, plan)
+    finalists = _train_finalists(model, search, decision, trained, plan, space)
     score_sets = _score_sets(search.trials, split.validation.items, seed)
     for trial in search.trials:
         if trial not in (decision.ordinary, decision.challenger):
@@ -263,7 +260,12 @@ def _must_match(plan: SplitPlan, method: Any, data: str, model: nn.Module) -> di
 
 
 def _train_finalists(
-    search: Search, decision: Decision, trained: Items | Loader, plan: SplitPlan
+    model: nn.Module,
+    search: Search,
+    decision: Decision,
+    trained: Items | Loader,
+    plan: SplitPlan,
+    space: Space,
 ) -> dict[str, Trained]:
     """The models that were compared at the end; the winner's is the user's own.
 
@@ -278,14 +280,19 @@ def _train_finalists(
     for number, (name, trial) in enumerate(tried.items()):
         now = time.monotonic()
         search.until = now + (ends - now) / (len(tried) - number)
-        own = search.model if trial is decision.winner else copy.deepcopy(search.model)
-        own.load_state_dict(_final_state(search, trained, trial, plan))
+        state = _final_state(search, trained, trial, plan, space)
+        own = model if trial is decision.winner else copy.deepcopy(model)
+        own.load_state_dict(state)
         found[name] = Trained(model=own.eval(), metric=plan.metric, threshold=trial.threshold)
     return found
 
 
 def _final_state(
-    search: Search, items: Items | Loader, trial: Trial, plan: SplitPlan
+    search: Search,
+    items: Items | Loader,
+    trial: Trial,
+    plan: SplitPlan,
+    space: Space,
 ) -> dict[str, Tensor]:
     """A trial's model; after cross-validation, trained on all items up to the trial's best epoch.
 
@@ -294,7 +301,7 @@ def _final_state(
     seen has failed, and is trained again with another order.
     """
     if len(search.split.folds) == 1:
-        return trial.state
+        return space.outside(trial.state, items, search.split.folds[0].train)
     assert isinstance(items, Items)
     assert trial.value is not None
     best = -math.inf
@@ -303,10 +310,12 @@ def _final_state(
         if attempt and time.monotonic() > search.until:
             break
         settings = replace(search.settings, seed=search.settings.seed + attempt)
-        again = replace(search, split=unsplit(items, plan, settings.seed), settings=settings)
+        split = space.split(unsplit(items, plan, settings.seed))
+        again = replace(search, split=split, settings=settings)
         group = again.group([PlannedTrial(trial.candidate, trial.rate)], trial.epochs)
         group.until = search.until
         found, scores = group.train_only(trial.epoch)
+        found = space.outside(found, items, split.folds[0].train)
         validation = again.split.validation
         value = validation.value(scores, trial.threshold) if scores.isfinite().all() else math.nan
         gain = -math.inf if math.isnan(value) else validation.gain(value, trial.value)

@@ -97,7 +97,8 @@ class Split(NamedTuple):
         """Two of many folds, for choices that need not be exact; all of them if items are few."""
         if len(self.folds) <= _SCREENED or isinstance(self.batches, Loader):
             return self
-        if _fewest(self.batches.items) * _SCREENED < _FEW * len(self.folds):
+        kept = self.batches.items.y[self.folds[0].train]  # the other folds' validation items
+        if _fewest(Items(kept, kept)) * _SCREENED < _FEW * (len(self.folds) - 1):
             return self
         assert self.data.index is not None
         assert self.data.live is not None
