@@ -84,6 +84,9 @@ def run(
 ) -> dict[str, Any]:
     """Trains the grid, or only a `point` that was chosen for all seeds together, and tests it."""
     data = load(settings["dataset"], folder, seed)
+    if "rows" in settings:  # the split has shuffled them
+        rows = settings["rows"]
+        data = data._replace(train=Part(data.train.x[:rows], data.train.y[:rows]))
     evaluation = Evaluation(settings)
     if settings["method"] == "constant":
         return _constant(evaluation, data)

@@ -39,6 +39,8 @@ def loss(settings: Mapping[str, Any], seed: int) -> Loss:
             if kinds is not None:
                 options["anchors"] = partial(_anchors_of, kinds=kinds, number=options["anchors"])
             return mg.UniLoss(metric, generator=generator, **options, **slope)
+        case "metric_loss":
+            return mg.MetricLoss(metric, generator=generator, **options, **slope)
         case "uniloss_published":
             return mg.UniLoss.as_published(metric, generator=generator, **options)
         case method:
