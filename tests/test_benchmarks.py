@@ -14,6 +14,7 @@ from benchmarks import data, losses, report, table
 from benchmarks.__main__ import main
 from benchmarks.runner import finished, run_all
 from benchmarks.table import Table
+from metricgrad.studies import LocalProcesses
 
 TINY = """
 title = "Tiny"
@@ -85,7 +86,7 @@ def done(tiny: Table, results: Path) -> Table:
 
 
 def quietly(content: Table) -> list[str]:
-    return run_all(content.runs("small"), None, jobs=1, console=Console(quiet=True))
+    return run_all(content.runs("small"), None, LocalProcesses(), Console(quiet=True))
 
 
 @pytest.mark.usefixtures("done")

@@ -23,7 +23,7 @@ import sys
 import traceback
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
@@ -65,14 +65,14 @@ class Outcome(Generic[Cell, Value]):
 
 
 class Executor(ABC):
-    """Where cells are computed."""
+    """Where cells are computed; as text, it says how many at a time, or where."""
 
     same_machine: ClassVar[bool]  # whether cells see the files of this machine
 
     @abstractmethod
     def run(
         self, work: Callable[[Shared, Cell], Value], shared: Shared, cells: Sequence[Cell]
-    ) -> Iterator[Outcome[Cell, Value]]:
+    ) -> Generator[Outcome[Cell, Value], None, None]:
         """Computes `work(shared, cell)` for every cell; closing the iterator ends all work.
 
         Args:
@@ -99,16 +99,19 @@ class LocalProcesses(Executor):
             raise ValueError(f"the number of jobs must be 1 or more; got {jobs}")
         self.jobs = jobs
 
+    def __str__(self) -> str:
+        return f"{self.jobs} at a time"
+
     def run(
         self, work: Callable[[Shared, Cell], Value], shared: Shared, cells: Sequence[Cell]
-    ) -> Iterator[Outcome[Cell, Value]]:
+    ) -> Generator[Outcome[Cell, Value], None, None]:
         """Computes all cells, as `Executor` describes it."""
         if self.jobs == 1:
             for cell in cells:
                 yield attempt(work, shared, cell)
             return
         idle: list[_Worker] = []
-        busy: dict[Connection, _Worker] = {}
+        busy: dict[Any, _Worker] = {}  # by connection
         waiting = deque((cell, RETRIES) for cell in cells)
         try:
             idle += [_Worker(work, shared) for _ in range(min(self.jobs, len(cells)))]
@@ -118,7 +121,7 @@ class LocalProcesses(Executor):
                     worker.begin(*waiting.popleft())
                     busy[worker.connection] = worker
                 for connection in wait(list(busy)):
-                    worker = busy.pop(connection)  # pyright: ignore[reportArgumentType]
+                    worker = busy.pop(connection)
                     outcome = worker.outcome()
                     idle.append(worker if outcome is not None else _Worker(work, shared))
                     if outcome is not None:

@@ -18,7 +18,7 @@ import logging
 import os
 import re
 import socket
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 from urllib.parse import urlsplit
@@ -88,9 +88,12 @@ class RayCluster(Executor):
     def __init__(self, address: str = "") -> None:
         self.address = address
 
+    def __str__(self) -> str:
+        return f"on the Ray cluster {self.address}".rstrip()
+
     def run(
         self, work: Callable[[Shared, Cell], Value], shared: Shared, cells: Sequence[Cell]
-    ) -> Iterator[Outcome[Cell, Value]]:
+    ) -> Generator[Outcome[Cell, Value], None, None]:
         """Computes all cells, as `Executor` describes it."""
         if not cells:
             return
