@@ -12,9 +12,11 @@ from scipy.stats import ttest_rel
 from sklearn.metrics import matthews_corrcoef
 
 import metricgrad as mg
+from metricgrad import studies
 from metricgrad.studies import ComparisonSettings, comparison, measuring, splits
 from metricgrad.studies.comparison import methods_to_compare, paired_differences
 from metricgrad.studies.splits import TableRows
+from tests.cells import Losing
 from tests.commands import QUICK, run, table
 
 
@@ -60,6 +62,29 @@ def test_compare_tells_what_is_significant_and_goes_on_where_it_stopped(
         refused = run(*arguments)
         assert refused.exit_code == 2
         assert "is damaged" in refused.output
+
+
+def test_lost_cells_end_the_command_with_1_and_the_next_start_trains_only_them(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def ended(executor: Losing, *out: Any) -> Any:
+        monkeypatch.setattr(studies, "executor_for", lambda on, jobs: executor)
+        asked = ("--methods", "focal", "--splits", 3, "--json", "--out", *out)
+        return run("compare", data, "--target", "label", *QUICK, *asked)
+
+    first = ended(Losing(2, 3), tmp_path / "lost")
+    assert first.exit_code == 1
+    assert first.output == (
+        "cross_entropy on split 2: its process was killed, 3 times; focal on split 2: its process "
+        "was killed, 3 times. All other values are stored; the same command tries these again.\n"
+    )
+    stored = json.loads((tmp_path / "lost" / "values.json").read_text())
+    assert [values[1] for values in stored.values()] == [None, None]
+    rest = Losing()
+    second = ended(rest, tmp_path / "lost")
+    assert rest.computed == [("cross_entropy", 1), ("focal", 1)]
+    whole = ended(Losing(), tmp_path / "whole")
+    assert json.loads(second.stdout) == json.loads(whole.stdout)
 
 
 def test_differences_are_paired_corrected_for_overlap_and_for_many() -> None:

@@ -190,6 +190,9 @@ def _uninterrupted() -> Iterator[None]:
     if sys.platform == "win32":
         yield  # there are no signal masks on Windows
         return
+    from multiprocessing import resource_tracker
+
+    resource_tracker.ensure_running()  # is started with the first process, and lifts the mask
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
