@@ -18,6 +18,7 @@ import logging
 import os
 import re
 import socket
+import warnings
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -166,10 +167,13 @@ def _connect(ray: Any, address: str) -> None:
     else:
         _refuse_silent(address)
         try:
-            ray.init(address=address, **quiet)
+            with warnings.catch_warnings():  # the error says the same
+                warnings.simplefilter("ignore")
+                ray.init(address=address, **quiet)
         except (ValueError, RuntimeError, OSError) as error:
             raise ConnectionError(
-                f"the Ray cluster {address} cannot be joined: {_last_line(error)}"
+                f"the Ray cluster {address} cannot be joined: {_last_line(error)} (one that asks "
+                "for a token needs RAY_AUTH_MODE=token)"
             ) from None
 
 
