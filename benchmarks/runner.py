@@ -2,11 +2,16 @@
 
 A report has the configuration, seed, command, versions, commit, hardware, threads, time, result and
 curve. A run is skipped if its report exists and has the same configuration, so a table that was
-stopped continues where it was. A report of another configuration is written again. Every process
-has one thread.
+stopped continues where it was. A report of another configuration is written again. Every run has
+one thread.
+
+An executor of the library decides where runs are computed: in processes of this machine, or on a
+Ray cluster. What a run needs of earlier reports is given to it, and its own report comes back and
+is written here, so the machines of a cluster need no files in common. Data sets travel with the
+runs (`carried.py`).
 
 A run of a task that trains for an hour also keeps its trials one by one, in a file beside the
-report, and continues after the last one.
+report, and continues after the last one. On a cluster it starts again.
 
 With `choose = "pooled"` in a table, all seeds share one point of the grid (`pooling.py`), and there
 are two rounds: first the grids, then the common point.
@@ -19,11 +24,10 @@ import platform
 import subprocess
 import time
 from collections.abc import Iterable
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from contextlib import closing
 from importlib.metadata import version
-from multiprocessing import get_context
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from rich.console import Console
@@ -36,8 +40,10 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
+from benchmarks.carried import CarriedFolder, carried
 from benchmarks.pooling import common_point, grid_known, known_trials, pools
 from benchmarks.table import Run
+from metricgrad.studies import Executor, LostCellError
 
 _PACKAGES = ("metricgrad", "torch", "numpy", "scikit-learn")
 _KEEP_TRIALS = ("swap",)  # tasks whose runs are too long to lose
@@ -53,23 +59,25 @@ def finished(run: Run) -> bool:
     )
 
 
-def run_all(runs: Iterable[Run], data: Path | None, jobs: int, console: Console) -> list[str]:
+def run_all(
+    runs: Iterable[Run], data: Path | None, executor: Executor, console: Console
+) -> list[str]:
     """Runs everything that has no report yet; returns one line for each run that failed."""
     runs = list(runs)
     errors: list[str] = []
     grids = [run for run in runs if pools(run) and not grid_known(run)]
     if grids:
-        console.print(f"{len(grids)} of {len(runs)} runs train their grids first, {jobs} at a time")
-        errors += _run_those(grids, data, jobs, console)
+        console.print(f"{len(grids)} of {len(runs)} runs train their grids first, {executor}")
+        errors += _run_those(grids, data, executor, console)
     todo = [run for run in runs if not finished(run)]
     done = len(runs) - len(todo)
-    console.print(
-        f"{done} of {len(runs)} runs are done already; {len(todo)} remain, {jobs} at a time"
-    )
-    return errors + _run_those(todo, data, jobs, console)
+    console.print(f"{done} of {len(runs)} runs are done already; {len(todo)} remain, {executor}")
+    return errors + _run_those(todo, data, executor, console)
 
 
-def _run_those(todo: list[Run], data: Path | None, jobs: int, console: Console) -> list[str]:
+def _run_those(
+    todo: list[Run], data: Path | None, executor: Executor, console: Console
+) -> list[str]:
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
@@ -77,51 +85,73 @@ def _run_those(todo: list[Run], data: Path | None, jobs: int, console: Console) 
         TimeElapsedColumn(),
     )
     errors: list[str] = []
-    with Progress(*columns, TextColumn("left"), TimeRemainingColumn(), console=console) as progress:
+    starts = [_start(run, keeps=executor.same_machine) for run in todo]
+    datasets = {run.configuration["dataset"] for run in todo if "dataset" in run.configuration}
+    shared = data if data is None or executor.same_machine else carried(data, datasets)
+    with (
+        Progress(*columns, TextColumn("left"), TimeRemainingColumn(), console=console) as progress,
+        closing(executor.run(measured, shared, starts)) as outcomes,
+    ):
         bar = progress.add_task("running", total=len(todo))
-        for run, error in _results(todo, data, jobs):
+        for outcome in outcomes:
+            run = outcome.cell.run
             progress.advance(bar)
             progress.update(bar, description=f"{run.table} {run.row} {run.column} {run.seed}")
-            errors += [] if error is None else [f"{run.path.stem}: {error}"]
+            if outcome.error is None:
+                _store(run, outcome.get())
+            else:
+                errors.append(f"{run.path.stem}: {_line(outcome.error)}")
     return errors
 
 
-def _results(todo: list[Run], data: Path | None, jobs: int) -> Iterable[tuple[Run, str | None]]:
-    if jobs == 1:
-        for run in todo:
-            yield run, run_one(run, data)
-        return
-    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
-        futures = {pool.submit(run_one, run, data): run for run in todo}
-        for future in as_completed(futures):
-            yield futures[future], future.result()
+def _line(error: Exception) -> str:
+    return str(error) if isinstance(error, LostCellError) else f"{type(error).__name__}: {error}"
 
 
-def run_one(run: Run, data: Path | None) -> str | None:
-    """Runs one configuration and writes its report; returns the error as a line, or None."""
-    torch.set_num_threads(1)
-    task = importlib.import_module(f"benchmarks.{run.configuration['task']}")
-    start = time.perf_counter()
+class Start(NamedTuple):
+    """A run, and what it continues: trials of earlier reports and the seconds that they took."""
+
+    run: Run
+    trials: list[dict[str, Any]]
+    point: dict[str, Any] | None  # of the grid, if all seeds share one
+    seconds: float
+    keeps: bool  # whether files that the run writes are on this machine
+
+
+def _start(run: Run, *, keeps: bool) -> Start:
     trials = known_trials(run)
-    point = common_point(run)
-    shared: dict[str, Any] = {} if point is None else {"point": point}
-    before = json.loads(run.path.read_text())["seconds"] if trials else 0.0
-    kept = _Kept(run)
+    seconds = json.loads(run.path.read_text())["seconds"] if trials else 0.0
     if run.configuration["task"] in _KEEP_TRIALS:
-        trials, before = kept.read()
-        shared["keep"] = lambda found: kept.write(found, before + time.perf_counter() - start)
-    try:
-        result = task.run(run.configuration, run.seed, data, trials, **shared)
-    except Exception as error:  # The other runs of a long table continue.
-        return f"{type(error).__name__}: {error}"
-    report = {
-        **provenance(run),
-        "seconds": round(before + time.perf_counter() - start, 2),
-        "result": result,
-    }
+        trials, seconds = _Kept(run).read()
+    return Start(run, trials, common_point(run), seconds, keeps)
+
+
+def measured(data: Path | CarriedFolder | None, start: Start) -> dict[str, Any]:
+    """The report of one run, computed here, with what it takes to run it again."""
+    run = start.run
+    task = importlib.import_module(f"benchmarks.{run.configuration['task']}")
+    begin = time.perf_counter()
+    kept = _Kept(run)
+
+    def seconds() -> float:
+        return start.seconds + time.perf_counter() - begin
+
+    def keep(trials: list[dict[str, Any]]) -> None:
+        if start.keeps:
+            kept.write(trials, seconds())
+
+    more: dict[str, Any] = {} if start.point is None else {"point": start.point}
+    if run.configuration["task"] in _KEEP_TRIALS:
+        more["keep"] = keep
+    folder = data.unpacked() if isinstance(data, CarriedFolder) else data
+    result = task.run(run.configuration, run.seed, folder, start.trials, **more)
+    return {**provenance(run), "seconds": round(seconds(), 2), "result": result}
+
+
+def _store(run: Run, report: dict[str, Any]) -> None:
+    """Writes a report, which replaces the trials that were kept for it."""
     _write(run.path, _compact(report) + "\n")
-    kept.path.unlink(missing_ok=True)
-    return None
+    _Kept(run).path.unlink(missing_ok=True)
 
 
 class _Kept:

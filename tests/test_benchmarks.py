@@ -14,6 +14,8 @@ from benchmarks import data, losses, report, table
 from benchmarks.__main__ import main
 from benchmarks.runner import finished, run_all
 from benchmarks.table import Table
+from metricgrad.studies import LocalProcesses
+from tests.cells import Losing
 
 TINY = """
 title = "Tiny"
@@ -85,7 +87,7 @@ def done(tiny: Table, results: Path) -> Table:
 
 
 def quietly(content: Table) -> list[str]:
-    return run_all(content.runs("small"), None, jobs=1, console=Console(quiet=True))
+    return run_all(content.runs("small"), None, LocalProcesses(), Console(quiet=True))
 
 
 @pytest.mark.usefixtures("done")
@@ -167,6 +169,16 @@ def test_a_failing_run_is_reported_and_the_others_are_kept(tiny: Table) -> None:
     assert len(errors) == 2
     assert all("METRICGRAD_DATA" in error or "nowhere" in error for error in errors)
     assert len(list((table.RESULTS / "tiny" / "small").glob("*.json"))) == 2
+
+
+def test_a_lost_run_is_reported_and_runs_again(tiny: Table) -> None:
+    runs = tiny.runs("small", rows=["constant"])
+    console = Console(quiet=True)
+    errors = run_all(runs, None, Losing(0), console)
+    assert errors == ["constant--f1--0: its process was killed, 3 times"]
+    rest = Losing()
+    assert run_all(runs, None, rest, console) == []
+    assert [start.run for start in rest.computed] == runs[:1]
 
 
 def test_a_product_has_one_row_for_every_choice_before_other_rows(tiny: Table) -> None:

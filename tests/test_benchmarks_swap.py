@@ -8,13 +8,15 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from rich.console import Console
 
 from benchmarks import swap, swap_tasks
 from benchmarks.data import Data, Part
 from benchmarks.maps import CLASSES
 from benchmarks.rankings import Fold, Queries
-from benchmarks.runner import run_one
+from benchmarks.runner import run_all
 from benchmarks.table import Run
+from metricgrad.studies import LocalProcesses
 
 COMMON: dict[str, Any] = {
     "epochs": 1,
@@ -84,6 +86,10 @@ def test_a_run_has_every_loss_in_every_setting(kind: str) -> None:
     assert all(0 <= each[name] <= 1 for each in trials for name in swap.LOSSES)
 
 
+def quietly(run: Run) -> list[str]:
+    return run_all([run], None, LocalProcesses(), Console(quiet=True))
+
+
 @pytest.mark.filterwarnings("ignore")
 def test_a_run_that_was_stopped_continues_after_its_last_setting(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -93,7 +99,7 @@ def test_a_run_that_was_stopped_continues_after_its_last_setting(
         Run("swap", "made", "all", 0, settings, tmp_path / "small" / f"{name}.json", ())
         for name in ("whole", "stopped")
     )
-    assert run_one(whole, None) is None
+    assert quietly(whole) == []
     train = swap.train
     calls: list[float] = []
 
@@ -104,8 +110,8 @@ def test_a_run_that_was_stopped_continues_after_its_last_setting(
         return train(*arguments)
 
     monkeypatch.setattr(swap, "train", stops)
-    assert run_one(stopped, None) == "OSError: stopped"
-    assert run_one(stopped, None) is None
+    assert quietly(stopped) == ["stopped: OSError: stopped"]
+    assert quietly(stopped) == []
     assert len(calls) == 12 + 10
     results = [json.loads(each.path.read_text())["result"] for each in (whole, stopped)]
     assert results[0] == results[1]

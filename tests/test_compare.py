@@ -12,9 +12,11 @@ from scipy.stats import ttest_rel
 from sklearn.metrics import matthews_corrcoef
 
 import metricgrad as mg
-from metricgrad.studies import ComparisonSettings, comparison, splits
+from metricgrad import studies
+from metricgrad.studies import ComparisonSettings, comparison, measuring, splits
 from metricgrad.studies.comparison import methods_to_compare, paired_differences
 from metricgrad.studies.splits import TableRows
+from tests.cells import Losing
 from tests.commands import QUICK, run, table
 
 
@@ -55,11 +57,34 @@ def test_compare_tells_what_is_significant_and_goes_on_where_it_stopped(
     equal = json.loads(run(*arguments, "--json").stdout)["differences"]["focal"]
     assert equal["error"] == pytest.approx((1 / 3 + 1 / 3) ** 0.5 / 75)
     assert equal["p"] > 0.3
-    for damaged in ({"focal": [0.1, None]}, {"fokal": [0.1]}, {"focal": 3}, [1]):
+    for damaged in ({"focal": [0.1, "0.2"]}, {"fokal": [0.1]}, {"focal": 3}, [1]):
         (out / "values.json").write_text(json.dumps(damaged))
         refused = run(*arguments)
         assert refused.exit_code == 2
         assert "is damaged" in refused.output
+
+
+def test_lost_cells_end_the_command_with_1_and_the_next_start_trains_only_them(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def ended(executor: Losing, *out: Any) -> Any:
+        monkeypatch.setattr(studies, "executor_for", lambda on, jobs: executor)
+        asked = ("--methods", "focal", "--splits", 3, "--json", "--out", *out)
+        return run("compare", data, "--target", "label", *QUICK, *asked)
+
+    first = ended(Losing(2, 3), tmp_path / "lost")
+    assert first.exit_code == 1
+    assert first.output == (
+        "cross_entropy on split 2: its process was killed, 3 times; focal on split 2: its process "
+        "was killed, 3 times. All other values are stored; the same command tries these again.\n"
+    )
+    stored = json.loads((tmp_path / "lost" / "values.json").read_text())
+    assert [values[1] for values in stored.values()] == [None, None]
+    rest = Losing()
+    second = ended(rest, tmp_path / "lost")
+    assert rest.computed == [("cross_entropy", 1), ("focal", 1)]
+    whole = ended(Losing(), tmp_path / "whole")
+    assert json.loads(second.stdout) == json.loads(whole.stdout)
 
 
 def test_differences_are_paired_corrected_for_overlap_and_for_many() -> None:
@@ -149,9 +174,9 @@ def test_a_value_is_the_metric_of_the_test_rows_with_its_sign() -> None:
     x, y = frame.drop(columns="label"), frame["label"]
     train, test = splits.stratified_split(x, y, 0.25, 0)
     settings = ComparisonSettings(metric="mcc", hidden=(), epochs=2, positive="yes")
-    value = comparison._test_value(settings, train, test, "cross_entropy", 7)
+    value = measuring._test_value(settings, train, test, "cross_entropy", 7)
     turned = TableRows(x, pd.Series(np.where(y == "yes", "no", "yes")), test.rows)
-    assert comparison._test_value(settings, train, turned, "cross_entropy", 7) == -value
+    assert measuring._test_value(settings, train, turned, "cross_entropy", 7) == -value
     model = settings.classifier(y, "cross_entropy", 7, progress=False)
     model.fit(x, y, rows=train.rows)
     found = model.predict(x.iloc[test.rows])
@@ -203,7 +228,7 @@ def test_splits_have_seeds_of_their_own_and_share_none_with_the_next_seed(
         return float(seed)
 
     monkeypatch.setattr(splits, "stratified_split", splitting)
-    monkeypatch.setattr(comparison, "_test_value", training)
+    monkeypatch.setattr(measuring, "_test_value", training)
     for seed in (0, 1):
         options = (
             "--methods",

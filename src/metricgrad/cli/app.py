@@ -37,10 +37,10 @@ def root(
     """Train on the metric you report."""
 
 
-def refuse(message: str) -> NoReturn:
-    """Ends the command with one sentence that says what is wrong, and exit code 2."""
+def refuse(message: str, code: int = 2) -> NoReturn:
+    """Ends the command with one sentence that says what is wrong; 1 stands for work left to do."""
     typer.secho(message, fg="red", err=True)
-    raise typer.Exit(2)
+    raise typer.Exit(code)
 
 
 @contextmanager

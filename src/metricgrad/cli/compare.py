@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from metricgrad.cli import options
-from metricgrad.cli.app import app, command_line, examples, plain_errors
+from metricgrad.cli.app import app, command_line, examples, plain_errors, refuse
 
 if TYPE_CHECKING:
     from metricgrad.studies import ComparisonResult
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
         "metricgrad compare --metric mcc",
         "metricgrad compare fraud.csv --target is_fraud --methods auto,focal --splits 10",
         "metricgrad compare search.csv --target grade --metric ndcg:k=10 --group query",
+        "metricgrad compare fraud.csv --target is_fraud --methods all --splits 20 --on ray",
     )
 )
 def compare(
@@ -48,32 +49,42 @@ def compare(
         Path | None,
         typer.Option(help="Folder for the comparison; runs/DATA-METRIC-compared unless given."),
     ] = None,
+    on: options.OnOption = "local",
+    jobs: options.JobsOption = None,
     as_json: options.JsonOption = False,
 ) -> None:
     """Compare losses with tuned cross-entropy, over repeated splits."""
     from metricgrad import report, studies
 
-    with plain_errors("Stopped; the same command continues from here."):
-        settings = studies.ComparisonSettings(
-            data=None if data is None else str(data),
-            target=target,
-            metric=metric,
-            splits=splits,
-            hidden=options.widths(hidden),
-            test_share=test_share,
-            positive=positive,
-            epochs=epochs,
-            budget=options.seconds(budget),
-            seed=seed,
-            drop=drop,
-            group=group,
-            amounts=options.amounts(amount),
-            keep=keep,
-        )
-        folder, result = studies.compare(
-            settings, methods, out, command=command_line(), progress=not as_json
-        )
-        page = report.write(folder)
+    try:
+        with plain_errors("Stopped; the same command continues from here."):
+            settings = studies.ComparisonSettings(
+                data=None if data is None else str(data),
+                target=target,
+                metric=metric,
+                splits=splits,
+                hidden=options.widths(hidden),
+                test_share=test_share,
+                positive=positive,
+                epochs=epochs,
+                budget=options.seconds(budget),
+                seed=seed,
+                drop=drop,
+                group=group,
+                amounts=options.amounts(amount),
+                keep=keep,
+            )
+            folder, result = studies.compare(
+                settings,
+                methods,
+                out,
+                command=command_line(),
+                progress=not as_json,
+                executor=studies.executor_for(on, jobs),
+            )
+            page = report.write(folder)
+    except studies.UnfinishedError as error:
+        refuse(str(error), code=1)
     if as_json:
         typer.echo(json.dumps(result.to_json(), indent=2))
     else:

@@ -59,6 +59,18 @@ PositiveOption = Annotated[
     str | None,
     typer.Option(help="Class that counts as positive; the second in order unless given."),
 ]
+OnOption = Annotated[
+    str,
+    typer.Option(
+        metavar="WHERE",
+        help="Where losses are trained: `local`, or a Ray cluster: `ray` (RAY_ADDRESS, one that "
+        "runs on this machine, or a new one), ray=HOST:6379 or ray://HOST:10001.",
+    ),
+]
+JobsOption = Annotated[
+    int | None,
+    typer.Option(help="Number of local processes, one thread each; 1 unless given."),
+]
 JsonOption = Annotated[
     bool, typer.Option("--json", help="Print the result as JSON, without tables or progress.")
 ]

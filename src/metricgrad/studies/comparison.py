@@ -24,11 +24,12 @@ from scipy.stats import t as student
 
 from metricgrad.estimators.target import Target, plain
 from metricgrad.metrics import Metric
-from metricgrad.progress import progress as to_progress
 from metricgrad.studies import splits
 from metricgrad.studies.amounts import AmountColumns
+from metricgrad.studies.cells import Executor
+from metricgrad.studies.measuring import measure_methods
 from metricgrad.studies.own_metrics import named_metric
-from metricgrad.studies.queries import QueryRows, load_rows, split_queries
+from metricgrad.studies.queries import QueryRows, load_rows
 from metricgrad.studies.results import ComparisonResult, Difference
 from metricgrad.studies.run_folder import RunFolder
 from metricgrad.studies.settings import (
@@ -38,10 +39,9 @@ from metricgrad.studies.settings import (
     refuse_misfit,
     refuse_unranked,
 )
-from metricgrad.studies.splits import TableRows, load_table
+from metricgrad.studies.splits import load_table
 from metricgrad.studies.tables import LabelledTable
 from metricgrad.surrogates.base import TargetKind
-from metricgrad.training import Fit
 from metricgrad.training.candidates import (
     ORDINARY,
     method_names,
@@ -50,7 +50,6 @@ from metricgrad.training.candidates import (
     usual_methods,
 )
 
-_APART = 1000  # between the seeds of splits, so that the next --seed shares none of them
 _ROUNDING = 1e-12  # a spread below this share of the values is rounding
 
 
@@ -61,11 +60,12 @@ def compare(
     *,
     command: str,
     progress: bool,
+    executor: Executor | None = None,
 ) -> tuple[Path, ComparisonResult]:
     """Compares losses in a folder, continuing what is there; returns the folder and the result.
 
     `methods` is what the user typed: names, `all`, or None for the usual ones. It replaces
-    `settings.methods`.
+    `settings.methods`. `executor` says where the methods are trained: in this process unless given.
     """
     metric = named_metric(settings.metric)
     table, names = _table_and_methods(settings, metric, methods)
@@ -73,7 +73,7 @@ def compare(
     data = None if settings.data is None else Path(settings.data)
     sha256 = splits.digests(data) + splits.metric_digests(settings.metric)
     folder = RunFolder(out or Path("runs") / settings.folder_name, settings, sha256)
-    values = measure_methods(folder, settings, table, progress=progress)
+    values = measure_methods(folder, settings, table, progress=progress, executor=executor)
     higher = metric.higher_is_better
     result = ComparisonResult(
         command=command,
@@ -111,92 +111,6 @@ def _table_and_methods(
     positive = chosen_class(settings.positive, table.y)
     refuse_misfit(metric, table.y, positive)
     return table, methods_to_compare(methods, metric, table.y, positive)
-
-
-def measure_methods(
-    folder: RunFolder,
-    settings: ComparisonSettings,
-    table: LabelledTable | QueryRows,
-    *,
-    progress: bool = False,
-) -> dict[str, list[float]]:
-    """Trains every method on every split and measures it on the test rows.
-
-    Args:
-        folder: Keeps the values; those that are there already are not measured again.
-        settings: Names the methods, the number of splits and how each classifier is trained.
-        table: The data, as `load_table` reads it, or documents of queries.
-        progress: Shows a bar on a terminal.
-
-    Returns:
-        Test values by method, one for each split.
-
-    Example:
-        >>> import tempfile
-        >>> settings = ComparisonSettings(methods=("cross_entropy",), splits=1, hidden=(), epochs=1)
-        >>> with tempfile.TemporaryDirectory() as place:
-        ...     folder = RunFolder(Path(place) / "run", settings)
-        ...     values = measure_methods(folder, settings, load_table(None))
-        >>> [len(each) for each in values.values()]
-        [1]
-    """
-    values: dict[str, list[float]] = folder.read("values.json") or {}
-    numbers = all(isinstance(each, list) and _finite(each) for each in values.values())
-    if not numbers or not values.keys() <= set(settings.methods):
-        raise ValueError(f"{folder.path / 'values.json'} is damaged; delete it to measure again")
-    total = len(settings.methods) * settings.splits
-    with to_progress("comparing", total, progress) as tell:
-        for number in range(settings.splits):
-            seed = settings.seed + _APART * number
-            train, test = _split(settings, table, seed)
-            for name in settings.methods:
-                known = values.setdefault(name, [])
-                if len(known) <= number:
-                    known.append(_test_value(settings, train, test, name, seed))
-                    folder.write("values.json", values)
-                tell(1, f"{name}: {known[number]:.4f}")
-    return values
-
-
-def _finite(values: list[Any]) -> bool:
-    return all(isinstance(each, float) and math.isfinite(each) for each in values)
-
-
-def _split(
-    settings: ComparisonSettings, table: LabelledTable | QueryRows, seed: int
-) -> tuple[TableRows, TableRows] | tuple[QueryRows, QueryRows]:
-    """Training and test rows; of documents, all of a query are in one part."""
-    if isinstance(table, QueryRows):
-        return split_queries(table, str(settings.group), settings.test_share, seed)
-    return splits.split_table(table, settings.test_share, seed)
-
-
-def _test_value(
-    settings: ComparisonSettings,
-    train: TableRows | QueryRows,
-    test: TableRows | QueryRows,
-    method: str,
-    seed: int,
-) -> float:
-    """The metric of one method on one split."""
-    if isinstance(train, QueryRows) and isinstance(test, QueryRows):
-        ranker = settings.ranker(method, seed, progress=False)
-        ranker.fit(train.x, train.grades, groups=train.queries)
-        _refuse_stopped(ranker.fit_)
-        return ranker.score(test.x, test.grades, groups=test.queries)
-    assert isinstance(train, TableRows)
-    assert isinstance(test, TableRows)
-    model = settings.classifier(train.y, method, seed, progress=False)
-    model.fit(train.x, train.y, rows=train.rows, **train.amounts)
-    _refuse_stopped(model.fit_)
-    features = model.prepared(test.x, test.rows)
-    return model.trained_.measure(features, model.encoded(test.target), **test.own_amounts)
-
-
-def _refuse_stopped(fit: Fit) -> None:
-    """Raises KeyboardInterrupt: a model that is half trained has no value to compare."""
-    if fit.stopped:
-        raise KeyboardInterrupt
 
 
 def _test_items(settings: ComparisonSettings, table: LabelledTable | QueryRows) -> int:

@@ -13,7 +13,8 @@ import functools
 import json
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -22,6 +23,7 @@ from metricgrad.metrics import Metric, metric_options
 from metricgrad.metrics import metric as to_metric
 
 _OWN = re.compile(r"(?P<path>.+\.py):(?P<name>\w+)(?::(?P<options>.*))?")
+_CARRIED: dict[Path, str] = {}  # source of files that may be on another machine
 _STATED = {"higher_is_better": True, "best": 1.0, "worst": 0.0}  # options of a function, by kind
 
 
@@ -53,6 +55,26 @@ def own_file(text: str) -> Path | None:
     """The file that `--metric` names a function of; None for a metric of the library."""
     own = _OWN.fullmatch(text.strip())
     return None if own is None else Path(own["path"])
+
+
+def own_source(text: str) -> str | None:
+    """The text of that file, to make the metric on another machine; None for a metric by name."""
+    path = own_file(text)
+    return None if path is None else path.read_text(encoding="utf-8")
+
+
+@contextmanager
+def carried_source(text: str, source: str | None) -> Iterator[None]:
+    """Makes the metric from what `own_source` read, whether or not this machine has the file."""
+    path = own_file(text)
+    if path is None or source is None:
+        yield
+        return
+    _CARRIED[path] = source
+    try:
+        yield
+    finally:
+        del _CARRIED[path]
 
 
 def _options(text: str) -> dict[str, Any]:
@@ -96,9 +118,10 @@ def _from_function(fn: Any, **options: Any) -> Metric:
 
 def _function(path: Path, name: str) -> Any:
     """What a file calls `name`; ValueError where it has no such function."""
-    if not path.is_file():
+    if path not in _CARRIED and not path.is_file():
         raise ValueError(f"there is no file {path}")
-    found = vars(_module(str(path), path.read_text(encoding="utf-8")))
+    source = _CARRIED.get(path) or path.read_text(encoding="utf-8")
+    found = vars(_module(str(path), source))
     if name in found and callable(found[name]):
         return found[name]
     own = [each for each, thing in found.items() if callable(thing) and not each.startswith("_")]

@@ -2,7 +2,7 @@
 
 config.json          the settings and versions; a second start must have the same settings
 checkpoints/         written after every epoch, removed when the run is finished
-values.json          test values of a comparison so far
+values.json          test values of a comparison so far, null where a split is not measured yet
 model.safetensors    the classifier
 evidence.npz         scores that the figures are drawn from
 result.json          what was found; its presence says that the run is finished
