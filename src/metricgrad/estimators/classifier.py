@@ -26,7 +26,7 @@ from metricgrad.estimators.networks import (
 )
 from metricgrad.estimators.parquet_tables import is_dataset
 from metricgrad.estimators.streamed import fitted_on, scores_of, surveyed_dataset
-from metricgrad.estimators.survey import Survey
+from metricgrad.estimators.surveys import Survey
 from metricgrad.estimators.target import Target, fitting_folds, plain
 from metricgrad.metrics import Metric
 from metricgrad.metrics import metric as to_metric

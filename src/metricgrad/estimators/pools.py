@@ -19,7 +19,7 @@ from torch.utils.data import IterableDataset
 
 from metricgrad.estimators.parquet_tables import to_frame
 from metricgrad.estimators.parquet_target import class_numbers, is_known, target_of
-from metricgrad.estimators.survey import Survey
+from metricgrad.estimators.surveys import Survey
 from metricgrad.estimators.target import Target
 from metricgrad.training.data import Fold, FoldBatches, Items
 
@@ -105,7 +105,7 @@ def pool_shares(surveyed: Survey) -> np.ndarray:
     total = surveyed.counts.sum(0)
     width = sum(column.width for column in surveyed.preparation.columns)
     rows = min(_ROWS, max(1, _BYTES // (4 * width)), int(total.sum()))
-    exact = np.floor(total * (rows / total.sum())).astype(np.int64)
+    exact = np.rint(total * (rows / total.sum())).astype(np.int64)
     return np.maximum(exact, np.minimum(total, _LEAST))
 
 

@@ -1,7 +1,7 @@
 """Training and predicting with Parquet tables that do not fit into memory.
 
 `MetricClassifier` comes here if it is passed a `pyarrow.dataset.Dataset`. The table is surveyed in
-one pass (`survey.py`), then trained on in pools of rows (`pools.py`), by `mg.fit` as any loader is.
+one pass (`surveys.py`), then trained on in pools of rows (`pools.py`): `mg.fit` gets a loader.
 """
 
 import warnings
@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader
 from metricgrad.estimators.networks import trained_network
 from metricgrad.estimators.parquet_tables import ParquetTable
 from metricgrad.estimators.pools import PooledBatches
-from metricgrad.estimators.survey import Survey, survey
+from metricgrad.estimators.surveys import Survey, survey
 from metricgrad.estimators.target import Target
 from metricgrad.metrics import metric as to_metric
 from metricgrad.training import Fit

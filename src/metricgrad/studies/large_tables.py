@@ -14,7 +14,7 @@ import pandas as pd
 from metricgrad.estimators import MetricClassifier
 from metricgrad.estimators.features import Category
 from metricgrad.estimators.parquet_tables import ParquetTable, is_text_type
-from metricgrad.estimators.survey import SampledRows, Survey, sample, survey
+from metricgrad.estimators.surveys import SampledRows, Survey, sample, survey
 from metricgrad.estimators.written_numbers import looks_like_number
 from metricgrad.metrics import Metric
 from metricgrad.studies import splits, tables

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 from pyarrow import dataset, parquet
 
-from metricgrad.estimators import passing, survey
+from metricgrad.estimators import passing, surveys
 from metricgrad.estimators.features import Category, Number, Preparation
 from metricgrad.estimators.parquet_tables import ParquetTable
 from metricgrad.estimators.passing import PassingCategories, PassingNumbers
@@ -18,11 +18,11 @@ from tests.parquet import dataset_of, mixed_table, write_folder
 FIRST_TESTED = 3  # a seed with which the first row of a table is for testing
 
 
-def surveyed(folder: Path, **options: Any) -> survey.Survey:
-    return survey.survey(ParquetTable(dataset_of(folder)), "target", **options)
+def surveyed(folder: Path, **options: Any) -> surveys.Survey:
+    return surveys.survey(ParquetTable(dataset_of(folder)), "target", **options)
 
 
-def training_rows(found: survey.Survey, table: pd.DataFrame) -> pd.DataFrame:
+def training_rows(found: surveys.Survey, table: pd.DataFrame) -> pd.DataFrame:
     """The rows of a table in memory that a survey has taken for training."""
     groups = found.table.groups
     draws = [found.split.draws(number).random(group.rows) for number, group in enumerate(groups)]
@@ -53,7 +53,7 @@ def test_the_preparation_is_that_of_the_same_rows_in_memory(tmp_path: Path) -> N
 
 
 def test_medians_of_a_sample_are_near(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(survey, "_MOST_DRAWN", 1000)
+    monkeypatch.setattr(surveys, "_MOST_DRAWN", 1000)
     table = mixed_table(8000)
     found = surveyed(write_folder(table, tmp_path / "t", group=1000))
     rows = training_rows(found, table).drop(columns="target")
@@ -82,15 +82,15 @@ def test_every_row_is_for_one_thing(tmp_path: Path) -> None:
 
 
 def test_samples_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(survey, "MOST_TESTED", 200)
-    monkeypatch.setattr(survey, "MOST_VALIDATED", 100)
+    monkeypatch.setattr(surveys, "MOST_TESTED", 200)
+    monkeypatch.setattr(surveys, "MOST_VALIDATED", 100)
     folder = write_folder(mixed_table(), tmp_path / "t")
     found = surveyed(folder, test_share=0.25)
     assert 130 < len(found.test) < 270
     assert 60 < len(found.valid) < 140
     table = ParquetTable(dataset_of(folder))
-    assert 130 < len(survey.sample(table, "target", ["one"], 0)) < 270
-    monkeypatch.setattr(survey, "_MOST_BYTES", 4 * 61 * 50)  # of 5 numbers and a category
+    assert 130 < len(surveys.sample(table, "target", ["one"], 0)) < 270
+    monkeypatch.setattr(surveys, "_MOST_BYTES", 4 * 61 * 50)  # of 5 numbers and a category
     assert len(surveyed(folder, test_share=0.25).test) < 90
 
 
@@ -162,7 +162,7 @@ def test_too_many_classes_are_refused(tmp_path: Path) -> None:
 def test_a_column_that_is_not_there_is_told(tmp_path: Path) -> None:
     table = ParquetTable(dataset_of(write_folder(mixed_table(100), tmp_path / "t")))
     with pytest.raises(ValueError, match=r"no column 'tarte' among one, .* Did you mean 'target'"):
-        survey.survey(table, "tarte")
+        surveys.survey(table, "tarte")
 
 
 def test_other_types_of_columns(tmp_path: Path) -> None:
@@ -235,7 +235,7 @@ def test_folders_and_an_index_of_pandas(tmp_path: Path) -> None:
         indexed = mixed_table(300, seed=year).set_index(np.arange(300)[::-1])
         indexed.to_parquet(folder / "a.parquet")
     partitioned = dataset.dataset(tmp_path / "t", partitioning="hive")
-    found = survey.survey(ParquetTable(partitioned), "target")
+    found = surveys.survey(ParquetTable(partitioned), "target")
     assert found.features == ["one", "gaps", "flag", "same", "kind", "day", "year"]
     assert found.preparation.columns[-1].mean == pytest.approx(2023.5, abs=0.1)  # pyright: ignore[reportAttributeAccessIssue]
 
