@@ -9,7 +9,7 @@ import pyarrow as pa
 from pyarrow import dataset, parquet
 
 
-def mixed_table(rows: int = 3000, seed: int = 0) -> pd.DataFrame:
+def mixed_table(rows: int = 3000, seed: int = 0) -> Any:
     """Numbers with and without gaps, flags, a constant, categories, days, and a target."""
     generator = np.random.default_rng(seed)
     one = generator.normal(5.0, 2.0, rows)
@@ -31,7 +31,7 @@ def mixed_table(rows: int = 3000, seed: int = 0) -> pd.DataFrame:
     )
 
 
-def write_folder(table: pd.DataFrame, folder: Path, files: int = 3, group: int = 100) -> Path:
+def write_folder(table: Any, folder: Path, files: int = 3, group: int = 100) -> Path:
     """Writes a table as several files of many row groups each."""
     folder.mkdir(parents=True)
     for number, rows in enumerate(np.array_split(np.arange(len(table)), files)):

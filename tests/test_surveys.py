@@ -22,7 +22,7 @@ def surveyed(folder: Path, **options: Any) -> surveys.Survey:
     return surveys.survey(ParquetTable(dataset_of(folder)), "target", **options)
 
 
-def training_rows(found: surveys.Survey, table: pd.DataFrame) -> pd.DataFrame:
+def training_rows(found: surveys.Survey, table: Any) -> Any:
     """The rows of a table in memory that a survey has taken for training."""
     groups = found.table.groups
     draws = [found.split.draws(number).random(group.rows) for number, group in enumerate(groups)]
