@@ -131,6 +131,18 @@ class ParquetTable:
         for number in range(len(self.groups)):
             yield from map(to_frame, self.parts(number, columns))
 
+    def whole(self) -> Any:
+        """All rows as one pandas DataFrame."""
+        import pandas as pd
+        import pyarrow as pa
+
+        numbers = range(len(self.groups))
+        parts = [part for number in numbers for part in self.parts(number, self.names)]
+        if not parts:
+            return pd.DataFrame(columns=self.names)
+        # Row groups number the same categories differently.
+        return to_frame(pa.Table.from_batches(parts).unify_dictionaries())
+
     def digest(self) -> str:
         """SHA-256 of names, sizes and footers, which know the bounds and the place of all columns.
 
@@ -164,8 +176,8 @@ def is_dataset(data: Any) -> bool:
     return any(each.__module__ == "pyarrow._dataset" for each in type(data).__mro__)
 
 
-def to_frame(batch: "pa.RecordBatch") -> Any:
-    """A part of a table as a pandas DataFrame."""
+def to_frame(batch: "pa.RecordBatch | pa.Table") -> Any:
+    """A table, or a part of one, as a pandas DataFrame."""
     return batch.to_pandas(split_blocks=True, date_as_object=False)
 
 

@@ -228,5 +228,4 @@ def _sampled(kept: "list[pa.RecordBatch]", features: list[str], target: str) -> 
 
     whole = pa.Table.from_batches(kept).unify_dictionaries()
     y = class_values(target_of(whole, target))
-    x = whole.select(features).to_pandas(date_as_object=False)
-    return SampledRows(x, y)
+    return SampledRows(to_frame(whole.select(features)), y)

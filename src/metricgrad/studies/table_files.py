@@ -192,8 +192,7 @@ def _read_folder(path: Path) -> Any:
     found = parquet_table(path)
     assert found is not None
     check_memory(8 * found.values)
-    parts = list(found.frames(found.names)) or [pd.DataFrame(columns=found.names)]
-    table = pd.concat(parts, ignore_index=True)
+    table = found.whole()
     return _with_numbers(table, _texts(table))
 
 
