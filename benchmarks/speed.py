@@ -41,6 +41,7 @@ from benchmarks.speed_order import (
     one_large_set,
     small_batch,
 )
+from benchmarks.speed_streams import streaming
 from benchmarks.timing import Row, best_of, faster, within
 from metricgrad.training import as_shipped, teach
 
@@ -201,7 +202,7 @@ def learning() -> Iterator[Row]:
 GROUPS = (
     *(many_sets, one_large_set, losses_of_order, losses_of_large_sets, own_functions),
     *(alternations, training_steps, chunks, learning),
-    *(fitting, fitting_large_models, classifying, reading, imports),
+    *(fitting, fitting_large_models, classifying, reading, streaming, imports),
 )
 
 

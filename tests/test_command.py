@@ -25,7 +25,7 @@ def test_train_leaves_a_model_and_its_result(data: Path, tmp_path: Path) -> None
     assert found.exit_code == 0, found.output
     assert "cross-entropy, threshold tuned" in found.output
     result = json.loads((out / "result.json").read_text())
-    assert result["rows"] == {"train": 225, "test": 75, "without_target": 0}
+    assert result["rows"] == {"train": 225, "test": 75, "without_target": 0, "validation": None}
     assert result["finalists"]["cross_entropy"]["test"] > 0.6
     kept = [
         "config.json",
@@ -517,7 +517,7 @@ def test_dates_in_text_are_times_and_endings_may_be_capital(tmp_path: Path) -> N
     found = train(tmp_path / "DATA.CSV", "--method", "cross_entropy", "--out", tmp_path / "run")
     assert found.exit_code == 0, found.output
     model = mg.MetricClassifier.load(tmp_path / "run" / "model.safetensors")
-    assert [type(each).__name__ for each in model._preparation.columns][-1] == "Number"
+    assert [type(each).__name__ for each in model.preparation_.columns][-1] == "Number"
 
 
 def saved_model(folder: Path) -> Path:

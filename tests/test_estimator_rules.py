@@ -15,6 +15,7 @@ from torch import nn
 import metricgrad as mg
 from metricgrad.estimators import networks
 from metricgrad.estimators.networks import perceptron, plain_setting
+from metricgrad.estimators.target import fitting_folds
 from tests.made_fits import THRESHOLD, FakeFit
 
 
@@ -96,7 +97,7 @@ def test_rows_choose_items_of_features_and_target(passed: dict[str, Any]) -> Non
 def test_folds_are_no_more_than_the_rarest_class_has_items(
     target: list[Any], asked: int | None, expected: int | None
 ) -> None:
-    assert mg.MetricClassifier(folds=asked)._folds(torch.tensor(target)) == expected
+    assert fitting_folds(asked, torch.tensor(target)) == expected
 
 
 def test_two_classes_are_decided_at_the_threshold(passed: dict[str, Any]) -> None:
@@ -182,7 +183,7 @@ def test_a_file_holds_everything_that_predicting_needs(
     with safe_open(path, "pt") as file:
         (stored,) = (file.metadata() or {}).values()
     header = json.loads(stored.partition("\n")[0])  # a digest follows
-    number, kind = model._preparation.columns
+    number, kind = model.preparation_.columns
     assert header == {
         "metric": {"name": "fbeta", "options": header["metric"]["options"]},
         "hidden": [4],
@@ -208,7 +209,7 @@ def test_a_file_holds_everything_that_predicting_needs(
     assert (again.predict(frame) == model.predict(frame)).all()
     assert (again.n_iter_, again.n_features_in_) == (3, 2)
     assert again.feature_names_in_.tolist() == ["one", "kind"]
-    assert again._preparation.columns == [number, kind]
+    assert again.preparation_.columns == [number, kind]
     assert not again.trained_.model.training
     assert again.trained_.threshold == THRESHOLD
     other = mg.MetricClassifier.load(path, metric="mcc")

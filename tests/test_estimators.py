@@ -184,7 +184,7 @@ def test_rows_of_a_table_are_as_good_as_a_table_of_these_rows() -> None:
     rows = np.arange(len(y))[::3]
     some = quick(hidden=(8,)).fit(table, y, rows=rows)
     same = quick(hidden=(8,)).fit(table.iloc[rows], np.asarray(y)[rows])
-    assert some._preparation.columns == same._preparation.columns
+    assert some.preparation_.columns == same.preparation_.columns
     assert torch.equal(some.prepared(table, rows), same.prepared(table.iloc[rows]))
     assert (some.decision_function(table) == same.decision_function(table)).all()
 

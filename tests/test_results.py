@@ -24,7 +24,8 @@ RUN: dict[str, Any] = {
     "again": True,
     "folds": 5, "verdict": "focal is better",
     "tried": [{"method": "focal", "rate": 0.1, "epochs": 4, "epoch": 2, "value": None}],
-    "seconds": 1.5, "stopped": False, "rows": {"train": 75, "test": 25, "without_target": 0},
+    "seconds": 1.5, "stopped": False, 
+    "rows": {"train": 75, "test": 25, "without_target": 0, "validation": None},
     "columns": ["amount", "age"],
 }  # fmt: skip
 ASKED: dict[str, Any] = {
@@ -99,7 +100,7 @@ def test_results_of_comparisons() -> None:
 
 @pytest.mark.parametrize("kind", [RunSettings, ComparisonSettings])
 def test_settings(kind: type[RunSettings] | type[ComparisonSettings]) -> None:
-    own = {"method": "auto", "test": "t.csv"}
+    own = {"method": "auto", "test": "t.csv", "memory": 2**30}
     if kind is ComparisonSettings:
         own = {"methods": ["cross_entropy", "auto"], "splits": 3}
     asked = {"command": kind.command, **ASKED, **own}

@@ -156,3 +156,25 @@ def test_what_does_not_fit_into_memory_is_refused(
     monkeypatch.setattr("metricgrad.storage._MEMORY", 0.0)
     with pytest.raises(ValueError, match=rf"data\.{ending} does not fit into memory; pass fewer"):
         read_table(path)
+
+
+def test_a_folder_of_parquet_files_is_one_table(tmp_path: Path) -> None:
+    """Categories stay categories, although every file numbers its own; other files are left out."""
+    kinds = [["1", "2"], ["2", "3"]]
+    for number, kind in enumerate(kinds):
+        part = pd.DataFrame({"kind": pd.Categorical(kind), "one": [number, None], "y": [0, 1]})
+        part.to_parquet(tmp_path / f"{number}.parquet", index=False)
+    (tmp_path / "_SUCCESS").write_text("")
+    (tmp_path / "_metadata.parquet").write_text("no table")
+    found = read_table(tmp_path)
+    assert found["kind"].tolist() == ["1", "2", "2", "3"]
+    assert isinstance(found["kind"].dtype, pd.CategoricalDtype)
+    assert found["one"].isna().tolist() == [False, True, False, True]
+    assert found.index.tolist() == [0, 1, 2, 3]
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    with pytest.raises(ValueError, match="has no Parquet files"):
+        read_table(empty)
+    found.iloc[:0].to_parquet(empty / "a.parquet", index=False)
+    with pytest.raises(ValueError, match="has columns but no rows"):
+        read_table(empty)

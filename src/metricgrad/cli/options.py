@@ -1,4 +1,4 @@
-"""Options that commands share, and how their texts are read: `100,30,10`, `2m`."""
+"""Options that commands share, and how their texts are read: `100,30,10`, `2m`, `2GB`."""
 
 import re
 from pathlib import Path
@@ -9,8 +9,8 @@ import typer
 DataArgument = Annotated[
     Path | None,
     typer.Argument(
-        help="CSV, Parquet or svmlight file. Without one: scikit-learn's digits, of which eights "
-        "are to be found, or odd ones with --target odd."
+        help="CSV, Parquet or svmlight file, or a folder of Parquet files. Without one: "
+        "scikit-learn's digits, of which eights are to be found, or odd ones with --target odd."
     ),
 ]
 TargetOption = Annotated[str, typer.Option(help="Name of the column to predict.")]
@@ -52,6 +52,13 @@ BudgetOption = Annotated[
     str | None, typer.Option(help="Longest time to train: 90s, 2m, 1h. No limit unless given.")
 ]
 EpochsOption = Annotated[int, typer.Option(help="Most epochs that one trial trains for.", min=1)]
+MemoryOption = Annotated[
+    str | None,
+    typer.Option(
+        help="Memory that the run may take: 2GB unless given. A Parquet table that needs more is "
+        "streamed, in row groups."
+    ),
+]
 SeedOption = Annotated[
     int, typer.Option(help="Seed for data splits, initial weights and batches.", min=0)
 ]
@@ -109,3 +116,13 @@ def seconds(text: str | None) -> float | None:
     if not found or not float(found[1]):
         raise ValueError(f"--budget must be a time such as 90s, 2m or 1h; got {text!r}")
     return float(found[1]) * {"": 1, "s": 1, "m": 60, "h": 3600}[found[2]]
+
+
+def size(text: str | None) -> int | None:
+    """Bytes from text such as `500MB`, `2GB` or `1.5GiB`; units are powers of 1,024."""
+    if text is None:
+        return None
+    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([KMG])i?B?\s*", text, re.IGNORECASE)
+    if not found or not float(found[1]):
+        raise ValueError(f"--memory must be a size such as 500MB or 2GB; got {text!r}")
+    return int(float(found[1]) * 1024 ** (1 + "KMG".index(found[2].upper())))

@@ -1,9 +1,11 @@
 """`metricgrad predict`: predictions for a table, by a model that `train` saved."""
 
+import gzip
 import json
 import sys
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import IO, Annotated, Any, cast
 
 import typer
 
@@ -18,7 +20,10 @@ def predict(
     ],
     data: Annotated[
         Path,
-        typer.Argument(help="CSV, Parquet or svmlight file with the columns of the training data."),
+        typer.Argument(
+            help="CSV, Parquet or svmlight file with the columns of the training data, or a folder "
+            "of Parquet files."
+        ),
     ],
     out: Annotated[
         Path | None, typer.Option(help="CSV file to write; prints to the terminal unless given.")
@@ -51,19 +56,41 @@ def predict(
             raise ValueError(f"{out} exists already; choose another --out")
         amounts = studies.AmountColumns.of(options.amounts(amount), None)
         found = studies.predict(model, data, target, group, metric, amounts)
-        told: dict[str, Any] = {"rows": len(found.table), "out": None if out is None else str(out)}
+        told: dict[str, Any] = {"rows": 0, "out": None if out is None else str(out)}
+        if out is not None:
+            with (
+                complete_file(out) as partial,
+                _opened(partial, packed=out.suffix == ".gz") as file,
+            ):
+                told["rows"] = _write(found.parts, file)
+        elif as_json:
+            whole = list(found.parts)
+            told["rows"] = sum(map(len, whole))
+            told["predictions"] = [
+                row for part in whole for row in json.loads(part.to_json(orient="records"))
+            ]
+        else:
+            _write(found.parts, sys.stdout)
         if found.measured is not None:
             each = found.measured
             told |= {"metric": each.metric, "value": each.value, "rows_with_truth": each.rows}
             if not as_json:
                 typer.echo(f"{each.metric}: {each.value:.4f} on {each.rows} rows", err=True)
-        if out is not None:
-            packed = "gzip" if out.suffix == ".gz" else None  # the temporary name does not say it
-            with complete_file(out) as partial:
-                found.table.to_csv(partial, index=False, compression=packed)
-        elif as_json:
-            told["predictions"] = json.loads(found.table.to_json(orient="records"))
-        else:
-            found.table.to_csv(sys.stdout, index=False)
         if as_json:
             typer.echo(json.dumps(told, indent=2))
+
+
+def _opened(path: Path, *, packed: bool) -> IO[str]:
+    """A text file to write to; its temporary name does not say whether it is gzipped."""
+    if packed:
+        return cast(IO[str], gzip.open(path, "wt", encoding="utf-8", newline=""))
+    return path.open("w", encoding="utf-8", newline="")
+
+
+def _write(parts: Iterable[Any], file: IO[str]) -> int:
+    """Writes predictions as CSV, part after part; the number of rows."""
+    rows = 0
+    for part in parts:
+        part.to_csv(file, index=False, header=not rows)
+        rows += len(part)
+    return rows

@@ -22,6 +22,7 @@ _SHOWN = 8  # columns that are listed
         "metricgrad train search.csv --target grade --metric ndcg:k=10 --group query",
         "metricgrad train customers.csv --metric own.py:profit --amount value",
         "metricgrad train data.parquet --metric fbeta:beta=2 --hidden none --budget 2m",
+        "metricgrad train folder-of-parquet --metric f1 --memory 2GB",
     )
 )
 def train(
@@ -33,7 +34,8 @@ def train(
     ] = "auto",
     hidden: options.HiddenOption = "100,30,10",
     test: Annotated[
-        Path | None, typer.Option(help="File with test data, instead of a share of the rows.")
+        Path | None,
+        typer.Option(help="File or folder with test data, instead of a share of the rows."),
     ] = None,
     test_share: options.TestShareOption = 0.25,
     group: options.GroupOption = None,
@@ -43,6 +45,7 @@ def train(
     keep: options.KeepOption = None,
     epochs: options.EpochsOption = 20,
     budget: options.BudgetOption = None,
+    memory: options.MemoryOption = None,
     seed: options.SeedOption = 0,
     out: Annotated[
         Path | None, typer.Option(help="Folder for the run; runs/DATA-METRIC unless given.")
@@ -69,6 +72,7 @@ def train(
             group=group,
             amounts=options.amounts(amount),
             keep=keep,
+            memory=options.size(memory),
         )
         run = studies.train(settings, out, command=command_line(), progress=not as_json)
         if not run.fresh and not as_json:
@@ -113,6 +117,8 @@ def _show(result: "RunResult", page: Path) -> None:
         shown = ", ".join(result.columns[:_SHOWN])
         more = "" if len(result.columns) <= _SHOWN else ", ... (the report lists them all)"
         console.print(f"Trained on {len(result.columns)} columns: {shown}{more}.", style="dim")
+    if result.rows.validation is not None:
+        console.print(f"Streamed: {result.rows.told()}, drawn at random.", style="dim")
     if result.stopped:
         told = "Stopped early: this is the best model so far. The same command continues."
         console.print(told, style="yellow")

@@ -11,9 +11,10 @@ from typing import Any, Self
 import numpy as np
 import torch
 from sklearn.base import BaseEstimator, ClassifierMixin
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
+from metricgrad.estimators.columns import checked_table
 from metricgrad.estimators.features import Preparation, stored_names
 from metricgrad.estimators.networks import (
     calibrated,
@@ -23,7 +24,10 @@ from metricgrad.estimators.networks import (
     trained_network,
     widths,
 )
-from metricgrad.estimators.target import Target, plain
+from metricgrad.estimators.parquet_tables import is_dataset
+from metricgrad.estimators.streamed import fitted_on, scores_of, surveyed_dataset
+from metricgrad.estimators.surveys import Survey
+from metricgrad.estimators.target import Target, fitting_folds, plain
 from metricgrad.metrics import Metric
 from metricgrad.metrics import metric as to_metric
 from metricgrad.metrics.registry import metric_config
@@ -41,7 +45,8 @@ class MetricClassifier(ClassifierMixin, BaseEstimator):
     """A network, or a linear model, trained for a metric on two classes, many classes or labels.
 
     pandas DataFrames may have categories, dates and missing values; `estimators/features.py` says
-    what becomes of each.
+    what becomes of each. A table that does not fit into memory is passed as a
+    `pyarrow.dataset.Dataset` of Parquet files, to `fit`, `predict` and `score` alike.
 
     Args:
         metric: A name, a `Metric` or a callable `(scores, target) -> number`.
@@ -65,6 +70,7 @@ class MetricClassifier(ClassifierMixin, BaseEstimator):
         trained_: The network with its threshold, or the offsets of its classes.
         fit_: What `mg.fit` returned, with every trial; a loaded classifier has none.
         target_: Whether targets are two classes, many or labels, and which class is positive.
+        preparation_: What becomes of each column, as `estimators/features.py` describes it.
         n_iter_: The epoch that was kept.
         n_features_in_: Number of columns of the training data.
         feature_names_in_: Names of these columns, where they have names.
@@ -127,36 +133,57 @@ class MetricClassifier(ClassifierMixin, BaseEstimator):
         """Trains the classifier.
 
         Args:
-            X: `[items, columns]`, an array of numbers or a pandas DataFrame.
-            y: `[items]` classes, or `[items, labels]` of 0 and 1.
+            X: `[items, columns]`, an array of numbers or a pandas DataFrame; or a pyarrow dataset,
+                which is read in row groups, with at most 50,000 random rows for validation.
+            y: `[items]` classes, or `[items, labels]` of 0 and 1; of a dataset, the name of the
+                column with the classes.
             rows: Numbers of the items to train on, so that a large table need not be copied; None
                 takes all.
             folder: Where checkpoints go, from which an interrupted training continues.
             **data: What a metric of your own takes besides scores and target, by name, such as
                 `amount=amount`: `[items]`.
         """
-        table, y = self._table(X, reset=True, y=None if y is None else plain(y))
+        if is_dataset(X):
+            if rows is not None or data:
+                raise ValueError(
+                    "a pyarrow dataset is trained on as it is; leave out rows and data"
+                )
+            return self.fit_surveyed(surveyed_dataset(self, X, y), folder=folder)
+        table, y = checked_table(self, X, reset=True, y=None if y is None else plain(y))
         y = y if rows is None else np.asarray(y)[rows]
         self.target_ = Target.of(y, to_metric(self.metric), self.positive)
         self.classes_ = self.target_.classes
         target = self.target_.encode(y)
         own = to_rows(data)
         own = own if rows is None else at(own, torch.as_tensor(rows))
-        self._preparation = Preparation().fit(table, rows)
-        x = torch.from_numpy(self._preparation.transform(table, rows))
+        self.preparation_ = Preparation().fit(table, rows)
+        x = torch.from_numpy(self.preparation_.transform(table, rows))
         metric = self.target_.metric_for(to_metric(self.metric))
-        items = table_items((x, target, own) if own else (x, target), metric)
-        self.fit_: Fit = trained_network(
+        found = trained_network(
             self,
             x.shape[1],
             self.target_.outputs,
-            items,
+            table_items((x, target, own) if own else (x, target), metric),
             metric=metric,
-            folds=self._folds(target),
+            folds=fitting_folds(self.folds, target),
             balanced=self.balanced,
             folder=folder,
         )
-        self.trained_: Trained = self.fit_
+        return self._finished(found)
+
+    def fit_surveyed(self, surveyed: Survey, *, folder: Any = None) -> Self:
+        """Trains the classifier on a Parquet table that was read once, as `fit` does."""
+        self.target_ = Target.of(surveyed.short_target, to_metric(self.metric), self.positive)
+        self.classes_ = self.target_.classes
+        self.n_features_in_ = len(surveyed.features)
+        self.feature_names_in_ = np.asarray(surveyed.features, dtype=object)
+        self.preparation_ = surveyed.preparation
+        return self._finished(fitted_on(self, surveyed, self.target_, folder))
+
+    def _finished(self, found: Fit) -> Self:
+        """The classifier with what training has found."""
+        self.fit_: Fit = found
+        self.trained_: Trained = found
         self.n_iter_ = self.fit_.decision.winner.epoch
         self._steepness, self._cut = calibrated(self.fit_, self.target_.kind)
         return self
@@ -169,7 +196,7 @@ class MetricClassifier(ClassifierMixin, BaseEstimator):
         Returns:
             `[items]` for two classes; `[items, classes]`, or `[items, labels]`, otherwise.
         """
-        return self._decided(self.prepared(X)).numpy()
+        return self._decisions(X).numpy()
 
     def predict(self, X: Any) -> np.ndarray:  # noqa: N803
         """Classes, decided at the threshold, or with the offsets, that were tuned with the model.
@@ -196,7 +223,7 @@ class MetricClassifier(ClassifierMixin, BaseEstimator):
         Returns:
             `[items, classes]`, or `[items, labels]`.
         """
-        return self._probabilities(self._decided(self.prepared(X)))
+        return self._probabilities(self._decisions(X))
 
     def score(self, X: Any, y: Any, sample_weight: Any = None, **data: Any) -> float:  # noqa: N803
         """The metric with the tuned decision, or minus the metric where lower is better.
@@ -208,7 +235,11 @@ class MetricClassifier(ClassifierMixin, BaseEstimator):
             if "sample_weight" not in self.trained_.metric.row_names.every:
                 raise ValueError("metrics weigh every item alike; pass sample_weight=None")
             data["sample_weight"] = sample_weight
-        value = self.trained_.measure(self.prepared(X), self.encoded(y), **data)
+        if is_dataset(X):
+            parts = zip(*scores_of(self, X, y), strict=True)
+            value = self.trained_.measure_scores(*(torch.cat(each) for each in parts), **data)
+        else:
+            value = self.trained_.measure(self.prepared(X), self.encoded(y), **data)
         return value if self.trained_.metric.higher_is_better else -value
 
     def save(self, path: str | Path) -> None:
@@ -234,7 +265,7 @@ class MetricClassifier(ClassifierMixin, BaseEstimator):
             "steepness": self._steepness,
             "features": self.n_features_in_,
             "names": list(vars(self).get("feature_names_in_", [])),
-            "columns": self._preparation.to_json(),
+            "columns": self.preparation_.to_json(),
             "epoch": self.n_iter_,
         }
         write_tensors(path, self.trained_.model.state_dict(), CLASSIFIER, header)
@@ -264,11 +295,11 @@ class MetricClassifier(ClassifierMixin, BaseEstimator):
         model._cut = torch.tensor(header["cut"])
         model._steepness = header["steepness"]
         model.n_iter_ = header["epoch"]
-        model._preparation = Preparation.from_json(header["columns"])
-        model.n_features_in_ = len(model._preparation.columns)
+        model.preparation_ = Preparation.from_json(header["columns"])
+        model.n_features_in_ = len(model.preparation_.columns)
         if header["names"]:
             model.feature_names_in_ = stored_names(header["names"], model.n_features_in_)
-        inputs = sum(column.width for column in model._preparation.columns)
+        inputs = sum(column.width for column in model.preparation_.columns)
         network = stored_perceptron(tensors, inputs, hidden, model.target_.outputs)
         threshold = None if header["threshold"] is None else torch.tensor(header["threshold"])
         model.trained_ = Trained(model=network, metric=metric, threshold=threshold)
@@ -281,13 +312,20 @@ class MetricClassifier(ClassifierMixin, BaseEstimator):
     def prepared(self, X: Any, rows: np.ndarray | None = None) -> Tensor:  # noqa: N803
         """Features as the network takes them, `[items, width]`; `rows` None takes all."""
         check_is_fitted(self)
-        table, _ = self._table(X, reset=False)
-        return torch.from_numpy(self._preparation.transform(table, rows))
+        table, _ = checked_table(self, X, reset=False)
+        return torch.from_numpy(self.preparation_.transform(table, rows))
 
     def encoded(self, y: Any) -> Tensor:
         """A target as the metric takes it: class numbers, of two the positive one 1; or labels."""
         check_is_fitted(self)
         return self.target_.encode(y)
+
+    def _decisions(self, X: Any) -> Tensor:  # noqa: N803
+        """What `decision_function` gives; a dataset is read part after part."""
+        if not is_dataset(X):
+            return self._decided(self.prepared(X))
+        check_is_fitted(self)
+        return torch.cat([scores for scores, _ in scores_of(self, X)]) - self._cut
 
     def _decided(self, x: Tensor) -> Tensor:
         """Scores of prepared items, with the threshold or the offsets taken off."""
@@ -302,28 +340,6 @@ class MetricClassifier(ClassifierMixin, BaseEstimator):
             return found.softmax(-1).numpy()
         positive = (self._steepness * found).sigmoid()
         return torch.stack([1 - positive, positive], -1).numpy()[:, list(self.target_.order)]
-
-    def _table(self, x: Any, *, reset: bool, y: Any = None) -> tuple[Any, Any]:
-        """Features and target after scikit-learn's checks; a DataFrame keeps its column types."""
-        if hasattr(x, "iloc"):
-            validate_data(self, x, reset=reset, skip_check_array=True)
-            if y is not None and len(x) != len(y):
-                raise ValueError(
-                    f"X and y must have the same number of rows; got {len(x)} and {len(y)}"
-                )
-            return x, y
-        checks: dict[str, Any] = {"ensure_all_finite": "allow-nan", "dtype": "numeric"}
-        if not reset:
-            return validate_data(self, x, reset=False, **checks), None
-        table, y = validate_data(self, x, y, reset=True, multi_output=True, **checks)
-        return table, y
-
-    def _folds(self, target: Tensor) -> int | None:
-        """As many folds as asked for, but no more than the rarest class has items."""
-        if self.folds is not None or target.dim() != 1:
-            return self.folds
-        rarest = int(target.unique(return_counts=True)[1].min())
-        return max(1, rarest) if rarest < 5 else None
 
     def __sklearn_tags__(self) -> Any:
         """States that missing values are filled in, and that labels are taken."""

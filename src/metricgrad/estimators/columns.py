@@ -9,11 +9,31 @@ from collections.abc import Iterator
 from typing import Any, Literal
 
 import numpy as np
+from sklearn.utils.validation import validate_data
 
 Kind = Literal["numbers", "times", "durations", "categories"]
 
 _EPOCH = np.datetime64("2000-01-01")
 _DAY = np.timedelta64(1, "D")
+
+
+def checked_table(estimator: Any, x: Any, *, reset: bool, y: Any = None) -> tuple[Any, Any]:
+    """Features and target after scikit-learn's checks; a DataFrame keeps its column types.
+
+    With `reset` the estimator learns the names and the number of columns, else it compares them.
+    """
+    if hasattr(x, "iloc"):
+        validate_data(estimator, x, reset=reset, skip_check_array=True)
+        if y is not None and len(x) != len(y):
+            raise ValueError(
+                f"X and y must have the same number of rows; got {len(x)} and {len(y)}"
+            )
+        return x, y
+    checks: dict[str, Any] = {"ensure_all_finite": "allow-nan", "dtype": "numeric"}
+    if not reset:
+        return validate_data(estimator, x, reset=False, **checks), None
+    table, y = validate_data(estimator, x, y, reset=True, multi_output=True, **checks)
+    return table, y
 
 
 def columns_of(table: Any) -> Iterator[tuple[str, Kind, Any]]:

@@ -53,7 +53,7 @@ class Number:
         """Writes `[n]` values to `[n, width]`."""
         if not isinstance(values, np.ndarray):
             values = values.astype(object).where(values.notna(), np.nan).to_numpy(dtype=np.float64)
-        values, missing = _checked(name, values)
+        values, missing = checked_numbers(name, values)
         filled = values if missing is None else np.where(missing, self.median, values)
         np.divide(filled - self.mean, self.spread, out=out[:, 0], casting="same_kind")
         if self.marks:
@@ -77,7 +77,7 @@ class Category:
         import pandas as pd
 
         values = pd.Series(values, name=name) if isinstance(values, np.ndarray) else values
-        column = pd.Index(self.frequent).get_indexer(_as_text(values))  # -1 for rare ones
+        column = pd.Index(self.frequent).get_indexer(as_text(values))  # -1 for rare ones
         known = column >= 0
         out[:] = 0
         out[np.flatnonzero(known), column[known]] = 1
@@ -168,10 +168,19 @@ class Preparation:
         return found
 
     def _category(self, name: str, values: Any) -> Category:
-        _refuse_commas(name, values)
-        counts = _as_text(values).value_counts()
-        counts = counts[counts > 0]
-        least = min(self.least, max(2, len(values) // 100))
+        refuse_commas(name, values)
+        counts = as_text(values).value_counts()
+        return self.category_of(name, counts[counts > 0], len(values))
+
+    def category_of(self, name: str, counts: Any, rows: int) -> Category:
+        """How a column of categories is prepared; ValueError where none of them is frequent.
+
+        Args:
+            name: The column, for error messages.
+            counts: How often each category occurs, a pandas Series from the most frequent one on.
+            rows: The number of rows that were counted.
+        """
+        least = min(self.least, max(2, rows // 100))
         frequent = tuple(counts[counts >= least].index[: self.most])
         if not frequent:
             example = ", ".join(repr(each) for each in list(counts.index[:3]))
@@ -209,7 +218,7 @@ def _stored_column(kind: str, **facts: Any) -> Number | Category:
     raise ValueError(f"a column cannot be prepared as { ({'kind': kind} | facts)!r:.80}")
 
 
-def _checked(name: str, values: np.ndarray) -> tuple[np.ndarray, np.ndarray | None]:
+def checked_numbers(name: str, values: np.ndarray) -> tuple[np.ndarray, np.ndarray | None]:
     """Values as float64, and where they are missing; None where none is."""
     values = np.asarray(values, dtype=np.float64)
     with np.errstate(over="ignore", invalid="ignore"):
@@ -225,7 +234,7 @@ def _checked(name: str, values: np.ndarray) -> tuple[np.ndarray, np.ndarray | No
 
 def _number(name: str, values: np.ndarray, kind: Kind) -> Number:
     """How a column of numbers is prepared; 0 and 1 stay as they are."""
-    values, missing = _checked(name, values)
+    values, missing = checked_numbers(name, values)
     known = values if missing is None else values[~missing]
     if not len(known):
         return Number(0.0, 0.0, 1.0, False, holds=None)
@@ -244,7 +253,7 @@ def _number(name: str, values: np.ndarray, kind: Kind) -> Number:
     return Number(median, mean, spread or 1.0, marks, kind)
 
 
-def _as_text(values: Any) -> Any:
+def as_text(values: Any) -> Any:
     """Categories as text, missing ones by a name of their own."""
     # A column of whole numbers with gaps is read as 1.0, 2.0; without gaps it would be 1, 2.
     if values.dtype.kind == "f" and not (values % 1 > 0).any():
@@ -252,7 +261,7 @@ def _as_text(values: Any) -> Any:
     return values.astype(object).where(values.notna(), _MISSING).astype(str)
 
 
-def _refuse_commas(name: str, values: Any) -> None:
+def refuse_commas(name: str, values: Any) -> None:
     """Raises ValueError for text that is numbers with commas, such as 0,94."""
     from metricgrad.estimators.written_numbers import decimal_mark, is_text
 

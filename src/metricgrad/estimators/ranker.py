@@ -68,6 +68,7 @@ class MetricRanker(BaseEstimator):
 
     Attributes:
         fit_: What `mg.fit` returned, with every trial.
+        preparation_: What becomes of each column, as `estimators/features.py` describes it.
         n_iter_: The epoch that was kept.
         trained_: The network; a loaded ranker has it, too.
         n_features_in_: Number of columns of the training data.
@@ -130,7 +131,7 @@ class MetricRanker(BaseEstimator):
             known = "pass 'ndcg', 'map', 'mrr', ..."
             raise ValueError(f"{metric.name} is not a metric of ranked documents; {known}")
         table = self._table(X, reset=True)
-        self._preparation = Preparation().fit(table)
+        self.preparation_ = Preparation().fit(table)
         items = self._queries(table, y, groups)
         if not (items.y > 0).any():
             told = "no grade is above 0, so no document is relevant; pass grades such as 0, 1, 2"
@@ -151,7 +152,7 @@ class MetricRanker(BaseEstimator):
         """Scores `[documents]`; a query's documents are shown in falling order of score."""
         check_is_fitted(self)
         table = self._table(X, reset=False)
-        return self.trained_.scores(self._preparation.transform(table)).numpy()
+        return self.trained_.scores(self.preparation_.transform(table)).numpy()
 
     def score(self, X: Any, y: Any, *, groups: Any) -> float:  # noqa: N803
         """The mean of the metric over the queries that have a relevant document."""
@@ -171,7 +172,7 @@ class MetricRanker(BaseEstimator):
             "settings": {name: plain_setting(getattr(self, name)) for name in _STORED},
             "features": self.n_features_in_,
             "names": list(vars(self).get("feature_names_in_", [])),
-            "columns": self._preparation.to_json(),
+            "columns": self.preparation_.to_json(),
             "epoch": self.n_iter_,
         }
         write_tensors(path, self.trained_.model.state_dict(), RANKER, header)
@@ -192,11 +193,11 @@ class MetricRanker(BaseEstimator):
         hidden = widths(header["hidden"])
         ranker = cls(metric, hidden=hidden, **header["settings"])
         ranker.n_iter_ = header["epoch"]
-        ranker._preparation = Preparation.from_json(header["columns"])
-        ranker.n_features_in_ = len(ranker._preparation.columns)
+        ranker.preparation_ = Preparation.from_json(header["columns"])
+        ranker.n_features_in_ = len(ranker.preparation_.columns)
         if header["names"]:
             ranker.feature_names_in_ = stored_names(header["names"], ranker.n_features_in_)
-        inputs = sum(column.width for column in ranker._preparation.columns)
+        inputs = sum(column.width for column in ranker.preparation_.columns)
         network = stored_perceptron(tensors, inputs, hidden, 1)
         ranker.trained_ = Trained(model=network, metric=metric, threshold=None)
         ranker.trained_.scores(torch.zeros(1, inputs))  # raises where parts misfit
@@ -218,7 +219,7 @@ class MetricRanker(BaseEstimator):
                 "X, y and groups must have the same number of rows; "
                 f"got {len(table)}, {len(grades)} and {len(queries)}"
             )
-        x = self._preparation.transform(table)
+        x = self.preparation_.transform(table)
         _, query, counts = np.unique(queries, return_inverse=True, return_counts=True)
         order = np.argsort(query, kind="stable")
         # Each document's position in its query: its position among all, minus its query's first.

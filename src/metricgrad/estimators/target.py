@@ -101,6 +101,14 @@ class Target:
         return torch.from_numpy(found if self.kind == "classes" else np.asarray(self.order)[found])
 
 
+def fitting_folds(asked: int | None, target: Tensor) -> int | None:
+    """As many folds as asked for, but no more than the rarest class has items."""
+    if asked is not None or target.dim() != 1:
+        return asked
+    rarest = int(target.unique(return_counts=True)[1].min())
+    return max(1, rarest) if rarest < 5 else None
+
+
 def _tell_positive(y: np.ndarray, classes: np.ndarray, metric: Metric) -> None:
     """Warns, once, if the second of two names is taken as positive, and is the more common one.
 

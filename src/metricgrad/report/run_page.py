@@ -34,10 +34,7 @@ def write_run(folder: Path, stored: StoredRun) -> Path:
 
 
 def _about(result: RunResult) -> str:
-    rows = result.rows
-    told = f"{rows.train:,} training rows, {rows.test:,} test rows"
-    if rows.without_target:
-        told += f", rows without a target left out: {rows.without_target:,}"
+    told = result.rows.told()
     told += f"; {result.seconds} s; trained on {result.winner.label}"
     if result.positive_share is not None:
         share = 100 * result.positive_share

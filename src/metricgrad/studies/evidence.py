@@ -4,7 +4,7 @@ Evidence is stored in `evidence.npz`, one array a name, so that `metricgrad repo
 figures again without the model or the data.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
@@ -29,6 +29,15 @@ _CUTS = 300  # thresholds at which a metric is drawn,
 _OWN_CUTS = 100  # and a function of the user's own
 _DRAWS = 200  # of the queries of a test part
 _KEPT = 100_000  # items that are stored of validation and of test data, at most
+
+
+@dataclass(frozen=True)
+class TestedRows:
+    """Test rows as the model takes them, and their classes, where they have some."""
+
+    items: Items
+    classes: list[str] = field(default_factory=list)
+    positive_share: float | None = None
 
 
 @dataclass(frozen=True)

@@ -4,20 +4,26 @@ Where the truth is known, the metric is measured, too. A model file holds no cod
 is a function of one's own has to be named again to be measured; predicting does without it.
 """
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
+import torch
+from torch import Tensor
 
 from metricgrad.estimators import MetricClassifier, MetricRanker
 from metricgrad.estimators.classifier import CLASSIFIER
 from metricgrad.estimators.columns import refuse_other_kind
+from metricgrad.estimators.features import Number
+from metricgrad.estimators.parquet_tables import ParquetTable
 from metricgrad.estimators.ranker import RANKER
 from metricgrad.metrics import from_function
 from metricgrad.storage import damage_told, holds, read_tensors
 from metricgrad.studies import tables
 from metricgrad.studies.amounts import NO_AMOUNTS, AmountColumns
+from metricgrad.studies.large_tables import too_large
 from metricgrad.studies.own_metrics import named_metric
 from metricgrad.studies.queries import check_queries, read_queries
 from metricgrad.studies.table_files import QUERY, named_in_errors, read_table
@@ -32,12 +38,15 @@ class MeasuredValue:
     rows: int
 
 
-@dataclass(frozen=True)
+@dataclass
 class Predictions:
-    """A DataFrame with a prediction and probabilities for each row; the metric, if asked for."""
+    """DataFrames with a prediction and probabilities for each row; the metric, if asked for.
 
-    table: Any
-    measured: MeasuredValue | None
+    Those of a large table are made one after the other, and the metric is known after the last.
+    """
+
+    parts: Iterable[Any]
+    measured: MeasuredValue | None = None
 
 
 def predict(
@@ -66,17 +75,63 @@ def predict(
     classifier = _loaded(path, target, metric)
     if target is not None:
         amounts.refuse_misfit(classifier.trained_.metric)
+    large = too_large(data)
+    if large is not None:
+        return _streamed(classifier, large, data, target, amounts)
     table = read_table(data)
     x = _features(classifier, amounts.features(table), data, target)
     with named_in_errors(data):
-        found = pd.DataFrame({"prediction": classifier.predict(x)})
+        found = _predicted(classifier, x)
+        if target is None:
+            return Predictions([found])
+        return Predictions([found], _measured(classifier, table, x, target, amounts))
+
+
+def _predicted(classifier: MetricClassifier, x: Any) -> Any:
+    """A DataFrame with a prediction and probabilities for each row."""
+    found = pd.DataFrame({"prediction": classifier.predict(x)})
     probabilities = classifier.predict_proba(x)
     for number, each in enumerate(classifier.classes_):
         found[f"probability of {each}"] = probabilities[:, number].round(6)
-    if target is None:
-        return Predictions(found, None)
-    with named_in_errors(data):
-        return Predictions(found, _measured(classifier, table, x, target, amounts))
+    return found
+
+
+def _streamed(
+    classifier: MetricClassifier,
+    table: ParquetTable,
+    path: Path,
+    target: str | None,
+    amounts: AmountColumns,
+) -> Predictions:
+    """Predictions for a table that does not fit into memory, part after part.
+
+    To measure the metric, scores and target of all rows are kept, and nothing else.
+    """
+    if amounts.columns:
+        raise ValueError(f"{path} is too large to be read as a whole, which --amount needs")
+    if target is not None:
+        table.check_column(target)
+    names = list(vars(classifier).get("feature_names_in_", []))
+    used = [name for name in table.names if not names or name in names or name == target]
+    found = Predictions(())
+
+    def parts() -> Iterator[Any]:
+        scores: list[Tensor] = []
+        truth: list[Tensor] = []
+        for frame in table.frames(used):
+            x = _features(classifier, frame, path, target)
+            with named_in_errors(path):
+                yield _predicted(classifier, x)
+                if target is not None and (known := frame[target].notna().to_numpy()).any():
+                    scores.append(classifier.trained_.scores(classifier.prepared(x[known])))
+                    truth.append(classifier.encoded(frame[target].to_numpy()[known]))
+        if truth:
+            y = torch.cat(truth)
+            value = classifier.trained_.measure_scores(torch.cat(scores), y)
+            found.measured = MeasuredValue(classifier.trained_.metric.name, value, len(y))
+
+    found.parts = parts()
+    return found
 
 
 def _loaded(path: Path, target: str | None, metric: str | None) -> MetricClassifier:
@@ -118,13 +173,13 @@ def _ranked(ranker: MetricRanker, data: Path, target: str | None, group: str | N
             queries = found["score"].groupby(table[group].to_numpy())
             found["rank"] = queries.rank(ascending=False, method="first").astype(int)
     if target is None:
-        return Predictions(found, None)
+        return Predictions([found])
     if group is None:
         raise ValueError("grades are measured query by query; pass --group COLUMN beside --target")
     rows, _ = read_queries(data, target, group)
     x = _features(ranker, rows.x, data, target)
     value = ranker.score(x, rows.grades, groups=rows.queries)
-    return Predictions(found, MeasuredValue(ranker.trained_.metric.name, value, len(rows)))
+    return Predictions([found], MeasuredValue(ranker.trained_.metric.name, value, len(rows)))
 
 
 def _features(
@@ -134,8 +189,12 @@ def _features(
     names = list(vars(model).get("feature_names_in_", []))
     if names:
         table = tables.with_columns(table, names, path)
+        prepared = zip(names, model.preparation_.columns, strict=True)
+        numbers = [name for name, column in prepared if isinstance(column, Number)]
         with named_in_errors(path):
-            return tables.parsed(table)
+            # Categories stay text: where all of a few rows are "01", that is still no number.
+            parsed = tables.parsed(table[numbers])
+        return parsed if numbers == names else table.assign(**parsed)
     columns = [name for name in table.columns if name != target]
     if len(columns) != model.n_features_in_:
         raise ValueError(

@@ -57,11 +57,26 @@ class TrialSummary:
 
 @dataclass(frozen=True)
 class RowCounts:
-    """Rows that were trained on, tested on, and left out because they have no target."""
+    """Rows that were trained on, tested on, and left out because they have no target.
+
+    Of a streamed table, `validation` rows are apart from those for training; None for others, which
+    are split again and again.
+    """
 
     train: int
     test: int
     without_target: int
+    validation: int | None = None
+
+    def told(self) -> str:
+        """The numbers of rows in a sentence, without its full stop."""
+        told = f"{self.train:,} training rows"
+        if self.validation is not None:
+            told += f" (read in row groups), {self.validation:,} validation rows"
+        told += f", {self.test:,} test rows"
+        if self.without_target:
+            told += f", rows without a target left out: {self.without_target:,}"
+        return told
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,7 +5,7 @@ a threshold on validation data.
 """
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from metricgrad.estimators import MetricClassifier, MetricRanker
@@ -17,10 +17,12 @@ from metricgrad.studies import results, splits
 from metricgrad.studies.amounts import AmountColumns
 from metricgrad.studies.evidence import (
     Evidence,
+    TestedRows,
     bootstrap_intervals,
     finalist_trials,
     value_on_test,
 )
+from metricgrad.studies.large_tables import StreamedClasses, too_large
 from metricgrad.studies.own_metrics import named_metric
 from metricgrad.studies.queries import QuerySplit, load_queries
 from metricgrad.studies.results import ComparisonResult, Finalist, Interval, RunResult
@@ -72,9 +74,8 @@ def train(settings: RunSettings, out: Path | None, *, command: str, progress: bo
     metric = named_metric(settings.metric)  # a wrong name is refused before the data is read
     amounts = AmountColumns.of(settings.amounts, settings.keep)
     amounts.refuse_misfit(metric)
-    ranked = settings.group is not None
-    work = _Queries(settings, metric) if ranked else _Classes(settings, metric, amounts)
-    sha256 = work.split.sha256 + splits.metric_digests(settings.metric)
+    work = _work(settings, metric, amounts, progress)
+    sha256 = work.sha256 + splits.metric_digests(settings.metric)
     folder = RunFolder(out or Path("runs") / settings.folder_name, settings, sha256)
     stored = folder.read("result.json")
     if stored is not None:
@@ -86,18 +87,21 @@ def train(settings: RunSettings, out: Path | None, *, command: str, progress: bo
     model.save(folder.path / "model.safetensors")
     tested = work.tested()
     Evidence.gather(model.fit_, tested.items).save(folder.path / "evidence.npz")
-    result = _result(model.fit_, tested, work.split, command)
+    result = _result(model.fit_, tested, work.rows, work.columns, command)
     folder.finish(result)
     return Run(folder.path, result, fresh=True)
 
 
-@dataclass(frozen=True)
-class _Tested:
-    """Test rows as the model takes them, and their classes, where they have some."""
-
-    items: Items
-    classes: list[str] = field(default_factory=list)
-    positive_share: float | None = None
+def _work(
+    settings: RunSettings, metric: Metric, amounts: AmountColumns, progress: bool
+) -> "_Classes | _Queries | StreamedClasses":
+    """The kind of run that the data and the settings ask for."""
+    large = too_large(_paths(settings)[0], settings.memory)
+    if large is not None:
+        return StreamedClasses(settings, metric, large, progress=progress)
+    if settings.group is not None:
+        return _Queries(settings, metric)
+    return _Classes(settings, metric, amounts)
 
 
 class _Classes:
@@ -109,6 +113,9 @@ class _Classes:
         self.split = splits.load_split(
             data, settings.target, test, settings.test_share, settings.seed, settings.drop, amounts
         )
+        self.sha256 = self.split.sha256
+        self.rows = _row_counts(self.split)
+        self.columns = [str(name) for name in self.split.train.x.columns]
         y = self.split.train.y
         refuse_misfit(metric, y, chosen_class(settings.positive, y))
 
@@ -121,7 +128,7 @@ class _Classes:
             train.x, train.y, rows=train.rows, folder=checkpoints, **train.amounts
         )
 
-    def tested(self) -> _Tested:
+    def tested(self) -> TestedRows:
         """The test rows, which were not looked at before."""
         test = self.split.test
         x = self.model.prepared(test.x, test.rows)
@@ -129,7 +136,7 @@ class _Classes:
         binary = self.model.target_.kind == "binary"
         classes = [str(each) for each in self.model.target_.ordered]
         items = Items(x, y, rows=to_rows(test.own_amounts))
-        return _Tested(items, classes, float(y.double().mean()) if binary else None)
+        return TestedRows(items, classes, float(y.double().mean()) if binary else None)
 
 
 class _Queries:
@@ -149,6 +156,9 @@ class _Queries:
             settings.seed,
             settings.drop,
         )
+        self.sha256 = self.split.sha256
+        self.rows = _row_counts(self.split)
+        self.columns = [str(name) for name in self.split.train.x.columns]
 
     def fitted(self, checkpoints: Path, progress: bool) -> MetricRanker:
         """A ranker that was trained on the training queries."""
@@ -158,10 +168,14 @@ class _Queries:
         )
         return self.model.fit(train.x, train.grades, groups=train.queries, folder=checkpoints)
 
-    def tested(self) -> _Tested:
+    def tested(self) -> TestedRows:
         """The test queries, which were not looked at before."""
         test = self.split.test
-        return _Tested(self.model.items(test.x, test.grades, test.queries))
+        return TestedRows(self.model.items(test.x, test.grades, test.queries))
+
+
+def _row_counts(split: splits.TableSplit | QuerySplit) -> results.RowCounts:
+    return results.RowCounts(len(split.train), len(split.test), split.left_out)
 
 
 def _paths(settings: RunSettings) -> tuple[Path | None, Path | None]:
@@ -185,7 +199,7 @@ def read_run(path: Path) -> StoredRun | StoredComparison:
 
 
 def _result(
-    fit: Fit, tested: _Tested, split: splits.TableSplit | QuerySplit, command: str
+    fit: Fit, tested: TestedRows, rows: results.RowCounts, columns: list[str], command: str
 ) -> RunResult:
     """What was found, with the metric on test data."""
     decision = fit.decision
@@ -212,8 +226,8 @@ def _result(
         tried=trials,
         seconds=round(fit.seconds, 1),
         stopped=fit.stopped,
-        rows=results.RowCounts(len(split.train), len(split.test), split.left_out),
-        columns=[str(name) for name in split.train.x.columns],
+        rows=rows,
+        columns=columns,
     )
 
 

@@ -109,12 +109,13 @@ class TableSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class RunSettings(TableSettings):
-    """What `metricgrad train` is asked for."""
+    """What `metricgrad train` is asked for; `memory` is in bytes."""
 
     command: ClassVar[str] = "train"
 
     method: str = "auto"
     test: str | None = None
+    memory: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

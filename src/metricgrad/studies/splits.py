@@ -18,10 +18,11 @@ import pandas as pd
 from metricgrad.estimators.features import Preparation
 from metricgrad.studies.amounts import NO_AMOUNTS, AmountColumns
 from metricgrad.studies.own_metrics import own_file
-from metricgrad.studies.table_files import named_in_errors, read_table
+from metricgrad.studies.table_files import named_in_errors, parquet_table, read_table
 from metricgrad.studies.tables import (
     LabelledTable,
     bundled_table,
+    refuse_unseen,
     split_target,
     with_columns,
     without_columns,
@@ -73,14 +74,18 @@ def load_table(
     target: str = "target",
     drop: str | None = None,
     amounts: AmountColumns = NO_AMOUNTS,
+    *,
+    several: bool = True,
 ) -> LabelledTable:
     """Reads features and target from a file.
 
     Args:
-        data: A CSV, Parquet or svmlight file; None takes the digits that come with scikit-learn.
+        data: A CSV, Parquet or svmlight file, or a folder of Parquet files; None takes the digits
+            that come with scikit-learn.
         target: Name of the column to predict; for the digits "target" or "odd".
         drop: Columns to leave out, separated by commas.
         amounts: Columns that the metric takes besides scores and target; no features.
+        several: Whether a target with a single value is refused, as it is for training.
 
     Returns:
         The table; rows without a target are left out of it and counted.
@@ -90,20 +95,8 @@ def load_table(
         >>> table.x.shape, table.left_out
         ((1797, 64), 0)
     """
-    return _labelled(data, target, drop, amounts)
-
-
-def _labelled(
-    path: Path | None,
-    target: str,
-    drop: str | None,
-    amounts: AmountColumns,
-    *,
-    several: bool = True,
-) -> LabelledTable:
-    """A table whose columns have been told apart; a target may need several values."""
-    table = bundled_table(target) if path is None else read_table(path)
-    with named_in_errors(path):
+    table = bundled_table(target) if data is None else read_table(data)
+    with named_in_errors(data):
         own = amounts.read(table, target)
         columns = amounts.features(without_columns(table, drop))
         return LabelledTable(*split_target(columns, target, several=several), own)
@@ -121,7 +114,8 @@ def load_split(
     """Reads training and test rows, as `metricgrad train` does.
 
     Args:
-        data: A CSV, Parquet or svmlight file; None takes the digits that come with scikit-learn.
+        data: A CSV, Parquet or svmlight file, or a folder of Parquet files; None takes the digits
+            that come with scikit-learn.
         target: Name of the column to predict.
         test: A file with test data; None keeps a share of the rows of `data`.
         test_share: Share of the rows of every class that is kept for testing.
@@ -144,7 +138,7 @@ def load_split(
             return TableSplit(
                 *split_table(table, test_share, seed), table.left_out, sha256.result()
             )
-        tested = _labelled(test, target, drop, amounts, several=False)
+        tested = load_table(test, target, drop, amounts, several=False)
         left_out = table.left_out + tested.left_out
         train = TableRows(table.x, table.y, amounts=table.amounts)
         rows = _test_rows(table, tested, test)
@@ -182,12 +176,7 @@ def _test_rows(table: LabelledTable, tested: LabelledTable, path: Path) -> Table
     """The rows of a test file; ValueError where they do not fit the training data."""
     x = with_columns(tested.x, table.x.columns, path)
     y = tested.y
-    unseen = sorted(set(y.unique().tolist()) - set(table.y.unique().tolist()), key=str)
-    if unseen:
-        raise ValueError(
-            f"{path} has classes that the training data does not have: "
-            f"{', '.join(map(repr, unseen))}"
-        )
+    refuse_unseen(y.unique(), table.y.unique(), path)
     refuse_unprepared(table.x, x, path)
     return TableRows(x, y, amounts=tested.amounts)
 
@@ -218,13 +207,20 @@ def refuse_training_rows(
 
 
 def digests(*paths: Path | None) -> list[str | None]:
-    """SHA-256 of each file; None for no file, or one that does not exist."""
+    """SHA-256 of each file; None for no file, or one that does not exist.
+
+    Of a folder of Parquet files, it is that of their names, sizes and footers.
+    """
 
     def digest(path: Path) -> str:
+        if path.is_dir():
+            folder = parquet_table(path)
+            assert folder is not None
+            return folder.digest()
         with path.open("rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
 
-    return [None if path is None or not path.is_file() else digest(path) for path in paths]
+    return [None if path is None or not path.exists() else digest(path) for path in paths]
 
 
 def metric_digests(metric: str) -> list[str | None]:

@@ -1,4 +1,4 @@
-"""pandas DataFrames from files: CSV, Parquet, svmlight, gzipped or not.
+"""pandas DataFrames from files: CSV, Parquet, svmlight, gzipped or not; folders of Parquet files.
 
 What cannot be read rightly is refused in one sentence: a file that is no table, one that memory
 cannot hold, two columns of the same name, rows with more cells than the header has names. Numbers
@@ -21,6 +21,7 @@ import numpy as np
 import pandas as pd
 from sklearn.datasets import load_svmlight_file
 
+from metricgrad.estimators.parquet_tables import ParquetTable
 from metricgrad.estimators.written_numbers import (
     decimal_mark,
     is_text,
@@ -44,11 +45,11 @@ def read_table(path: Path, *, queries: bool = False) -> Any:
     With `queries` its query ids, if it has any, become the column "qid". The index numbers the rows
     of the file, from 0 on.
     """
-    if not path.is_file():
+    if not path.exists():
         raise ValueError(f"there is no file {path}")
-    if not path.stat().st_size:
+    if path.is_file() and not path.stat().st_size:
         raise ValueError(f"{path} is empty")
-    kind = _kind(path)
+    kind = ".parquet" if path.is_dir() else _kind(path)
     sparse = partial(_read_svmlight, queries=queries)
     readers = dict.fromkeys(_TEXT, _read_text) | dict.fromkeys(_SPARSE, sparse)
     readers = readers | {".parquet": _read_parquet}
@@ -74,6 +75,34 @@ def named_in_errors(path: Path | None) -> Iterator[None]:
         yield
     except ValueError as error:
         raise ValueError(str(error) if path is None else f"{path}: {error}") from None
+
+
+def parquet_table(path: Path) -> ParquetTable | None:
+    """The row groups of a Parquet file, or of the files in a folder; None for others, such as .gz.
+
+    Folders such as `year=2024` are a column, too. Files whose names begin with a dot or an
+    underscore are left out, as other programs do it.
+    """
+    read = path.is_file() and path.stat().st_size and not _gzipped(path)
+    if not path.is_dir() and not (read and _kind(path) == ".parquet"):
+        return None
+    from pyarrow import dataset
+
+    files = [path] if path.is_file() else sorted(path.rglob("*.parquet"))
+    files = [each for each in files if each.is_file() and not each.name.startswith((".", "_"))]
+    if not files:
+        raise ValueError(f"the folder {path} has no Parquet files (.parquet)")
+    try:
+        named = [str(each) for each in files]
+        if path.is_file():
+            return ParquetTable(dataset.dataset(named, format="parquet"))
+        return ParquetTable(
+            dataset.dataset(
+                named, format="parquet", partitioning="hive", partition_base_dir=str(path)
+            )
+        )
+    except (OSError, ValueError) as error:
+        raise ValueError(f"{path} cannot be read as parquet: {error}") from None
 
 
 def is_sparse(path: Path) -> bool:
@@ -146,6 +175,8 @@ def _every_cell(read: Callable[..., Any]) -> Any:
 def _read_parquet(path: Path) -> Any:
     from pyarrow import parquet
 
+    if path.is_dir():
+        return _read_folder(path)
     if _gzipped(path):
         _unpack(path)
     source = io.BytesIO(gzip.decompress(path.read_bytes())) if _gzipped(path) else path
@@ -154,6 +185,14 @@ def _read_parquet(path: Path) -> Any:
     check_memory(8 * stored.num_rows * stored.num_columns)
     _refuse_repeated(stored.schema.to_arrow_schema().names)
     table = pd.read_parquet(source).reset_index(drop=True)
+    return _with_numbers(table, _texts(table))
+
+
+def _read_folder(path: Path) -> Any:
+    found = parquet_table(path)
+    assert found is not None
+    check_memory(8 * found.values)
+    table = found.whole()
     return _with_numbers(table, _texts(table))
 
 

@@ -124,6 +124,16 @@ def split_target(table: Any, target: str, *, several: bool = True) -> tuple[Any,
     return parsed(table.drop(columns=target)), y, missing
 
 
+def refuse_unseen(found: Any, trained: Any, path: Path) -> None:
+    """Raises ValueError for classes of a test file, an array, that training does not have."""
+    unseen = sorted(set(found.tolist()) - set(trained.tolist()), key=str)
+    if unseen:
+        raise ValueError(
+            f"{path} has classes that the training data does not have: "
+            f"{', '.join(map(repr, unseen))}"
+        )
+
+
 def parsed(table: Any) -> Any:
     """The table with text that is numbers, or dates such as 2024-01-31, converted to them."""
     changed: dict[Any, Any] = {}
@@ -134,14 +144,14 @@ def parsed(table: Any) -> Any:
             continue
         if (numbers := plain_numbers(column)) is not None:
             changed[name] = numbers
-        elif (dates := _dates(column)) is not None:
+        elif (dates := dates_of(column)) is not None:
             changed[name] = dates
         elif is_text(column) and (told := refusal(name, column)) is not None:
             raise ValueError(told)
     return table.assign(**changed) if changed else table
 
 
-def _dates(column: Any) -> Any:
+def dates_of(column: Any) -> Any:
     """Text as times, if all of it is dates that begin with the year; None otherwise."""
     known = column.dropna()
     if not len(known) or not _DATE.match(str(known.iloc[0])):

@@ -97,6 +97,11 @@ class Loader:
     def epoch(self, epoch: int, copies: int) -> Iterator[Batch]:
         """The batches of an epoch, the same for every model: `[copies, B, ...]`."""
         torch.manual_seed(stream_seed(self.seed, 0, epoch))
+        for part in (self.batches.dataset, self.batches.sampler):
+            # As torch's DistributedSampler and streams that have an order for every epoch expect.
+            tell: Any = getattr(part, "set_epoch", None)
+            if tell is not None:
+                tell(epoch)
         for batch in self.batches:
             if not has_parts(batch):
                 raise TypeError(f"the loader must give batches (x, y); got {type(batch).__name__}")

@@ -87,7 +87,17 @@ class Trained:
             y: Their targets, `[items]` or, as in `mg.fit`, `[items, 1]`.
             **rows: What the metric takes besides scores and target, by name: `[items]`.
         """
-        metric, scores = self.metric.at_threshold(self.threshold, self.scores(x))
+        return self.measure_scores(self.scores(x), y, **rows)
+
+    def measure_scores(self, scores: Tensor, y: Any, **rows: Any) -> float:
+        """The metric of items whose scores are known, at the threshold.
+
+        Args:
+            scores: What `scores` gave for them.
+            y: Their targets, as in `measure`.
+            **rows: As in `measure`.
+        """
+        metric, scores = self.metric.at_threshold(self.threshold, scores)
         target = numbers(y)
         target = without_column(target) if scores.dim() == 1 else target
         return float(metric(scores, target, **rows))
