@@ -230,3 +230,8 @@ def test_rows_are_prepared_block_by_block_as_they_would_be_at_once() -> None:
     frame = pd.DataFrame({"kind": np.array(list("ab"))[(x[:, 0] > 0).astype(int)]})
     fitted = Preparation().fit(frame, rows)
     assert (fitted.transform(frame, rows) == fitted.transform(frame.iloc[rows])).all()
+
+
+def test_a_constant_column_is_not_blown_up_by_rounding() -> None:
+    fitted = Preparation().fit(np.full((1000, 1), 0.1))
+    assert fitted.transform(np.array([[0.6]])).item() == pytest.approx(0.5)

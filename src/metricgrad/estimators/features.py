@@ -244,7 +244,8 @@ def _number(name: str, values: np.ndarray, kind: Kind) -> Number:
         return Number(median, 0.0, 1.0, marks, kind)
     with np.errstate(over="ignore", invalid="ignore"):
         mean = float(known.mean())
-        spread = float(known.std())
+        # The mean of equal numbers may be rounded, and would leave them a tiny spread.
+        spread = float(known.std()) if known.min() < known.max() else 0.0
     if not math.isfinite(mean + spread):
         raise ValueError(
             f"column {name!r} has numbers as large as {np.abs(known).max():.3g}; divide it by a "
