@@ -252,7 +252,7 @@ def test_a_wrong_call_is_told_to_all_in_one_sentence(together: Any) -> None:
     others = "rank 0" if len(together) == 2 else "ranks 0, 2, 3"
     assert all(each["refused"] == said for each in together)
     assert all(each["empty"] == 0 for each in together)
-    assert said["type"].startswith("all processes must call across_ranks alike")
+    assert said["type"].startswith("all processes must make the same calls")
     assert f"on {others}: scores float64 [N], target int64 [N]" in said["type"]
     assert "on rank 1: scores float32 [N], target int64 [N]" in said["type"]
     assert "on rank 1: scores float64 [N], target int64 [N], where bool [N]" in said["where"]
@@ -322,7 +322,7 @@ def test_processes_that_lose_one_end_with_a_sentence(how: signal.Signals, tmp_pa
     assert lost.code == (None if halted else -signal.SIGKILL)
     for each in (first, last):
         assert each.code == 1
-        assert "RuntimeError: across_ranks got no answer from all processes" in each.error
+        assert "RuntimeError: no answer from all processes: one of them has ended" in each.error
 
 
 def test_without_processes_it_is_the_loss_itself() -> None:

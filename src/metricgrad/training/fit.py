@@ -8,9 +8,9 @@ measure the result on data that `fit` never saw.
 
 import copy
 import math
-import time
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from metricgrad.metrics import metric as to_metric
 from metricgrad.metrics.registry import metric_config
+from metricgrad.processes import clock, from_first, is_first, passed
 from metricgrad.progress import progress as to_progress
 from metricgrad.surrogates import Surrogate
 from metricgrad.surrogates.noticing import notice_trained
@@ -45,6 +46,7 @@ from metricgrad.training.search import (
     decide,
     successive_halving,
 )
+from metricgrad.training.shards import begin_together
 from metricgrad.training.split import SplitPlan, split_data, split_dataset, unsplit
 from metricgrad.training.streams import read_data
 from metricgrad.training.trained import Fit, Trained
@@ -139,15 +141,16 @@ def fit(
         >>> found.measure(x, y) > 0.9
         True
     """
-    started = time.monotonic()
+    started = clock()
     chosen = to_metric(metric)
     if isinstance(method, WithMemory):
         memory = memory or method.size
         method = method.loss
-    check_arguments(
-        model, method, options, epochs=epochs, batch=batch, folds=folds, patience=patience,
-        rate=rate, clip=clip, budget=budget, share=share, decay=decay, memory=memory,
-    )  # fmt: skip
+    numbers: dict[str, Any] = {
+        "epochs": epochs, "batch": batch, "folds": folds, "patience": patience, "rate": rate,
+        "clip": clip, "budget": budget, "share": share, "decay": decay, "memory": memory,
+    }  # fmt: skip
+    check_arguments(model, method, options, **numbers)
     if optimizer is not None and decay:
         raise ValueError(f"an optimizer of your own has its own weight decay; got decay={decay:g}")
     on_device(model, device)
@@ -171,11 +174,13 @@ def fit(
     if valid is not None:
         valid = read_data("valid", valid, batch, chosen, dtype)
     plan = SplitPlan(chosen, tune_threshold, batch, balanced, folds, share)
+    called = numbers | {"seed": seed, "options": sorted(options or {}), "folder": bool(folder)}
+    begin_together(model, {"train": trained, "valid": valid}, _called(plan, method) | called)
     split = split_data(trained, valid, plan, seed)
 
     # List the candidates, the ordinary loss apart from its challengers.
     usual = ordinary_candidate(chosen, split.validation.sets)
-    scores, example = example_of(model, trained, chosen)
+    scores, example = from_first(lambda: example_of(model, trained, chosen))
     if method == "auto":
         tried = chosen.with_rows({name: row.unsqueeze(0) for name, row in example.rows.items()})
         sides = {
@@ -191,8 +196,10 @@ def fit(
     checkpoints = None if folder is None else Path(folder)
     must_match: dict[str, Any] = {}
     if checkpoints is not None:
-        checkpoints.mkdir(parents=True, exist_ok=True)
-        must_match = _must_match(plan, method, fingerprint(trained, valid), model)
+        if is_first():
+            checkpoints.mkdir(parents=True, exist_ok=True)
+        data = {"data": fingerprint(trained, valid), "model": fingerprint(model.state_dict())}
+        must_match = _called(plan, method) | data
     settings = TrialSettings(
         seed, decay, clip, memory, patience, optimizer, schedule, must_match=must_match
     )
@@ -209,7 +216,7 @@ def fit(
     groups = all_groups(search, list(sides.values()), rates, search.epochs)
     total = sum(length for _, length in groups)
     title = f"training for {chosen.name}{told_turns(model, len(rates) * len(split.folds))}"
-    with to_progress(title, total, progress) as search.tell:
+    with to_progress(title, total, progress and is_first()) as search.tell:
         found: dict[str, list[Trial]] = {}
         for name, candidates in sides.items():
             search.share = _ORDINARY_SHARE if len(found) + 1 < len(sides) else 1.0
@@ -240,14 +247,14 @@ def fit(
         validation=split.validation.items,
         score_sets=score_sets,
         folds=len(split.folds),
-        seconds=time.monotonic() - started,
+        seconds=clock() - started,
         stopped=search.stopped,
         contested=method == "auto",
     )
 
 
-def _must_match(plan: SplitPlan, method: Any, data: str, model: nn.Module) -> dict[str, Any]:
-    """What a resumed run must share, besides what its trials know; ready for JSON."""
+def _called(plan: SplitPlan, method: Any) -> dict[str, Any]:
+    """What resumed runs and all processes must share, besides numbers and data; ready for JSON."""
     loss = method
     if isinstance(method, Surrogate):
         loss = method.description() | {"weights": fingerprint(method.state_dict())}
@@ -257,8 +264,6 @@ def _must_match(plan: SplitPlan, method: Any, data: str, model: nn.Module) -> di
         "tune_threshold": plan.tune,
         "batch": plan.batch,
         "method": loss,
-        "data": data,
-        "model": fingerprint(model.state_dict()),
     }
 
 
@@ -276,7 +281,7 @@ def _train_finalists(
     if search.deadline is not None:
         ends = search.started + _OVERTIME * search.deadline
     for number, (name, trial) in enumerate(tried.items()):
-        now = time.monotonic()
+        now = clock()
         search.until = now + (ends - now) / (len(tried) - number)
         own = search.model if trial is decision.winner else copy.deepcopy(search.model)
         own.load_state_dict(_final_state(search, trained, trial, plan))
@@ -300,7 +305,7 @@ def _final_state(
     best = -math.inf
     state: dict[str, Tensor] = {}
     for attempt in range(_ATTEMPTS):
-        if attempt and time.monotonic() > search.until:
+        if attempt and passed(search.until):
             break
         settings = replace(search.settings, seed=search.settings.seed + attempt)
         again = replace(search, split=unsplit(items, plan, settings.seed), settings=settings)
@@ -308,7 +313,9 @@ def _final_state(
         group.until = search.until
         found, scores = group.train_only(trial.epoch)
         validation = again.split.validation
-        value = validation.value(scores, trial.threshold) if scores.isfinite().all() else math.nan
+        value = math.nan
+        if scores.isfinite().all():
+            value = from_first(partial(validation.value, scores, trial.threshold))
         gain = -math.inf if math.isnan(value) else validation.gain(value, trial.value)
         if gain >= 0:
             return found
