@@ -22,4 +22,5 @@ from metricgrad.processes.group import number_of_processes as number_of_processe
 from metricgrad.processes.group import own_rank as own_rank
 from metricgrad.processes.joining import Parts as Parts
 from metricgrad.processes.joining import join as join
+from metricgrad.processes.joining import message_bytes as message_bytes
 from metricgrad.processes.torchrun import joined_by_torchrun as joined_by_torchrun

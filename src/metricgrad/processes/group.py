@@ -45,9 +45,9 @@ def answered() -> Iterator[None]:
         yield
     except RuntimeError as error:
         raise RuntimeError(
-            "no answer from all processes: one of them has ended, or has not made the call that "
-            "the others wait in. Every process must call mg.fit, and a loss of across_ranks, "
-            f"equally often, the latter with an empty set where it has no items. {error}"
+            "no answer from all processes: one of them has ended, or is not where the others are. "
+            "Every process must call mg.fit, or a loss of across_ranks, equally often; a loss "
+            f"takes an empty set where there are no items. {error}"
         ) from error
 
 

@@ -21,9 +21,10 @@ def joined_by_torchrun() -> Iterator[None]:
         yield
         return
     dist.init_process_group("gloo")
-    with warnings.catch_warnings():
-        if not is_first():
-            warnings.simplefilter("ignore")
-        yield
-    # After an error the process just ends, without waiting for others that may be gone.
-    dist.destroy_process_group()
+    try:
+        with warnings.catch_warnings():
+            if not is_first():
+                warnings.simplefilter("ignore")
+            yield
+    finally:
+        dist.destroy_process_group()

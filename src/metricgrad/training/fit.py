@@ -90,6 +90,8 @@ def fit(
 ) -> Fit:
     """Trains a model for a metric, and says whether that was better than the ordinary loss.
 
+    If there is a process group, all its processes train together, and every one must call this.
+
     Args:
         model: A module of float32 or float64 that maps features to scores, one tensor; trained in
             place, from the weights it has.

@@ -285,10 +285,10 @@ class TrialGroup:
     def _validate(self, losses: Tensor) -> None:
         """Measures every trial, and keeps the models of those that are at their best."""
         scores = self._scores()
-        for number in range(len(self.planned)):
-            if not scores[number].isfinite().all():
+        for number, measured in enumerate(from_first(lambda: self._validation.measure_all(scores))):
+            if measured is None:
                 continue  # it diverged, but its earlier epochs still count
-            value, threshold = from_first(partial(self._validation.measure, scores[number]))
+            value, threshold = measured
             if not self._best.record(number, self._epoch, losses[number].item(), value):
                 continue
             self._kept["scores"][number] = scores[number]
