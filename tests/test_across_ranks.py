@@ -1,5 +1,6 @@
 """Losses across processes: real ones, whose union must be what one process computes."""
 
+import json
 import os
 import signal
 import subprocess
@@ -15,6 +16,7 @@ from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 
 import metricgrad as mg
+from benchmarks import scaling
 from metricgrad.processes import join
 from tests.processes import launch, results, stop
 from tests.trained_together import TASKS, Trained, batch, train, train_all
@@ -252,7 +254,7 @@ def test_a_wrong_call_is_told_to_all_in_one_sentence(together: Any) -> None:
     others = "rank 0" if len(together) == 2 else "ranks 0, 2, 3"
     assert all(each["refused"] == said for each in together)
     assert all(each["empty"] == 0 for each in together)
-    assert said["type"].startswith("all processes must call across_ranks alike")
+    assert said["type"].startswith("all processes must make the same calls")
     assert f"on {others}: scores float64 [N], target int64 [N]" in said["type"]
     assert "on rank 1: scores float32 [N], target int64 [N]" in said["type"]
     assert "on rank 1: scores float64 [N], target int64 [N], where bool [N]" in said["where"]
@@ -276,17 +278,19 @@ def test_chunks_of_all_processes_have_the_gradient_of_the_union(together: Any) -
 
 def test_the_page_says_what_is_sent(together: Any) -> None:
     page = (ROOT / "docs" / "distributed.md").read_text()
+    kept = json.loads(scaling.KEPT.read_text())
+    assert kept["computed"] == scaling.computed()
+    assert all(table in page for table in scaling.tables(kept))
+    assert f"a load of {kept['machine']['load']:g}," in page
     for each in together:
         header, buffer = each["sent"]
         assert f"a header of {header} bytes" in page
         assert f"the buffer has {buffer:,} bytes" in page
-        for processes in (8, 64, 512):
-            others = processes - 1
+        for row in kept["computed"]:
+            others = row["processes"] - 1
+            assert row["scores"] == {"bytes": others * (header + buffer), "messages": 2 * others}
             embeddings = others * 256 * 512 * torch.zeros(1).element_size()
-            assert (
-                f"| {processes} | {others * (header + buffer):,} bytes | {2 * others:,} "
-                f"| {embeddings:,} bytes | {others} |"
-            ) in page
+            assert row["embeddings of 512"] == {"bytes": embeddings, "messages": others}
 
 
 def test_the_example_trains_the_same_with_torchrun() -> None:
@@ -322,7 +326,7 @@ def test_processes_that_lose_one_end_with_a_sentence(how: signal.Signals, tmp_pa
     assert lost.code == (None if halted else -signal.SIGKILL)
     for each in (first, last):
         assert each.code == 1
-        assert "RuntimeError: across_ranks got no answer from all processes" in each.error
+        assert "RuntimeError: no answer from all processes: one of them has ended" in each.error
 
 
 def test_without_processes_it_is_the_loss_itself() -> None:

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from metricgrad.training.data import Batches, has_classes
+from metricgrad.training.drawing import Batches, has_classes
 from metricgrad.training.stack import Flat, Stack
 from tests.trainings import X, Y, network, seeded
 

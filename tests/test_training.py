@@ -14,7 +14,7 @@ from torch import Tensor, nn
 import metricgrad as mg
 from metricgrad.training import TrainingError
 from metricgrad.training.algorithm import Alternation, Guard
-from metricgrad.training.data import Batches
+from metricgrad.training.drawing import Batches
 from tests.trainings import (
     QUICK,
     TASKS,

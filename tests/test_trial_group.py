@@ -10,12 +10,13 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 
 import metricgrad as mg
+from metricgrad.surrogates.calls import mean_of_defined
 from metricgrad.training.candidates import Candidate
 from metricgrad.training.checkpoint import part_of
 from metricgrad.training.data import Items, Loader
 from metricgrad.training.split import SplitPlan, split_data
 from metricgrad.training.stack import Stack
-from metricgrad.training.trial_group import TrialGroup, _mean
+from metricgrad.training.trial_group import TrialGroup
 from metricgrad.training.trials import PlannedTrial, TrialSettings
 from tests.fitting import Squares, linear, made
 from tests.searches import group_of
@@ -303,8 +304,8 @@ def test_a_checkpoint_names_what_a_run_depends_on() -> None:
 def test_the_mean_of_sets_leaves_out_those_without_a_value() -> None:
     values = torch.tensor([[1.0, 2.0, 9.0], [3.0, 9.0, 9.0], [9.0, 9.0, 9.0]])
     defined = torch.tensor([[True, True, False], [True, False, False], [False, False, False]])
-    assert _mean(values, defined).tolist() == [1.5, 3.0, 0.0]
-    assert _mean(values[0], defined[:, 0]).tolist() == [1.0, 2.0, 0.0]
+    assert mean_of_defined(values, defined).tolist() == [1.5, 3.0, 0.0]
+    assert mean_of_defined(values[0], defined[:, 0]).tolist() == [1.0, 2.0, 0.0]
 
 
 def test_a_part_of_a_state_has_names_of_its_own() -> None:

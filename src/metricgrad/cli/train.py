@@ -23,6 +23,7 @@ _SHOWN = 8  # columns that are listed
         "metricgrad train customers.csv --metric own.py:profit --amount value",
         "metricgrad train data.parquet --metric fbeta:beta=2 --hidden none --budget 2m",
         "metricgrad train folder-of-parquet --metric f1 --memory 2GB",
+        "torchrun --nproc-per-node 4 -m metricgrad train fraud.csv --target is_fraud",
     )
 )
 def train(
@@ -52,10 +53,14 @@ def train(
     ] = None,
     as_json: options.JsonOption = False,
 ) -> None:
-    """Train a model for a metric, and compare it with cross-entropy."""
-    from metricgrad import report, studies
+    """Train a model for a metric, and compare it with cross-entropy.
 
-    with plain_errors("Stopped before there was a result; the same command continues from here."):
+    Several processes train together if torchrun starts them.
+    """
+    from metricgrad import processes, report, studies
+
+    interrupted = "Stopped before there was a result; the same command continues from here."
+    with plain_errors(interrupted), processes.joined_by_torchrun():
         settings = studies.RunSettings(
             data=None if data is None else str(data),
             target=target,
@@ -75,6 +80,8 @@ def train(
             memory=options.size(memory),
         )
         run = studies.train(settings, out, command=command_line(), progress=not as_json)
+        if not processes.is_first():
+            return
         if not run.fresh and not as_json:
             typer.secho("This run is finished already. Its result:", fg="yellow", err=True)
         page = run.folder / "report.html"

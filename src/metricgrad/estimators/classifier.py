@@ -154,8 +154,7 @@ class MetricClassifier(ClassifierMixin, BaseEstimator):
         self.target_ = Target.of(y, to_metric(self.metric), self.positive)
         self.classes_ = self.target_.classes
         target = self.target_.encode(y)
-        own = to_rows(data)
-        own = own if rows is None else at(own, torch.as_tensor(rows))
+        own = to_rows(data) if rows is None else at(to_rows(data), torch.as_tensor(rows))
         self.preparation_ = Preparation().fit(table, rows)
         x = torch.from_numpy(self.preparation_.transform(table, rows))
         metric = self.target_.metric_for(to_metric(self.metric))
@@ -163,7 +162,7 @@ class MetricClassifier(ClassifierMixin, BaseEstimator):
             self,
             x.shape[1],
             self.target_.outputs,
-            table_items((x, target, own) if own else (x, target), metric),
+            table_items(x, target, own, metric),
             metric=metric,
             folds=fitting_folds(self.folds, target),
             balanced=self.balanced,

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from metricgrad.metrics import Metric
 from metricgrad.metrics import metric as to_metric
 from metricgrad.metrics.registry import metric_from_config
+from metricgrad.processes import from_first
 from metricgrad.storage import damage_told, read_tensors
 from metricgrad.surrogates.base import TargetKind
 from metricgrad.training import Fit, fit
@@ -111,7 +112,8 @@ def stored_perceptron(
 
 def trained_network(estimator: Any, inputs: int, outputs: int, data: Any, **more: Any) -> Fit:
     """A network for an estimator, trained by `mg.fit` with the estimator's settings and `more`."""
-    seed = int(check_random_state(estimator.random_state).randint(2**31 - 1))
+    drawn = check_random_state(estimator.random_state)
+    seed = from_first(lambda: int(drawn.randint(2**31 - 1)))
     network = perceptron(inputs, widths(estimator.hidden), outputs, seed)
     settings = {name: getattr(estimator, name) for name in _PASSED_ON}
     return fit(network, data, seed=seed, **settings, **more)

@@ -77,7 +77,7 @@ class Evidence:
     def gather(cls, fit: Fit, items: Items) -> Self:
         """Scores, decisions and alignment of the finalists, on validation and test data."""
         kept = items.take(torch.arange(min(len(items), _KEPT)))
-        tested = Items(*kept)
+        tested = Items(kept.x, kept.y, kept.where, kept.rows)
         live = fit.validation.live
         finalists: dict[str, FinalistScores] = {}
         for role, trial in finalist_trials(fit).items():

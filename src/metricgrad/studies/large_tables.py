@@ -3,7 +3,8 @@
 A table is read as a whole if that fits into the memory that a run may take, 2 GiB unless `--memory`
 says otherwise. Training takes up to four times the size of its table, counted as 8 bytes a value.
 So a table of 30 columns is streamed from 2.2 million rows on. What a streamed table cannot do is
-refused: `--group` needs all rows of a query together, and `--amount` all amounts.
+refused: `--group` needs all rows of a query together, `--amount` all amounts, and several processes
+the same batches.
 """
 
 from pathlib import Path
@@ -17,6 +18,7 @@ from metricgrad.estimators.parquet_tables import ParquetTable, is_text_type
 from metricgrad.estimators.surveys import SampledRows, Survey, sample, survey
 from metricgrad.estimators.written_numbers import looks_like_number
 from metricgrad.metrics import Metric
+from metricgrad.processes import alone
 from metricgrad.studies import splits, tables
 from metricgrad.studies.evidence import TestedRows
 from metricgrad.studies.results import RowCounts
@@ -96,6 +98,11 @@ class StreamedClasses:
 
 def refuse_unstreamed(settings: RunSettings) -> None:
     """Raises ValueError for what needs the whole table in memory."""
+    if not alone():
+        raise ValueError(
+            f"{settings.data} is too large to be read as a whole, and a table that is streamed is "
+            "trained by one process; start it without torchrun, or pass more --memory"
+        )
     for option, given in (("--group", settings.group), ("--amount", settings.amounts)):
         if given:
             raise ValueError(

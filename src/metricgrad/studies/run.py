@@ -12,6 +12,7 @@ from metricgrad.estimators import MetricClassifier, MetricRanker
 from metricgrad.metrics import Metric
 from metricgrad.metrics.registry import metric_config
 from metricgrad.metrics.rows import to_rows
+from metricgrad.processes import from_first
 from metricgrad.storage import read_json
 from metricgrad.studies import results, splits
 from metricgrad.studies.amounts import AmountColumns
@@ -70,26 +71,48 @@ class StoredComparison:
 
 
 def train(settings: RunSettings, out: Path | None, *, command: str, progress: bool) -> Run:
-    """Trains and tests in a folder, continuing what is there."""
+    """Trains and tests in a folder, continuing what is there.
+
+    Several processes train together; the first one alone reads and writes the folder.
+    """
     metric = named_metric(settings.metric)  # a wrong name is refused before the data is read
     amounts = AmountColumns.of(settings.amounts, settings.keep)
     amounts.refuse_misfit(metric)
     work = _work(settings, metric, amounts, progress)
     sha256 = work.sha256 + splits.metric_digests(settings.metric)
-    folder = RunFolder(out or Path("runs") / settings.folder_name, settings, sha256)
-    stored = folder.read("result.json")
-    if stored is not None:
-        with named_in_errors(folder.path):
-            result = RunResult.from_json(stored)
-        if not result.stopped:
-            return Run(folder.path, result, fresh=False)
+    path = out or Path("runs") / settings.folder_name
+    folder = from_first(lambda: RunFolder(path, settings, sha256))
+    known = from_first(lambda: _finished(folder))
+    if known is not None:
+        return Run(folder.path, known, fresh=False)
     model = work.fitted(folder.checkpoints, progress)
+    result = from_first(lambda: _tested_result(folder, work, model, command))
+    return Run(folder.path, result, fresh=True)
+
+
+def _finished(folder: RunFolder) -> RunResult | None:
+    """The result that a folder has; None if the run has to go on."""
+    stored = folder.read("result.json")
+    if stored is None:
+        return None
+    with named_in_errors(folder.path):
+        result = RunResult.from_json(stored)
+    return None if result.stopped else result
+
+
+def _tested_result(
+    folder: RunFolder,
+    work: "_Classes | _Queries | StreamedClasses",
+    model: MetricClassifier | MetricRanker,
+    command: str,
+) -> RunResult:
+    """What the test rows say of a model, which its folder then holds."""
     model.save(folder.path / "model.safetensors")
     tested = work.tested()
     Evidence.gather(model.fit_, tested.items).save(folder.path / "evidence.npz")
     result = _result(model.fit_, tested, work.rows, work.columns, command)
     folder.finish(result)
-    return Run(folder.path, result, fresh=True)
+    return result
 
 
 def _work(

@@ -128,3 +128,10 @@ def sum_of_sets(values: Tensor, groups: Any) -> Tensor:
     ids, place = to_tensor("groups", groups).to(values.device).unique(return_inverse=True)
     counts = values.long() if values.dtype == torch.bool else values
     return counts.new_zeros(len(ids), *counts.shape[1:]).index_add(0, place, counts)
+
+
+def mean_of_defined(values: Tensor, defined: Tensor) -> Tensor:
+    """The mean of the defined values of every model: `[R]` from `[R, ...]`."""
+    values = values.reshape(len(values), -1)
+    defined = defined.reshape(len(defined), -1)
+    return torch.where(defined, values, 0.0).sum(-1) / defined.sum(-1).clamp(min=1)

@@ -1,7 +1,7 @@
 """What moves parameters: models and learned surrogates, trained together."""
 
 from metricgrad.training.algorithm import TrainingError as TrainingError
-from metricgrad.training.data import Batches as Batches
+from metricgrad.training.drawing import Batches as Batches
 from metricgrad.training.fit import fit as fit
 from metricgrad.training.joint import JointTraining as JointTraining
 from metricgrad.training.recipes import as_shipped as as_shipped

@@ -31,7 +31,7 @@ from metricgrad.progress import progress as to_progress
 from metricgrad.surrogates.bilevel import BilevelLoss
 from metricgrad.surrogates.nets.base import Elements
 from metricgrad.training.checkpoint import State
-from metricgrad.training.data import Batches, has_classes
+from metricgrad.training.drawing import Batches, has_classes
 from metricgrad.training.stack import Flat, Stack, half_cosine, modes_kept
 
 _KEEP = 50  # iterations between two states to fall back on

@@ -5,9 +5,10 @@ everything. An estimate may be wrong, and even one epoch may be too long, so eve
 a moment at which it ends, whatever it has reached (`Search.ends`). It is checked after every step.
 """
 
-import time
+from pathlib import Path
 from typing import NamedTuple
 
+from metricgrad.processes import clock, from_first, is_first
 from metricgrad.storage import read_json, write_json
 from metricgrad.training.candidates import RATES, Candidate
 from metricgrad.training.search import Search, all_groups
@@ -42,15 +43,11 @@ def time_plan(
 ) -> TimePlan:
     """The epochs with which all trials fit into a budget; from a file, if the run is resumed."""
     path = None if search.folder is None else search.folder / "epochs.json"
-    if path is not None and path.exists():
-        known = read_json(path)
-        if not isinstance(known, int) or not 1 <= known <= search.epochs:
-            raise ValueError(
-                f"{path} must hold 1 to {search.epochs} epochs; it holds {known!r:.40}"
-            )
+    known = None if path is None else from_first(lambda: _known_epochs(path, search.epochs))
+    if known is not None:
         return TimePlan(known, _RESUMED_AFTER * budget)
     pace = _pace(search, sides[0][0], len(rates), _TIMING * budget)
-    left = budget - (time.monotonic() - search.started)
+    left = budget - (clock() - search.started)
     epochs = search.epochs
     while epochs > _FEWEST and _SLOWER * _cost(search, sides, rates, epochs, pace) >= left:
         epochs -= 1
@@ -58,12 +55,22 @@ def time_plan(
     first = [sides[0][:1]]
     while epochs > 1 and _SLOWER * _cost(search, first, rates, epochs, pace) >= left:
         epochs -= 1
-    if path is not None:
+    if path is not None and is_first():
         write_json(path, epochs)
     after = min(
         _MOST_AFTER * budget, _SLOWER * epochs * _trainings_after(search, sides) * pace.alone
     )
     return TimePlan(epochs, after)
+
+
+def _known_epochs(path: Path, most: int) -> int | None:
+    """The epochs that an earlier start of the run has planned; None if there was none."""
+    if not path.exists():
+        return None
+    known = read_json(path)
+    if not isinstance(known, int) or not 1 <= known <= most:
+        raise ValueError(f"{path} must hold 1 to {most} epochs; it holds {known!r:.40}")
+    return known
 
 
 def _cost(
@@ -99,4 +106,4 @@ def _pace(search: Search, candidate: Candidate, rates: int, seconds: float) -> _
 def _timed(search: Search, candidate: Candidate, trials: int, seconds: float) -> float:
     """The seconds that one epoch takes with so many trials."""
     group = search.group([PlannedTrial(candidate, RATES[0])] * trials, 1)
-    return group.epoch_seconds(time.monotonic() + seconds)
+    return group.epoch_seconds(clock() + seconds)

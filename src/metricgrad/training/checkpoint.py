@@ -1,12 +1,13 @@
 """Checkpoints: the tensors of a training run, and the settings that a resumed run must share."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor
 
+from metricgrad.processes import from_first
 from metricgrad.storage import read_tensors, write_tensors
 
 State = dict[str, Tensor]
@@ -45,6 +46,17 @@ def read_checkpoint(
                 f"{path} belongs to another model: {name} has shape {ours} here, {theirs} there"
             )
     return state
+
+
+def found_checkpoint(
+    path: Path, like: Callable[[], State], settings: dict[str, Any], varying: tuple[str, ...]
+) -> State | None:
+    """What `read_checkpoint` gives; None if there is no checkpoint. One process reads for all."""
+
+    def found() -> State | None:
+        return read_checkpoint(path, like(), settings, varying) if path.exists() else None
+
+    return from_first(found)
 
 
 def named(prefix: str, part: Mapping[str, Tensor]) -> State:

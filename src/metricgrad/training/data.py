@@ -4,11 +4,6 @@ Items in memory can be drawn in any order, so several models, each with its own 
 can be trained at once (`FoldBatches`). The batches of an epoch depend only on the seed, the fold
 and the epoch, never on what was drawn before. A run that is resumed therefore continues exactly as
 it would have done.
-
-Stratified batches hold every class in its share of the data, and at least once. With one positive
-in a hundred, each batch of 100 then has one; plain drawing leaves a third of the batches without
-any, so that most metrics have no value there. scikit-learn's splitters cut data into parts and do
-not draw with replacement, so the shares are computed here.
 """
 
 import copy
@@ -21,10 +16,18 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    Dataset,
+    DistributedSampler,
+    IterableDataset,
+    TensorDataset,
+)
 
-from metricgrad.metrics.checks import shape, whole
+from metricgrad.metrics.checks import shape
 from metricgrad.metrics.rows import NO_NAMES, NO_ROWS, RowNames, Rows, at, check_rows
+from metricgrad.training.drawing import Batches, has_classes, has_one_class_each
 
 CHUNK = 16384  # items that a model scores at once
 NO_BATCH = "the loader gave no batch; pass one that has items, or one without drop_last"
@@ -38,12 +41,19 @@ class Batch(NamedTuple):
     y: Tensor
     where: Tensor | None
     rows: Rows = NO_ROWS
+    own: bool = False  # whether other processes have other items of it
 
     def to(self, device: torch.device) -> "Batch":
         """The same on a device."""
         where = None if self.where is None else self.where.to(device)
         rows = {name: value.to(device) for name, value in self.rows.items()}
-        return Batch(self.x.to(device), self.y.to(device), where, rows)
+        return Batch(self.x.to(device), self.y.to(device), where, rows, self.own)
+
+    def part(self, items: slice) -> "Batch":
+        """A few of its items."""
+        where = None if self.where is None else self.where[:, items]
+        rows = {name: value[:, items] for name, value in self.rows.items()}
+        return Batch(self.x[:, items], self.y[:, items], where, rows)
 
 
 @dataclass(frozen=True)
@@ -67,7 +77,7 @@ class Items:
 
     def classes(self) -> Tensor | None:
         """The number of items of each class; None if items do not have one class each."""
-        if self.where is not None or not _is_whole(self.y):
+        if self.where is not None or not has_one_class_each(self.y):
             return None
         return self.y.unique(return_counts=True)[1]
 
@@ -87,6 +97,18 @@ class Loader:
         """The number of batches of an epoch."""
         return len(self.batches)
 
+    @property
+    def own(self) -> bool:
+        """Whether every process has batches of its own: streams, and a `DistributedSampler`."""
+        stream = isinstance(self.batches.dataset, IterableDataset)
+        return stream or isinstance(self._sampler, DistributedSampler)
+
+    @property
+    def _sampler(self) -> Any:
+        """What says which items come next."""
+        by_batches = self.batches.batch_sampler
+        return by_batches.sampler if isinstance(by_batches, BatchSampler) else self.batches.sampler
+
     def first(self) -> Batch:
         """The first batch, as one model gets it."""
         with torch.random.fork_rng(devices=[]):
@@ -97,7 +119,7 @@ class Loader:
     def epoch(self, epoch: int, copies: int) -> Iterator[Batch]:
         """The batches of an epoch, the same for every model: `[copies, B, ...]`."""
         torch.manual_seed(stream_seed(self.seed, 0, epoch))
-        for part in (self.batches.dataset, self.batches.sampler):
+        for part in (self.batches.dataset, self._sampler):
             # As torch's DistributedSampler and streams that have an order for every epoch expect.
             tell: Any = getattr(part, "set_epoch", None)
             if tell is not None:
@@ -110,7 +132,8 @@ class Loader:
             y = without_column(y) if self.columns else y
             rows = self.names.named(batch[2:])
             rows = {name: row.expand(copies, *row.shape) for name, row in rows.items()}
-            yield Batch(x.expand(copies, *x.shape), y.expand(copies, *y.shape), None, rows)
+            x = x.expand(copies, *x.shape)
+            yield Batch(x, y.expand(copies, *y.shape), None, rows, self.own)
 
 
 def is_pair(data: Any) -> bool:
@@ -215,67 +238,6 @@ def fingerprint(*parts: Items | Loader | Mapping[str, Tensor] | None) -> str:
                 raw = each.detach().cpu().flatten().view(torch.uint8)
                 digest.update(raw.numpy().data)
     return digest.hexdigest()[:16]
-
-
-class Batches:
-    """Draws the indices of batches, with replacement.
-
-    Stratified ones need one class per item; balanced ones give all classes the same share.
-    """
-
-    def __init__(self, target: Tensor, size: int, stratified: bool, balanced: bool = False) -> None:
-        whole("batch", size, 1)
-        if not len(target):
-            raise ValueError("there is no training data: x and y are empty")
-        self.size = size
-        self._items = len(target)
-        self._classes = _shares(target, size, balanced) if stratified else None
-
-    def draw(self, number: int, generator: torch.Generator | None) -> Tensor:
-        """Indices of so many batches: `[number, size]`."""
-        if self._classes is None:
-            return torch.randint(self._items, (number, self.size), generator=generator)
-        drawn = [
-            members[torch.randint(len(members), (number, part), generator=generator)]
-            for members, part in self._classes
-        ]
-        return torch.cat(drawn, -1)
-
-
-def has_classes(target: Tensor, size: int) -> bool:
-    """Whether items have one class each, and a batch of this size can hold two of every class."""
-    return _is_whole(target) and 2 * len(target.unique()) <= size
-
-
-def _is_whole(target: Tensor) -> bool:
-    """Whether a target has one whole number per item."""
-    fractions = target.is_floating_point() and bool((target != target.round()).any())
-    return target.dim() == 1 and not fractions
-
-
-def _shares(target: Tensor, size: int, balanced: bool) -> list[tuple[Tensor, int]]:
-    """The items of each class and its share of a batch: by largest remainder, at least one."""
-    if not _is_whole(target):
-        raise ValueError(
-            f"stratified batches need one class index per item; got {target.dtype} of shape "
-            f"{shape(target)}. Pass stratified=False"
-        )
-    classes, counts = target.unique(return_counts=True)
-    if len(classes) > size:
-        raise ValueError(
-            f"a batch of {size} cannot hold each of {len(classes)} classes; pass a larger batch, "
-            "or stratified=False"
-        )
-    exact = counts.double() * size / len(target)
-    if balanced:
-        exact = torch.full_like(exact, size / len(classes))
-    parts = exact.floor().clamp(min=1).long()
-    for _ in range(size - int(parts.sum())):
-        parts[(exact - parts).argmax()] += 1
-    for _ in range(int(parts.sum()) - size):  # rare classes took more than their share
-        parts[torch.where(parts > 1, parts - exact, -torch.inf).argmax()] -= 1
-    members = [(target == each).nonzero().squeeze(-1) for each in classes]
-    return list(zip(members, parts.tolist(), strict=True))
 
 
 class Fold(NamedTuple):

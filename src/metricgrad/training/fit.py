@@ -6,19 +6,18 @@ the loss, its settings, the learning rate, the epoch, the threshold. Test data h
 measure the result on data that `fit` never saw.
 """
 
-import copy
 import math
-import time
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from metricgrad.metrics import metric as to_metric
 from metricgrad.metrics.registry import metric_config
+from metricgrad.processes import clock, from_first, is_first
 from metricgrad.progress import progress as to_progress
 from metricgrad.surrogates import Surrogate
 from metricgrad.surrogates.noticing import notice_trained
@@ -34,24 +33,24 @@ from metricgrad.training.candidates import (
     ordinary_candidate,
     require_fitting,
 )
-from metricgrad.training.data import Items, Loader, fingerprint
+from metricgrad.training.data import Items, fingerprint
+from metricgrad.training.finalists import train_finalists
 from metricgrad.training.joint_trials import refuse_unjoint
 from metricgrad.training.lessons import Lessons
 from metricgrad.training.optimizers import OptimizerFactory, ScheduleFactory, on_device
-from metricgrad.training.row_space import Space, space_for
-from metricgrad.training.search import Decision, Search, all_groups, decide, successive_halving
-from metricgrad.training.split import SplitPlan, split_data, split_dataset, unsplit
+from metricgrad.training.row_space import space_for
+from metricgrad.training.search import Search, all_groups, decide, successive_halving
+from metricgrad.training.shards import begin_together
+from metricgrad.training.split import SplitPlan, split_data, split_dataset
 from metricgrad.training.streams import read_data
-from metricgrad.training.trained import Fit, Trained
-from metricgrad.training.trials import PlannedTrial, Trial, TrialSettings
+from metricgrad.training.trained import Fit
+from metricgrad.training.trials import Trial, TrialSettings
 from metricgrad.training.turns import told_turns
 from metricgrad.training.validation import ValidationItems
 
 _SETS = 512  # score sets that are kept,
 _SET = 128  # and the items of each
 _ORDINARY_SHARE = 0.6  # of the time for the search, if challengers follow
-_OVERTIME = 1.1  # of the budget, when the last training must end
-_ATTEMPTS = 3  # trainings on all items, until one is as good as those of its folds
 
 
 def fit(
@@ -82,6 +81,8 @@ def fit(
     device: str | torch.device | None = None,
 ) -> Fit:
     """Trains a model for a metric, and says whether that was better than the ordinary loss.
+
+    If there is a process group, all its processes train together, and every one must call this.
 
     Args:
         model: A module of float32 or float64 that maps features to scores, one tensor; trained in
@@ -134,15 +135,16 @@ def fit(
         >>> found.measure(x, y) > 0.9
         True
     """
-    started = time.monotonic()
+    started = clock()
     chosen = to_metric(metric)
     if isinstance(method, WithMemory):
         memory = memory or method.size
         method = method.loss
-    check_arguments(
-        model, method, options, epochs=epochs, batch=batch, folds=folds, patience=patience,
-        rate=rate, clip=clip, budget=budget, share=share, decay=decay, memory=memory,
-    )  # fmt: skip
+    numbers: dict[str, Any] = {
+        "epochs": epochs, "batch": batch, "folds": folds, "patience": patience, "rate": rate,
+        "clip": clip, "budget": budget, "share": share, "decay": decay, "memory": memory,
+    }  # fmt: skip
+    check_arguments(model, method, options, **numbers)
     if optimizer is not None and decay:
         raise ValueError(f"an optimizer of your own has its own weight decay; got decay={decay:g}")
     on_device(model, device)
@@ -166,12 +168,14 @@ def fit(
     if valid is not None:
         valid = read_data("valid", valid, batch, chosen, dtype)
     plan = SplitPlan(chosen, tune_threshold, batch, balanced, folds, share)
+    called = numbers | {"seed": seed, "options": sorted(options or {}), "folder": bool(folder)}
+    begin_together(model, {"train": trained, "valid": valid}, _called(plan, method) | called)
     space = space_for(model, trained, valid)
     split = space.split(split_data(trained, valid, plan, seed))
 
     # List the candidates, the ordinary loss apart from its challengers.
     usual = ordinary_candidate(chosen, split.validation.sets)
-    scores, example = example_of(model, trained, chosen)
+    scores, example = from_first(lambda: example_of(model, trained, chosen))
     if method == "auto":
         tried = chosen.with_rows({name: row.unsqueeze(0) for name, row in example.rows.items()})
         sides = {
@@ -187,8 +191,10 @@ def fit(
     checkpoints = None if folder is None else Path(folder)
     must_match: dict[str, Any] = {}
     if checkpoints is not None:
-        checkpoints.mkdir(parents=True, exist_ok=True)
-        must_match = _must_match(plan, method, fingerprint(trained, valid), model)
+        if is_first():
+            checkpoints.mkdir(parents=True, exist_ok=True)
+        data = {"data": fingerprint(trained, valid), "model": fingerprint(model.state_dict())}
+        must_match = _called(plan, method) | data
     settings = TrialSettings(
         seed, decay, clip, memory, patience, optimizer, schedule, must_match=must_match
     )
@@ -205,7 +211,7 @@ def fit(
     groups = all_groups(search, list(sides.values()), rates, search.epochs)
     total = sum(length for _, length in groups)
     title = f"training for {chosen.name}{told_turns(model, len(rates) * len(split.folds))}"
-    with to_progress(title, total, progress) as search.tell:
+    with to_progress(title, total, progress and is_first()) as search.tell:
         found: dict[str, list[Trial]] = {}
         for name, candidates in sides.items():
             search.share = _ORDINARY_SHARE if len(found) + 1 < len(sides) else 1.0
@@ -219,7 +225,7 @@ def fit(
         decision = decide(search, found.get("ordinary", []), found.get("challengers", []), others)
 
     # Train on everything, and tell the story.
-    finalists = _train_finalists(model, search, decision, trained, plan, space)
+    finalists = train_finalists(model, search, decision, trained, plan, space)
     score_sets = _score_sets(search.trials, split.validation.items, seed)
     for trial in search.trials:
         if trial not in (decision.ordinary, decision.challenger):
@@ -237,14 +243,14 @@ def fit(
         validation=split.validation.items,
         score_sets=score_sets,
         folds=len(split.folds),
-        seconds=time.monotonic() - started,
+        seconds=clock() - started,
         stopped=search.stopped,
         contested=method == "auto",
     )
 
 
-def _must_match(plan: SplitPlan, method: Any, data: str, model: nn.Module) -> dict[str, Any]:
-    """What a resumed run must share, besides what its trials know; ready for JSON."""
+def _called(plan: SplitPlan, method: Any) -> dict[str, Any]:
+    """What resumed runs and all processes must share, besides numbers and data; ready for JSON."""
     loss = method
     if isinstance(method, Surrogate):
         loss = method.description() | {"weights": fingerprint(method.state_dict())}
@@ -254,77 +260,7 @@ def _must_match(plan: SplitPlan, method: Any, data: str, model: nn.Module) -> di
         "tune_threshold": plan.tune,
         "batch": plan.batch,
         "method": loss,
-        "data": data,
-        "model": fingerprint(model.state_dict()),
     }
-
-
-def _train_finalists(
-    model: nn.Module,
-    search: Search,
-    decision: Decision,
-    trained: Items | Loader,
-    plan: SplitPlan,
-    space: Space,
-) -> dict[str, Trained]:
-    """The models that were compared at the end; the winner's is the user's own.
-
-    They share the time that is left.
-    """
-    found: dict[str, Trained] = {}
-    sides = {"cross_entropy": decision.ordinary, "challenger": decision.challenger}
-    tried = {name: trial for name, trial in sides.items() if trial is not None}
-    ends = math.inf
-    if search.deadline is not None:
-        ends = search.started + _OVERTIME * search.deadline
-    for number, (name, trial) in enumerate(tried.items()):
-        now = time.monotonic()
-        search.until = now + (ends - now) / (len(tried) - number)
-        state = _final_state(search, trained, trial, plan, space)
-        own = model if trial is decision.winner else copy.deepcopy(model)
-        own.load_state_dict(state)
-        found[name] = Trained(model=own.eval(), metric=plan.metric, threshold=trial.threshold)
-    return found
-
-
-def _final_state(
-    search: Search,
-    items: Items | Loader,
-    trial: Trial,
-    plan: SplitPlan,
-    space: Space,
-) -> dict[str, Tensor]:
-    """A trial's model; after cross-validation, trained on all items up to the trial's best epoch.
-
-    A short training on few items may fail because of an unlucky order of batches. A model that does
-    worse on the items it was trained on than the models of the folds did on items they had never
-    seen has failed, and is trained again with another order.
-    """
-    if len(search.split.folds) == 1:
-        return space.outside(trial.state, items, search.split.folds[0].train)
-    assert isinstance(items, Items)
-    assert trial.value is not None
-    best = -math.inf
-    state: dict[str, Tensor] = {}
-    for attempt in range(_ATTEMPTS):
-        if attempt and time.monotonic() > search.until:
-            break
-        settings = replace(search.settings, seed=search.settings.seed + attempt)
-        split = space.split(unsplit(items, plan, settings.seed))
-        again = replace(search, split=split, settings=settings)
-        group = again.group([PlannedTrial(trial.candidate, trial.rate)], trial.epochs)
-        group.until = search.until
-        found, scores = group.train_only(trial.epoch)
-        found = space.outside(found, items, split.folds[0].train)
-        validation = again.split.validation
-        value = validation.value(scores, trial.threshold) if scores.isfinite().all() else math.nan
-        gain = -math.inf if math.isnan(value) else validation.gain(value, trial.value)
-        if gain >= 0:
-            return found
-        if gain > best or not state:
-            best = gain
-            state = found
-    return state
 
 
 def _score_sets(trials: list[Trial], items: ValidationItems, seed: int) -> list[ScoreSets]:

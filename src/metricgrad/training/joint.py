@@ -15,10 +15,12 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from metricgrad.processes import alone
 from metricgrad.surrogates.bilevel import BilevelLoss
 from metricgrad.surrogates.nets.base import Elements
 from metricgrad.training.algorithm import Algorithm1, Alternation
 from metricgrad.training.checkpoint import State, read_checkpoint, write_checkpoint
+from metricgrad.training.shards import shared_scores
 from metricgrad.training.stack import Flat
 
 LossStart = Literal["universal", "scratch"]
@@ -98,6 +100,7 @@ class JointTraining(Algorithm1):
         check_start(loss, x, y, start, refine)
         self.model = model
         self.loss = loss
+        self._divided = False
         sides = (Flat(model, model_rate, clip), Flat(loss, loss_rate, clip))
         teaching = (universal or {}) if start == "universal" else None
         super().__init__(model, [loss], sides, (x, y), settings, teaching, generator)
@@ -130,6 +133,11 @@ class JointTraining(Algorithm1):
         """
         means = self._advance(iterations, progress)
         return Round(self.iteration, *(each.item() for each in means))
+
+    def divide(self) -> None:
+        """Lets all processes work on this training, each on a part of every batch's items."""
+        self._divided = True
+        self._model_side.shared = True
 
     def state(self) -> State:
         """Everything that the next iteration depends on, as tensors of its own."""
@@ -164,7 +172,12 @@ class JointTraining(Algorithm1):
 
     def _scores(self, index: Tensor) -> Tensor:
         """One forward pass, however many batches the index has."""
-        scores = self.model(self.x[index.flatten()])
+        items = index.flatten()
+        if not self._divided:
+            scores = self.model(self.x[items])
+        else:  # dropout alone draws these random numbers, so one more of them changes nothing else
+            seed = None if alone() else int(torch.randint(2**31, ()))
+            scores = shared_scores(lambda part: self.model(self.x[items[part]]), len(items), seed)
         return scores.reshape(*index.shape, *scores.shape[1:])
 
     def _estimate(self, elements: Elements) -> Tensor:

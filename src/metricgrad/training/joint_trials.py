@@ -2,12 +2,12 @@
 
 import copy
 import math
-import time
 from functools import partial
 
 import torch
 from torch import Tensor
 
+from metricgrad.processes import copy_from_first, passed
 from metricgrad.surrogates import BilevelLoss
 from metricgrad.training.checkpoint import State, named, part_of
 from metricgrad.training.data import FoldBatches
@@ -60,6 +60,7 @@ class JointTrialGroup(TrialGroup):
                 universal={"steps": UNIVERSAL_STEPS, "progress": False},
                 generator=torch.Generator().manual_seed(settings.seed),
             )
+            run.divide()
             if row == 0:
                 run.teach()
             self._runs.append(run)
@@ -83,8 +84,11 @@ class JointTrialGroup(TrialGroup):
             losses = [run.advance(step, progress=False).loss for run in self._runs]
             sums += step * torch.tensor(losses, dtype=torch.float64)
             made += step
-            if time.monotonic() > self.until:
+            if passed(self.until):
                 break
+        for run in self._runs:
+            copy_from_first([*run.model.parameters(), *run.model.buffers()])
+            copy_from_first([*run.loss.parameters(), *run.loss.buffers()])
         self._done = made / self._iterations
         return (sums / made).unflatten(0, (-1, self._folds)).mean(-1)
 

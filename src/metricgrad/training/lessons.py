@@ -7,7 +7,6 @@ has to fall to 0 over the whole of a lesson.
 """
 
 import math
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,6 +15,7 @@ import torch
 from torch import Tensor
 
 from metricgrad.metrics import Metric
+from metricgrad.processes import clock, copy_from_first, from_first, is_first
 from metricgrad.storage import read_json, write_json
 from metricgrad.surrogates import BilevelLoss, Surrogate
 from metricgrad.training.candidates import Candidate, learned_reloss, shipped_reloss
@@ -40,7 +40,7 @@ class Lessons:
     target: Tensor  # `[items, ...]`, theirs
     batches: FoldBatches | Loader  # of the training
     seed: int
-    until: float = math.inf  # when the whole fit must end, by time.monotonic
+    until: float = math.inf  # when the whole fit must end, by `clock`
     folder: Path | None = None  # where a resumed run finds the number of steps
 
     def taught(self, candidates: list[Candidate]) -> list[Candidate]:
@@ -53,6 +53,7 @@ class Lessons:
             loss = self._in_time(lambda steps: self._bilevel(first, steps), UNIVERSAL_STEPS)
         else:
             return candidates
+        copy_from_first([*loss.parameters(), *loss.buffers()])
         return [replace(each, given=loss) for each in candidates]
 
     def _in_time(self, lesson: Lesson, most: int) -> Surrogate:
@@ -60,18 +61,19 @@ class Lessons:
         path = None if self.folder is None else self.folder / "steps.json"
         if math.isinf(self.until):
             return lesson(most)
-        if path is not None and path.exists():
-            return lesson(_read_steps(path, most))
+        known = None if path is None else from_first(lambda: _read_steps(path, most))
+        if known is not None:
+            return lesson(known)
         steps = min(_FEWEST, most)
         loss, spent = _timed(lesson, steps)
-        until = time.monotonic() + _SHARE * (self.until - time.monotonic())
+        until = clock() + _SHARE * (self.until - clock())
         for _ in range(_LESSONS):  # the first one may have taken long to get ready
-            longer = min(most, int(steps * (until - time.monotonic()) / spent))
+            longer = min(most, int(steps * (until - clock()) / spent))
             if longer < steps or steps == most:
                 break
             steps = longer
             loss, spent = _timed(lesson, steps)
-        if path is not None:
+        if path is not None and is_first():
             write_json(path, steps)
         return loss
 
@@ -105,12 +107,15 @@ class Lessons:
 
 def _timed(lesson: Lesson, steps: int) -> tuple[Surrogate, float]:
     """What a lesson teaches, and the seconds that it took."""
-    start = time.monotonic()
+    start = clock()
     loss = lesson(steps)
-    return loss, max(time.monotonic() - start, 1e-9)
+    return loss, max(clock() - start, 1e-9)
 
 
-def _read_steps(path: Path, most: int) -> int:
+def _read_steps(path: Path, most: int) -> int | None:
+    """The steps that an earlier start of the run has made; None if there was none."""
+    if not path.exists():
+        return None
     known = read_json(path)
     if not isinstance(known, int) or not 1 <= known <= most:
         raise ValueError(f"{path} must hold 1 to {most} steps; it holds {known!r:.40}")

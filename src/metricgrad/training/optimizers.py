@@ -19,6 +19,7 @@ from torch.nn.utils import clip_grad_norm_
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
+from metricgrad.processes import alone, sum_over_processes
 from metricgrad.training.checkpoint import State, named, part_of
 from metricgrad.training.stack import take_weights
 
@@ -33,6 +34,7 @@ class Separate:
     """
 
     together = False
+    shared = False  # whether every process has a part of the gradients, and all are summed
 
     def __init__(
         self,
@@ -83,6 +85,8 @@ class Separate:
         for each in self._optimizers:
             each.zero_grad()
         value.sum().backward()
+        if self.shared:
+            _sum_gradients([each for module in self._modules for each in module.parameters()])
         if self._clip is not None:
             for module in self._modules:
                 clip_grad_norm_(module.parameters(), self._clip)
@@ -97,6 +101,14 @@ class Separate:
         for each, rates in zip(self._optimizers, self._rates, strict=True):
             for group, rate in zip(each.param_groups, rates, strict=True):
                 group["lr"] = share * rate
+
+    def tensors(self) -> list[Tensor]:
+        """All that the modules hold, in place."""
+        return [
+            each.detach()
+            for module in self._modules
+            for each in (*module.parameters(), *module.buffers())
+        ]
 
     def join(self) -> None:
         """Does nothing: the parameters are those of the modules."""
@@ -136,6 +148,21 @@ class Separate:
         states = _decoded(json.loads(text), part_of(stored, "state."))
         for each, own in zip((*self._optimizers, *self._schedules), states, strict=True):
             each.load_state_dict(own)
+
+
+def _sum_gradients(parameters: Sequence[nn.Parameter]) -> None:
+    """Adds up the gradients of all processes; a parameter that no process uses keeps none."""
+    if alone():
+        return
+    moving = [each for each in parameters if each.requires_grad]
+    used = torch.stack([each.new_tensor(float(each.grad is not None)) for each in moving])
+    found = [torch.zeros_like(each) if each.grad is None else each.grad for each in moving]
+    whole = torch.cat([used, *(each.flatten() for each in found)])
+    sum_over_processes(whole)
+    sizes = [len(moving), *(each.numel() for each in moving)]
+    counts, *sums = whole.split(sizes)
+    for each, count, total in zip(moving, counts.tolist(), sums, strict=True):
+        each.grad = total.view_as(each) if count else None
 
 
 def _encoded(value: Any, tensors: list[Tensor]) -> Any:

@@ -17,13 +17,12 @@ thresholds chosen on them would not hold for new rows.
 import copy
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from metricgrad.metrics import Metric
-from metricgrad.metrics.rows import at
+from metricgrad.metrics.rows import Rows, at
 from metricgrad.training.checkpoint import State
 from metricgrad.training.data import Fold, FoldBatches, Items, Loader, to_data
 from metricgrad.training.split import Split
@@ -37,8 +36,9 @@ class TableItems(Items):
     """Rows of a table `[items, columns]`, for a network whose start is not the user's own."""
 
 
-def table_items(data: tuple[Any, ...], metric: Metric) -> TableItems:
-    """Rows `[items, columns]`, their targets and what else the metric takes of them."""
+def table_items(x: Tensor, target: Tensor, own: Rows, metric: Metric) -> TableItems:
+    """Rows `[items, columns]`, their targets and what else the metric takes of them, by name."""
+    data = (x, target, own) if own else (x, target)
     items = to_data("train", data, 1, metric.row_names)
     assert isinstance(items, Items)
     return TableItems(items.x, items.y, rows=items.rows)

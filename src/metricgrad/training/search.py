@@ -20,7 +20,6 @@ chance in only one of twenty cases.
 """
 
 import math
-import time
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -28,6 +27,7 @@ import torch
 from torch import nn
 
 from metricgrad.metrics import Metric
+from metricgrad.processes import clock, from_first, passed
 from metricgrad.progress import Tell
 from metricgrad.training.candidates import Candidate
 from metricgrad.training.joint_trials import JointTrialGroup
@@ -63,11 +63,11 @@ class Search:
     deadline: float | None = None  # seconds from the start
     tell: Tell = lambda *_: None  # called after every epoch of a group of trials
     trials: list[Trial] = field(default_factory=list)
-    started: float = field(default_factory=time.monotonic)
+    started: float = field(default_factory=clock)
     stopped: bool = False  # by Ctrl-C; the decision is then made with what there is
     after: float = 0.0  # seconds of the time that are kept for what follows the search
     share: float = 1.0  # of the other time, for the side that is searched now
-    until: float = math.inf  # when trainings must end, by time.monotonic
+    until: float = math.inf  # when trainings must end, by `clock`
 
     def run(
         self, name: str, planned: list[PlannedTrial], epochs: int, only: int | None = None
@@ -114,7 +114,7 @@ class Search:
 
     def late(self, share: float) -> bool:
         """Whether more than a share of the time is over."""
-        return time.monotonic() > self.ends(share)
+        return passed(self.ends(share))
 
 
 def successive_halving(
@@ -298,10 +298,12 @@ def _compare(
     assert best.value is not None
     assert usual.value is not None
     gain = search.split.validation.gain(best.value, usual.value)
-    luck = search.split.validation.luck(
-        [trial.scores for trial in compared],
-        [trial.threshold for trial in compared],
-        torch.Generator().manual_seed(search.settings.seed),
-        quantile,
+    luck = from_first(
+        lambda: search.split.validation.luck(
+            [trial.scores for trial in compared],
+            [trial.threshold for trial in compared],
+            torch.Generator().manual_seed(search.settings.seed),
+            quantile,
+        )
     )
     return Decision(best if gain > luck else usual, usual, best, gain, luck)

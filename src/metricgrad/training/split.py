@@ -34,6 +34,7 @@ from metricgrad.training.data import (
     stream_seed,
     without_column,
 )
+from metricgrad.training.shards import targets_of_all
 from metricgrad.training.validation import Validation, ValidationItems
 
 _ENOUGH = 1000  # items of the rarest class: with as many, one split will do
@@ -66,7 +67,7 @@ class ValidationData:
     def items(self) -> ValidationItems:
         """Its targets, and what counts."""
         with torch.random.fork_rng(devices=[]):
-            batches = [batch._replace(x=None) for batch in self.batches(1)]
+            batches = [targets_of_all(batch) for batch in self.batches(1)]
         target = torch.cat([batch.y for batch in batches], 1)
         names = batches[0].rows if batches else ()
         rows = {name: torch.cat([batch.rows[name] for batch in batches], 1) for name in names}

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
+from metricgrad.processes import sum_over_processes
 from metricgrad.training.checkpoint import State, named, part_of
 
 
@@ -26,6 +27,7 @@ class Descent:
     """
 
     decay = 0.0
+    shared = False  # whether every process has a part of the gradient, and all are summed
     _moving: float | Tensor = 1.0  # `[P]`, 0 for parameters that stay as they are
 
     def __init__(self, vector: Tensor, rate: float | Tensor, clip: float | None) -> None:
@@ -44,6 +46,8 @@ class Descent:
         """
         self.gradient.zero_()
         value.sum().backward()
+        if self.shared:
+            sum_over_processes(self.gradient)
         if self._clip is not None:  # as clip_grad_norm_ does
             norm = torch.linalg.vector_norm(self.gradient, dim=-1, keepdim=True)
             self.gradient.mul_((self._clip / (norm + 1e-6)).clamp_(max=1.0))
@@ -226,6 +230,10 @@ class Stack(Descent):
     def weights(self) -> State:
         """The vector `[R, P]` and the buffers `[R, ...]`, not copied."""
         return {"vector": self.vector.detach(), **named("buffer.", self.buffers)}
+
+    def tensors(self) -> list[Tensor]:
+        """All that the modules hold, in place."""
+        return list(self.weights().values())
 
     @torch.no_grad()
     def restore(self, state: State, name: str) -> None:

@@ -13,6 +13,7 @@ from torch import Tensor
 from metricgrad.metrics import Metric
 from metricgrad.metrics.checks import shape
 from metricgrad.training.data import Batch, Items, Loader, to_data, without_column
+from metricgrad.training.shards import stream_of_all
 
 _MOST_BYTES = 2**30  # of a stream that is read into memory,
 _MOST_ITEMS = 1_000_000
@@ -60,12 +61,16 @@ def _has_length(loader: Loader) -> bool:
 
 
 def _parts(name: str, loader: Loader) -> tuple[object, ...]:
-    """Features, targets and what else the metric takes, of all items of a stream."""
+    """Features, targets and what else the metric takes, of all items of a stream.
+
+    If every process has read a part of its own, these are the items of all.
+    """
     batches = _read(name, loader)
     x, y = (_joined([getattr(each, part)[0] for each in batches]) for part in ("x", "y"))
-    if not batches[0].rows:
-        return x, y
-    return x, y, {row: _joined([each.rows[row][0] for each in batches]) for row in batches[0].rows}
+    names = batches[0].rows
+    rows = {name: _joined([each.rows[name][0] for each in batches]) for name in names}
+    x, y, rows = stream_of_all(x, y, rows)
+    return (x, y, rows) if rows else (x, y)
 
 
 def _read(name: str, loader: Loader) -> list[Batch]:

@@ -11,7 +11,6 @@ Tensors have a leading dimension of R models: the K folds of the first trial, th
 
 import copy
 import math
-import time
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
@@ -21,13 +20,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from metricgrad.processes import alone, clock, copy_from_first, from_first, is_first, passed
 from metricgrad.progress import Tell
 from metricgrad.surrogates import MetricLoss, with_memory
-from metricgrad.surrogates.calls import bound, losses_by_size
+from metricgrad.surrogates.calls import bound, losses_by_size, mean_of_defined
 from metricgrad.training.candidates import ordinary_candidate
-from metricgrad.training.checkpoint import State, named, part_of, read_checkpoint, write_checkpoint
-from metricgrad.training.data import NO_BATCH, Batch
+from metricgrad.training.checkpoint import State, found_checkpoint, named, part_of, write_checkpoint
+from metricgrad.training.data import NO_BATCH, Batch, stream_seed
 from metricgrad.training.optimizers import Separate, adam
+from metricgrad.training.shards import scores_of_all
 from metricgrad.training.split import Split
 from metricgrad.training.stack import Stack, half_cosine, modes_kept, module_state
 from metricgrad.training.trials import BestEpochs, PlannedTrial, Trial, TrialSettings
@@ -43,7 +44,7 @@ class TrialGroup:
     epochs: int
     settings: TrialSettings
     stopped: bool = field(default=False, init=False)  # by Ctrl-C
-    until: float = field(default=math.inf, init=False)  # when to end, by time.monotonic
+    until: float = field(default=math.inf, init=False)  # when to end, by `clock`
     # What has other shapes later in a run: memories that fill, and the state of optimizers.
     _varying = ("loss.", "crew.states", "crew.state.")
     _apart = False  # whether every model needs a module of its own, whatever the optimizer
@@ -74,6 +75,7 @@ class TrialGroup:
         self._module = self._modules[0]
         self._device = next(self._module.parameters()).device
         self._stack = self._stacked()
+        self._stack.shared = True
         scales = torch.tensor([each.candidate.scale(metric) for each in self.planned])
         scaled = bool((scales != 1).any())
         self._scales = scales.repeat_interleave(self._folds).to(self._device) if scaled else None
@@ -106,13 +108,15 @@ class TrialGroup:
 
         If there is a checkpoint at `path`, training continues from it. If Ctrl-C is pressed, the
         trials are as good as they were by then. The same holds when `until` has passed, but at
-        least one step is made.
+        least one step is made. Several processes cannot stop one by one: Ctrl-C ends them.
         """
         with self._random_numbers_kept(), modes_kept(self._module):
             self._begin()
             must_match = self._must_match()
-            if path is not None and path.exists():
-                self._restore(read_checkpoint(path, self._state(), must_match, self._varying))
+            if path is not None:
+                stored = found_checkpoint(path, self._state, must_match, self._varying)
+                if stored is not None:
+                    self._restore(stored)
             last = self.epochs if only is None else only
             patience = self.settings.patience if only is None else None
             try:
@@ -122,10 +126,12 @@ class TrialGroup:
                     whole = self._done == 1
                     if only is None or (only == self._epoch and whole):
                         self._validate(losses)
-                    if path is not None and whole:
+                    if path is not None and whole and is_first():
                         write_checkpoint(path, self._state(), must_match)
                     tell(1, self._note())
             except KeyboardInterrupt:
+                if not alone():
+                    raise
                 self.stopped = True
             tell(self.epochs - self._epoch, "")
         return [self._trial(number) for number in range(len(self.planned))]
@@ -145,16 +151,16 @@ class TrialGroup:
             self._begin()
             self.until = -math.inf
             losses = self._train()  # one step, as the first ones take longer
-            start = time.monotonic()
+            start = clock()
             self._validate(losses)
-            validated = time.monotonic()
+            validated = clock()
             self.until = until
             self._train()
-            return validated - start + (time.monotonic() - validated) / self._done
+            return validated - start + (clock() - validated) / self._done
 
     def _goes_on(self, epochs: int) -> bool:
         """Whether there are epochs left, and time for them unless nothing has been trained yet."""
-        return self._epoch < epochs and (not self._epoch or time.monotonic() <= self.until)
+        return self._epoch < epochs and (not self._epoch or not passed(self.until))
 
     def _random_numbers_kept(self) -> AbstractContextManager[None]:
         """Leaves the user's random numbers alone, on the device of the models too."""
@@ -211,16 +217,18 @@ class TrialGroup:
         steps = 0
         self._done = 1.0
         for batch in self.split.batches.epoch(self._epoch, len(self.planned)):
-            batch = batch.to(self._device)
-            values = self._values(self._item_scores(batch).nan_to_num(0.0), batch)
+            seed = stream_seed(self.settings.seed, steps, self._epoch)
+            scores, batch = scores_of_all(self._item_scores, batch.to(self._device), seed)
+            values = self._values(scores.nan_to_num(0.0), batch)
             self._stack.descend(values, self._share(steps))
             sums += values.detach().cpu()
             steps += 1
-            if time.monotonic() > self.until:
+            if passed(self.until):
                 self._done = min(1.0, steps / self.split.batches.steps)
                 break
         if not steps:
             raise ValueError(NO_BATCH)
+        copy_from_first(self._stack.tensors())  # running statistics are those of a part
         return (sums / steps).unflatten(0, (-1, self._folds)).mean(-1)
 
     def _phase(self) -> tuple[int, int]:
@@ -238,15 +246,15 @@ class TrialGroup:
         """The loss of every model, `[R]`."""
         if self._epoch < self._warm_up:
             values = self._ordinary.per_set(scores, batch.y, batch.where)
-            return _mean(values, torch.ones_like(values, dtype=torch.bool))
+            return mean_of_defined(values, torch.ones_like(values, dtype=torch.bool))
         if self._scales is not None:
             scores = scores * self._scales.view(-1, *[1] * (scores.dim() - 1))
         if not self.settings.memory:
             (loss,) = self._losses
             if batch.where is not None:
-                return _mean(*losses_by_size(loss, scores, batch.y, batch.where))
+                return mean_of_defined(*losses_by_size(loss, scores, batch.y, batch.where))
             with bound(loss, batch.rows):
-                return _mean(*loss.losses(scores, batch.y, None))
+                return mean_of_defined(*loss.losses(scores, batch.y, None))
         each = [
             loss.losses(scores[row], batch.y[row], None) for row, loss in enumerate(self._losses)
         ]
@@ -263,8 +271,9 @@ class TrialGroup:
         found = []
         targets = []
         for batch in self.split.data.batches(len(self.planned)):
-            found.append(self._item_scores(batch.to(self._device)).cpu())
-            targets.append(batch.y[:1])
+            scores, batch = scores_of_all(self._item_scores, batch.to(self._device))
+            found.append(scores.cpu())
+            targets.append(batch.y[:1].cpu())
         loaded = self.split.data.index is None
         if loaded and not torch.equal(torch.cat(targets, 1), self._validation.items.target):
             raise ValueError(
@@ -276,10 +285,10 @@ class TrialGroup:
     def _validate(self, losses: Tensor) -> None:
         """Measures every trial, and keeps the models of those that are at their best."""
         scores = self._scores()
-        for number in range(len(self.planned)):
-            if not scores[number].isfinite().all():
+        for number, measured in enumerate(from_first(lambda: self._validation.measure_all(scores))):
+            if measured is None:
                 continue  # it diverged, but its earlier epochs still count
-            value, threshold = self._validation.measure(scores[number])
+            value, threshold = measured
             if not self._best.record(number, self._epoch, losses[number].item(), value):
                 continue
             self._kept["scores"][number] = scores[number]
@@ -339,10 +348,3 @@ class TrialGroup:
         if self._losses[0].remembers:
             for row, loss in enumerate(self._losses):
                 loss.load_state_dict(part_of(state, f"loss.{row}."))
-
-
-def _mean(values: Tensor, defined: Tensor) -> Tensor:
-    """The mean of the defined values of every model: `[R]` from `[R, ...]`."""
-    values = values.reshape(len(values), -1)
-    defined = defined.reshape(len(defined), -1)
-    return torch.where(defined, values, 0.0).sum(-1) / defined.sum(-1).clamp(min=1)

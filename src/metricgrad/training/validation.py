@@ -76,6 +76,10 @@ class Validation:
             threshold = _tuned(metric, scores[live], self.items.target[live])
         return Measured(self.value(scores, threshold), threshold)
 
+    def measure_all(self, scores: Tensor) -> list[Measured | None]:
+        """The same for every trial, `[trials, K, V, ...]`; None for one that has diverged."""
+        return [self.measure(each) if each.isfinite().all() else None for each in scores]
+
     def value(self, scores: Tensor, threshold: Tensor | None) -> float:
         """The metric of scores `[K, V, ...]` at a given threshold."""
         return float(self._values(scores, threshold))

@@ -1,4 +1,4 @@
-"""Tensors of all processes of `torch.distributed`, joined along their first dimension.
+"""Tensors of all processes, joined along their first dimension.
 
 Every process gives named tensors with the same first dimension and gets those of all processes, in
 the order of their ranks. That takes two all-gathers, whatever the tensors are:
@@ -16,30 +16,24 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 
 import torch
-import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor
+
+from metricgrad.processes.group import gather, own_rank
 
 Parts = Mapping[str, Tensor]
 
 _DIMS = 8  # the most dimensions that a target may have
 _ALIGNED = 8  # bytes: a tensor in the buffer begins at a multiple of its items' size
-_ON_CPU = ("gloo", "mpi", "ucc")  # backends that exchange what is in main memory
-
-
-def number_of_processes() -> int:
-    """How many processes train together; 1 without a process group."""
-    alone = not dist.is_available() or not dist.is_initialized()
-    return 1 if alone else dist.get_world_size()
 
 
 def join(make: Callable[[], Parts]) -> dict[str, Tensor]:
     """What all processes made, joined by rank; the part of this process keeps its gradient.
 
     Args:
-        make: Gives `scores`, `target` and whatever else there is, `[N, ...]` each. If it raises,
-            all processes raise. N may differ between processes. Other sizes of the target may
-            differ if `where` has its shape, because `where` then marks the padding.
+        make: Gives `scores` and whatever else there is, such as the `target`, `[N, ...]` each. If
+            it raises, all processes raise. N may differ between processes. Other sizes of the
+            target may differ if `where` has its shape, because `where` then marks the padding.
     """
     parts: Parts = {}
     failure = None
@@ -50,16 +44,24 @@ def join(make: Callable[[], Parts]) -> dict[str, Tensor]:
     except Exception as error:  # whatever it was, the others are waiting
         failure = error
         text = f"{type(error).__name__}: {error}"
-    sizes = () if failure else parts["target"].shape
-    headers = _gather(_header(text, sizes, failure is not None)).tolist()
+    sizes = () if failure else _sized(parts).shape
+    headers = gather(_header(text, sizes, failure is not None)).tolist()
+    if failure is not None and all(header[:3] == headers[0][:3] for header in headers):
+        raise failure
     if any(failed or digest != headers[0][1] for failed, digest, *_ in headers):
         raise ValueError(_disagreement(text, headers)) from failure
     free = _free_dims(parts)
     leads = [header[3 : 3 + free] for header in headers]
     longest = [max(sizes) for sizes in zip(*leads, strict=True)]
     every = _exchange(parts, leads)
-    every[dist.get_rank()] = parts
+    every[own_rank()] = parts
     return {name: torch.cat([_padded(each[name], longest) for each in every]) for name in parts}
+
+
+def message_bytes(parts: Parts) -> tuple[int, int]:
+    """The bytes of the header, and of the buffer, that a process sends to `join` these tensors."""
+    header = _header("", (), False).nbytes
+    return header, sum(_spent(part.nbytes) for part in parts.values())
 
 
 def _check(parts: Parts) -> None:
@@ -71,15 +73,20 @@ def _check(parts: Parts) -> None:
                 f"{name} must have as many rows as the scores; got {name} {list(part.shape)} for "
                 f"scores {list(scores.shape)}"
             )
-    if parts["target"].dim() > _DIMS:
+    if _sized(parts).dim() > _DIMS:
         raise ValueError(
-            f"target may have {_DIMS} dimensions at most; got {list(parts['target'].shape)}"
+            f"target may have {_DIMS} dimensions at most; got {list(_sized(parts).shape)}"
         )
+
+
+def _sized(parts: Parts) -> Tensor:
+    """The tensor whose leading sizes the others are told: the target, if it is sent."""
+    return parts.get("target", parts["scores"])
 
 
 def _free_dims(parts: Parts) -> int:
     """How many leading sizes may differ: the first, or the target's if `where` marks padding."""
-    target = parts["target"].shape
+    target = _sized(parts).shape
     same = all(part.shape[: len(target)] == target for part in parts.values())
     masked = "where" in parts and parts["where"].shape == target
     return len(target) if same and masked else 1
@@ -107,7 +114,7 @@ def _disagreement(text: str, headers: list[list[int]]) -> str:
     """What was wrong, in the same words on every process."""
     lengths = [header[2] for header in headers]
     said = text.encode().ljust(max(lengths))
-    texts = _gather(torch.frombuffer(bytearray(said), dtype=torch.uint8)).tolist()
+    texts = gather(torch.frombuffer(bytearray(said), dtype=torch.uint8)).tolist()
     failed = any(header[0] for header in headers)
     ranks: dict[str, list[int]] = {}
     for rank, (row, header) in enumerate(zip(texts, headers, strict=True)):
@@ -120,7 +127,7 @@ def _disagreement(text: str, headers: list[list[int]]) -> str:
     if failed:
         return f"all processes stop, because one of them could not join its set. {told}"
     return (
-        f"all processes must call across_ranks alike, with arguments of the same types; got {told}."
+        f"all processes must make the same calls, with arguments of the same types; got {told}."
         " Only N may differ, and sizes marked * where every item has a flag in where"
     )
 
@@ -137,7 +144,7 @@ def _exchange(parts: Parts, leads: list[list[int]]) -> list[Parts]:
         return [parts] * len(leads)
     own = [part.detach().contiguous().flatten().view(torch.uint8) for part in parts.values()]
     packed = torch.cat([F.pad(each, (0, _spent(len(each)) - len(each))) for each in own])
-    buffers = _gather(F.pad(packed, (0, max(lengths) - len(packed))))
+    buffers = gather(F.pad(packed, (0, max(lengths) - len(packed))))
     return [_unpacked(parts, *each) for each in zip(shapes, buffers, strict=True)]
 
 
@@ -166,21 +173,3 @@ def _padded(part: Tensor, longest: Sequence[int]) -> Tensor:
     if not any(missing):
         return part
     return F.pad(part, [end for size in reversed(missing) for end in (0, size)])
-
-
-def _gather(own: Tensor) -> Tensor:
-    """A tensor of the same shape from every process, `[processes, ...]`."""
-    device = torch.device("cpu")
-    if dist.get_backend() not in _ON_CPU and torch.cuda.is_available():
-        device = torch.device("cuda", torch.cuda.current_device())
-    own = own.to(device)
-    every = own.new_empty(number_of_processes(), *own.shape)
-    try:
-        dist.all_gather(list(every), own)
-    except RuntimeError as error:
-        raise RuntimeError(
-            "across_ranks got no answer from all processes: one of them has ended, or has not "
-            "called the loss. Every process must call it equally often, with an empty set where it "
-            f"has no items. {error}"
-        ) from error
-    return every
