@@ -425,7 +425,7 @@ def test_bad_input_is_told_in_a_sentence(kind: str, told: str, tmp_path: Path) -
 def test_several_processes_do_not_stream_the_same_table(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(large_tables, "alone", lambda: False)
+    monkeypatch.setattr("metricgrad.studies.large_tables.alone", lambda: False)
     found = run("train", folder, *STREAMED, "--out", tmp_path / "run")
     assert found.exit_code == 2
     assert "start it without torchrun, or pass more --memory" in " ".join(found.output.split())
