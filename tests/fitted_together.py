@@ -1,6 +1,7 @@
 """The same `mg.fit` in any number of processes, to be compared: what they have in common."""
 
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,6 +12,7 @@ from torch.utils.data import DataLoader, DistributedSampler, IterableDataset, Te
 
 import metricgrad as mg
 from metricgrad.processes import number_of_processes, own_rank
+from metricgrad.training import data as data_module
 from tests.fitting import Data, Squares, made
 
 
@@ -50,12 +52,24 @@ def fitted(found: mg.Fit) -> Fitted:
     )
 
 
+@contextmanager
+def short_epochs() -> Iterator[None]:
+    """Epochs of 8 batches, as processes on a busy machine wait long for each other."""
+    usual = data_module._PASSES
+    data_module._PASSES = (8, 8)
+    try:
+        yield
+    finally:
+        data_module._PASSES = usual
+
+
 def fit(data: Any = None, valid: Any = None, model: nn.Module | None = None, **options: Any) -> Any:
     """A short fit of float64; 27 items are cut unevenly, and the first are all negative."""
     settings = {"epochs": 1, "rate": 0.05, "batch": 27, "progress": False, **options}
     used = model or network()
-    found = mg.fit(used, double() if data is None else data, valid, **{"metric": "f1", **settings})
-    return fitted(found)
+    given = double() if data is None else data
+    with short_epochs():
+        return fitted(mg.fit(used, given, valid, **{"metric": "f1", **settings}))
 
 
 def profit(scores: Tensor, target: Tensor, amount: Tensor) -> Tensor:
@@ -90,7 +104,8 @@ def ranked() -> Fitted:
     ranker = mg.MetricRanker(
         "ndcg", method="list_net", hidden=(), epochs=1, folds=2, rate=0.05, batch=5, random_state=0
     )
-    found = fitted(ranker.fit(x, grades, groups=queries).fit_)
+    with short_epochs():
+        found = fitted(ranker.fit(x, grades, groups=queries).fit_)
     # A constant in all scores changes no ranking, so rounding alone moves the bias.
     return found._replace(weights=found.weights[:-1], scores=found.values)
 
@@ -100,7 +115,8 @@ def classified() -> Fitted:
     model = mg.MetricClassifier(
         "f1", method="cross_entropy", hidden=(), epochs=1, folds=2, rate=0.05, random_state=0
     )
-    return fitted(model.fit(x.numpy(), y.numpy()).fit_)
+    with short_epochs():
+        return fitted(model.fit(x.numpy(), y.numpy()).fit_)
 
 
 def one_by_one() -> Fitted:
