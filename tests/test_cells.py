@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -86,6 +87,13 @@ def test_a_cluster_that_is_not_there_is_told_in_a_sentence(on: str, message: str
     assert list(executor_for(on).run(odd, Path(), [])) == []  # nothing to do, nobody to ask
 
 
+HEARS_CTRL_C = """
+import os, signal, sys
+signal.signal(signal.SIGINT, signal.SIG_DFL)
+os.execv(sys.argv[1], sys.argv[1:])
+"""
+
+
 @pytest.mark.skipif(sys.platform == "win32", reason="sends a signal to a group of processes")
 @pytest.mark.parametrize(
     "place", [("--jobs", "2"), ("--on", "ray=local")], ids=lambda each: each[1]
@@ -97,15 +105,24 @@ def test_ctrl_c_ends_all_processes_and_loses_no_value(
     quick = ("--hidden", "none", "--epochs", "2", "--methods", "focal", "--splits", "2000")
     command = (sys.executable, "-m", "metricgrad", "compare", *quick, "--out", str(out), *place)
     process = subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+        # A shell that runs the tests in the background lets them, and this command, ignore Ctrl-C.
+        (sys.executable, "-c", HEARS_CTRL_C, *command),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
     )
-    while not (out / "values.json").exists() and process.poll() is None:
-        time.sleep(0.1)
-    os.killpg(process.pid, signal.SIGINT)
-    _, said = process.communicate(timeout=60)
-    assert said == "Stopped; the same command continues from here.\n"
-    assert process.returncode == 2
-    assert not alive(process.pid)
+    try:
+        while not (out / "values.json").exists() and process.poll() is None:
+            time.sleep(0.1)
+        os.killpg(process.pid, signal.SIGINT)
+        _, said = process.communicate(timeout=60)
+        assert said == "Stopped; the same command continues from here.\n"
+        assert process.returncode == 2
+        assert not alive(process.pid)
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
 
 
 def alive(group: int) -> list[str]:
