@@ -68,7 +68,8 @@ def test_everything_that_a_classifier_was_given_reaches_fit(passed: dict[str, An
     assert passed["seed"] == seed
     expected = [*perceptron(1, (4, 3), 1, seed).parameters()]
     assert all(torch.equal(*pair) for pair in zip(passed["model"], expected, strict=True))
-    x, target = passed["data"]
+    x = passed["data"].x
+    target = passed["data"].y
     assert x.flatten().tolist() == X.ravel().tolist()
     assert target.tolist() == [0, 1, 0, 1, 0, 0]
     assert model.n_iter_ == 3
@@ -78,7 +79,8 @@ def test_everything_that_a_classifier_was_given_reaches_fit(passed: dict[str, An
 def test_rows_choose_items_of_features_and_target(passed: dict[str, Any]) -> None:
     rows = np.array([1, 3, 4])
     mg.MetricClassifier(random_state=0, positive="yes").fit(X * 3, Y, rows=rows)
-    x, target = passed["data"]
+    x = passed["data"].x
+    target = passed["data"].y
     assert x.flatten().tolist() == [0.0, 0.0, 0.0]
     assert target.tolist() == [1, 1, 0]
 
@@ -113,7 +115,7 @@ def test_two_classes_are_decided_at_the_threshold(passed: dict[str, Any]) -> Non
     )
     other = mg.MetricClassifier("f1", hidden=(), positive="no").fit(X, Y)
     other._steepness = 2.0
-    assert passed["data"][1].tolist() == [1, 0, 1, 0, 1, 1]
+    assert passed["data"].y.tolist() == [1, 0, 1, 0, 1, 1]
     assert other.predict(new).tolist() == ["yes", "yes", "no", "no"]
     np.testing.assert_allclose(
         other.predict_proba(new), np.stack([positive, 1 - positive], 1), atol=1e-6
@@ -138,7 +140,7 @@ def test_labels_are_decided_each_at_its_threshold(passed: dict[str, Any]) -> Non
     labels = np.array([[0, 1], [1, 0], [1, 1]])
     model = mg.MetricClassifier("f1", hidden=()).fit(X[:3], labels)
     assert passed["metric"] == mg.metric("f1", multilabel=True)
-    assert passed["data"][1].tolist() == labels.tolist()
+    assert passed["data"].y.tolist() == labels.tolist()
     new = np.array([[0.2], [0.1], [0.4]])
     scores = new * [1, 2] - 0.25
     np.testing.assert_allclose(model.decision_function(new), scores, atol=1e-6)

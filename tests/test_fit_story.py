@@ -13,11 +13,12 @@ from torch.utils.data import DataLoader
 
 import metricgrad as mg
 from metricgrad.progress import progress
-from metricgrad.training import trial_group
+from metricgrad.training import finalists, trial_group
 from metricgrad.training.arguments import example_of
 from metricgrad.training.budget import TimePlan
 from metricgrad.training.candidates import RATES, Candidate
 from metricgrad.training.data import FoldBatches, Items, Loader
+from metricgrad.training.row_space import AsGiven
 from metricgrad.training.search import Search
 from metricgrad.training.split import Split, SplitPlan, split_data
 from metricgrad.training.trials import PlannedTrial, Trial, TrialSettings
@@ -261,7 +262,7 @@ def ended(
         return {"w": torch.tensor(value)}, (2.0 * guess - 1).unsqueeze(0)
 
     monkeypatch.setattr(trial_group.TrialGroup, "train_only", train_only)
-    return story._final_state(search, items, trial, plan), seeds
+    return finalists._final_state(search, items, trial, plan, AsGiven(search.model)), seeds
 
 
 @pytest.mark.parametrize(
