@@ -55,7 +55,7 @@ def real_scores(scores: Tensor, where: Tensor | None) -> Tensor:
     scores = scores.to(ops.float_dtype(scores))
     if where is not None:
         scores = scores.masked_fill(~where, 0.0)
-    if math.isfinite(scores.sum().item()):
+    if math.isfinite(scores.detach().sum().item()):
         return scores
     bad = ~scores.isfinite()
     count = int(bad.sum())

@@ -100,7 +100,7 @@ class Surrogate(nn.Module, ABC):
 
     def shapes(self) -> Metric:
         """The metric whose shapes and checks the loss shares."""
-        return to_metric("accuracy" if self.metric is None else self.metric)
+        return to_metric("accuracy") if self.metric is None else self.metric
 
     def check(self, scores: Tensor, target: Tensor, where: Tensor | None) -> Inputs:
         """The inputs as the metric's formula takes them; every call path begins here."""
@@ -153,7 +153,8 @@ class Surrogate(nn.Module, ABC):
         call = call._replace(scores=scores, target=target, where=where)
         values, defined = self._each(call)
         if self.training:
-            self._notices = self._notices or Notices()
+            if self._notices is None:
+                self._notices = Notices()
             if not self._notices.done:
                 with bound(self, call.rows):
                     self._notices.watch(self, call, defined=self.has_metric(defined))

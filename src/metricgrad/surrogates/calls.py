@@ -97,11 +97,11 @@ def losses_by_size(
 
     Queries of 8 documents are padded to the 120 of the longest, and all pairs of these are many.
     """
-    items = loss.shapes().layout in ("binary", "grades") and scores.dim() > 1
-    padded = where is not None and scores.shape == target.shape == where.shape
-    if not (items and padded) or loss.remembers or scores.shape[-1] < _LONG:
+    if where is None or scores.dim() < 2 or scores.shape[-1] < _LONG or loss.remembers:
         return loss.losses(scores, target, where)
-    assert where is not None
+    items = loss.shapes().layout in ("binary", "grades")
+    if not items or not scores.shape == target.shape == where.shape:
+        return loss.losses(scores, target, where)
     sizes = where.sum(-1).flatten()
     ordered = sizes.sort().values
     short = int(ordered[(3 * len(ordered)) // 4]) if len(ordered) else 0

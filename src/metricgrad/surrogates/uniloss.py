@@ -206,7 +206,9 @@ class UniLoss(Surrogate):
 
     def _plan(self, inputs: Inputs) -> Reexpression:
         """The target's metric as comparisons, bits and a value of bits."""
-        self.metric = self.metric.settled(inputs)
+        settled = self.metric.settled(inputs)
+        if settled is not self.metric:  # to set an attribute of a module takes time
+            self.metric = settled
         scores, target, where = inputs
         plan = self.metric.reexpress(scores.shape, target, where, scores.dtype)
         return plan if self.rivals is None else plan.strongest(scores, self.rivals)
