@@ -29,10 +29,8 @@ _PAIRS_PER_ITEM = 48
 def pair_sum(plan: Pairs, scores: Tensor, relaxation: Relaxation) -> Interpolated:
     """The multilinear interpolation of a metric of order, expanded at the scores' own bits."""
     ranked = plan.ranked(scores)
-    pairs = plan.high.numel() * plan.low.shape[-1]
-    few = pairs <= _MOST_PAIRS + _PAIRS_PER_ITEM * ranked.numel()
     with torch.no_grad():
-        gains = (_EveryPair if few else _SortedItems).of(plan, ranked, relaxation)
+        gains = _gains(plan, ranked, relaxation)
         slope = gains.slope()
     carrier = _WithSlope.apply(ranked, slope)
     value = gains.value
@@ -46,6 +44,29 @@ def pair_sum(plan: Pairs, scores: Tensor, relaxation: Relaxation) -> Interpolate
         return value + (change if plan.weight is None or plan.levels else change.sum(-1))
 
     return Interpolated(value, relaxed, carrier, gains.untied)
+
+
+@torch.no_grad()
+def pair_curvature(plan: Pairs, scores: Tensor, slope: float) -> Tensor:
+    r"""The second derivative, by each score, of the convex relaxation of a metric of order.
+
+    .. math:: \sum_{ij} |w_{ij}| \log(1 + e^{-k (s_i - s_j)}), \quad
+        \frac{\partial^2}{\partial s_i^2} = k^2 \sum_j |w_{ij}| \, \sigma'(k (s_i - s_j))
+
+    Args:
+        plan: Pairs of one score an item, `[..., N]`.
+        scores: `[..., N]`.
+        slope: How steep the relaxation is, k.
+    """
+    gains = _gains(plan, plan.ranked(scores), Relaxation("q", 1.0, slope))
+    return slope * gains.slope(of_low=1.0).abs()  # all gains have one sign
+
+
+def _gains(plan: Pairs, ranked: Tensor, relaxation: Relaxation) -> "_EveryPair | _SortedItems":
+    """What pairs weigh, in the form that takes less time."""
+    pairs = plan.high.numel() * plan.low.shape[-1]
+    few = pairs <= _MOST_PAIRS + _PAIRS_PER_ITEM * ranked.numel()
+    return (_EveryPair if few else _SortedItems).of(plan, ranked, relaxation)
 
 
 class _WithSlope(torch.autograd.Function):
@@ -94,11 +115,12 @@ class _EveryPair(NamedTuple):
         untied = bool(comparisons.all())
         return cls(plan, step, ranked, comparisons, weight, value, untied)
 
-    def slope(self) -> Tensor:
-        """The derivative by each ranked score, `[..., N]`."""
+    def slope(self, of_low: float = -1.0) -> Tensor:
+        """The derivative by each ranked score, `[..., N]`; as in `sorted_slopes`."""
         slope = self.step.weighted_slope(self.comparisons, self.weight)
         to_high = slope.sum(-1)
-        return self.step.slope * self.plan.spread(to_high, slope.sum(-2).neg_(), self.like)
+        to_low = slope.sum(-2).mul_(of_low)
+        return self.step.slope * self.plan.spread(to_high, to_low, self.like)
 
     def change(self) -> Tensor:
         """What soft bits add to the value, `[...]`, of all levels together."""
@@ -146,9 +168,9 @@ class _SortedItems(NamedTuple):
         position = step.slope * ordered.double()
         return cls(step, order, position, weights, sign, value, untied)
 
-    def slope(self) -> Tensor:
-        """The derivative by each ranked score, `[..., N]`."""
-        slope = sorted_slopes(self.position, self.weights, self.step)
+    def slope(self, of_low: float = -1.0) -> Tensor:
+        """The derivative by each ranked score, `[..., N]`; as in `sorted_slopes`."""
+        slope = sorted_slopes(self.position, self.weights, self.step, of_low)
         slope *= self.sign * self.step.slope
         return torch.empty_like(slope).scatter_(-1, self.order, slope)
 

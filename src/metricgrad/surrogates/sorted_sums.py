@@ -47,7 +47,9 @@ class PairWeights(NamedTuple):
     low: Tensor
 
 
-def sorted_slopes(position: Tensor, weights: PairWeights, step: Relaxation) -> Tensor:
+def sorted_slopes(
+    position: Tensor, weights: PairWeights, step: Relaxation, of_low: float = -1.0
+) -> Tensor:
     """The derivative of sum_ij w_ij h(c_i - c_j) by every c, `[..., N]`.
 
     Args:
@@ -55,6 +57,8 @@ def sorted_slopes(position: Tensor, weights: PairWeights, step: Relaxation) -> T
             ones, those that are compared with come first, because a tie is lost.
         weights: What the pairs weigh; their dtype decides how exact the sums are.
         step: The relaxation; the positions already contain its slope.
+        of_low: The sign of c_j in the differences: -1, or 1 to sum without regard to the sign (not
+            for the squared hinge).
     """
     if step.kind == "squared_hinge":
         return _hinge_slopes(position, weights)
@@ -64,8 +68,8 @@ def sorted_slopes(position: Tensor, weights: PairWeights, step: Relaxation) -> T
     lost = won if step.q == 1 else blocks.running(step.q, step.q, polynomial)
     loss, win, low = (each.double() for each in blocks.weights)
     far = loss * won.from_below(low) + win * lost.from_above(low)
-    far -= low * (won.from_above(loss) + lost.from_below(win))
-    near = blocks.near_slopes(step._replace(slope=1.0))
+    far += of_low * low * (won.from_above(loss) + lost.from_below(win))
+    near = blocks.near_slopes(step._replace(slope=1.0), of_low)
     return (near + far.sum(-3).to(near.dtype)).flatten(-2)[..., : position.shape[-1]]
 
 
@@ -142,12 +146,12 @@ class _Blocks(NamedTuple):
         moment = _exclusive((sources * position).sum(-1, keepdim=True).cumsum(-2), -2, 0.0)
         return moment - number * position
 
-    def near_slopes(self, step: Relaxation) -> Tensor:
+    def near_slopes(self, step: Relaxation, of_low: float) -> Tensor:
         """The derivative by every c of the sum over the pairs within blocks, `[..., B, L]`."""
         parts = []
         for comparisons, weight in self._near():
             slope = step.weighted_slope(comparisons, weight)
-            parts.append(slope.sum(-1) - slope.sum(-2))
+            parts.append(slope.sum(-1) + of_low * slope.sum(-2))
         return torch.cat(parts).view(self.position.shape)
 
     def near_change(self, step: Relaxation) -> Tensor:
