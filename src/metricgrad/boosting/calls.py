@@ -37,13 +37,16 @@ def rows_of(first: Any, second: Any, weight: Any, sizes: Any) -> Rows:
         sizes = second.get_group()
     weight = None if weight is ABSENT else weight
     sizes = None if sizes is ABSENT else sizes
-    found = torch.as_tensor(np.asarray(scores, dtype=np.float64))
+    found = torch.as_tensor(np.asarray(scores, dtype=np.float32))
     truth = torch.as_tensor(np.asarray(target))
     if len(found) != len(truth) or truth.dim() != 1 or found.dim() not in (1, 2):
         raise ValueError(
             "a booster passes scores [rows] or [rows, classes] and a target [rows]; got "
             f"{list(found.shape)} and {list(truth.shape)}"
         )
+    unknown = int(truth.isnan().sum())
+    if unknown:
+        raise ValueError(f"{unknown} of {len(truth)} targets are NaN; leave these rows out")
     return Rows(found, truth, _numbers(weight), _numbers(sizes))
 
 

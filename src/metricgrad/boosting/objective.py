@@ -8,7 +8,7 @@ do. The factor does not change a leaf's value, the ratio of the two.
 """
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import torch
@@ -17,10 +17,11 @@ from torch import Tensor
 
 from metricgrad.boosting.calls import ABSENT, Rows, rows_of
 from metricgrad.boosting.sets import Sets, drawn_sets, query_sets
-from metricgrad.boosting.slopes import Slopes
+from metricgrad.boosting.slopes import Gains, Slopes
 from metricgrad.metrics.checks import to_tensor, whole
 from metricgrad.metrics.rows import at, to_rows
 from metricgrad.surrogates import UniLoss
+from metricgrad.surrogates.base import one_of
 from metricgrad.surrogates.interpolation import RelaxationName
 
 _LAYOUTS = ("binary", "grades", "any")
@@ -34,6 +35,7 @@ def objective(
     set_size: int | None = 1024,
     relaxation: RelaxationName | float = "logistic",
     slope: float = 1.0,
+    gains: Gains = "flip",
     groups: Any = None,
     ordinary: float = 0.0,
     rows: Mapping[str, Any] | None = None,
@@ -55,6 +57,8 @@ def objective(
         relaxation: How a comparison becomes soft, as in `UniLoss`. Logistic never lets go of a lost
             comparison; the sigmoid ignores hopeless ones.
         slope: How steep it is. Scores of trees start near 0 and are rarely beyond 5.
+        gains: What a pair weighs: what changes if its comparison is decided the other way
+            (`"flip"`), or if its two items swap their ranks, as in LambdaMART (`"swap"`).
         groups: `[N]`, ids of the queries that the rows belong to, for metrics of ranking. None
             takes what the library passes: LightGBM's `group`, XGBoost's `qid` of a DMatrix.
         ordinary: Share of log loss in gradient and curvature, from 0 to 1.
@@ -78,7 +82,7 @@ def objective(
         times a logistic slope; UniLoss, Eqn. 5, for the metric.
     """
     return Objective(
-        metric, set_size, relaxation, slope, groups=groups, ordinary=ordinary, rows=rows,
+        metric, set_size, relaxation, slope, gains, groups=groups, ordinary=ordinary, rows=rows,
         generator=generator,
     )  # fmt: skip
 
@@ -92,6 +96,7 @@ class Objective:
         set_size: int | None,
         relaxation: RelaxationName | float,
         slope: float,
+        gains: Gains,
         *,
         groups: Any,
         ordinary: float,
@@ -102,7 +107,13 @@ class Objective:
             whole("set_size", set_size, 2)
         if not 0 <= ordinary <= 1:
             raise ValueError(f"ordinary is a share from 0 to 1; got {ordinary}")
+        one_of("gains", gains, get_args(Gains))
         loss = UniLoss(metric, relaxation=relaxation, slope=slope, generator=generator)
+        if loss.relaxation.kind != "q":
+            raise ValueError(
+                "boosted trees take relaxation='logistic', 'sigmoid' or q between 0 and 1; got "
+                f"{relaxation!r}"
+            )
         if loss.metric.layout not in _LAYOUTS:
             raise ValueError(
                 f"trees score the rows of a table, and {loss.metric.name} is about "
@@ -119,7 +130,7 @@ class Objective:
         self.generator = generator
         self.groups = None if groups is None else to_tensor("groups", groups)
         self.rows = to_rows(rows or {})
-        self._slopes = Slopes(loss)
+        self._slopes = Slopes(loss, gains)
 
     def __call__(
         self, y_true: Any, y_pred: Any, sample_weight: Any = ABSENT, group: Any = ABSENT
@@ -160,15 +171,18 @@ class Objective:
 
     def slopes(self, known: Rows, sets: Iterable[Sets]) -> tuple[Tensor, Tensor]:
         """Both derivatives, scaled, without the weights of rows."""
-        gradient = torch.zeros_like(known.scores)
-        curvature = torch.zeros_like(known.scores)
+        rows = len(known.scores)
+        # One place more, which padding is written to.
+        gradient, curvature = known.scores.new_zeros(2, rows + 1, *known.scores.shape[1:])
         for index, real in sets:
             first, second = self._slopes.of(
                 known.scores[index], known.target[index], real, at(self.rows, index)
             )
-            place = index[real]
-            gradient[place] = first[real]
-            curvature[place] = second[real]
+            place = index.masked_fill(~real, rows)
+            gradient[place] = first
+            curvature[place] = second
+        gradient = gradient[:-1]
+        curvature = curvature[:-1]
         mean = curvature.mean().clamp(min=torch.finfo(curvature.dtype).tiny)
         gradient *= _CURVATURE / mean
         curvature *= _CURVATURE / mean
@@ -182,6 +196,11 @@ class Objective:
         """The queries, or sets that are drawn now."""
         groups = self._groups(known)
         if groups is not None:
+            if not known.target.any():
+                raise ValueError(
+                    f"all {len(known.target)} targets are 0, so no query has anything that "
+                    f"{self.metric.name} could rank first"
+                )
             return query_sets(groups)
         if self.metric.layout == "grades":
             raise ValueError(
@@ -189,10 +208,9 @@ class Objective:
                 "mg.boosting.objective, or group sizes to the library"
             )
         target = known.target
-        classes = target.unique()
-        if len(classes) < 2:
+        if bool((target == target[0]).all()):
             raise ValueError(
-                f"all {len(target)} targets are {classes[0].item():g}, so no set has a positive and "
+                f"all {len(target)} targets are {target[0].item():g}, so no set has a positive and "
                 f"a negative, which {self.metric.name} needs"
             )
         return [drawn_sets(target, self.set_size, self.generator)]

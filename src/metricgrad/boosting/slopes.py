@@ -1,40 +1,38 @@
 r"""Gradient and curvature of a metric by the scores of its items.
 
 A booster asks for two numbers per row, the first and second derivative of its loss. The first is
-the gradient of `UniLoss`: flip gains w times the slope of a relaxed comparison c,
+the gradient of `UniLoss`: gains w times the slope of a relaxed comparison c,
 
 .. math:: g = -k \sum_d w_d \, h'(k c_d) \, \frac{\partial c_d}{\partial s}
 
-The second is that of the convex relaxation, the logistic loss of each comparison. Its derivative is
-a sigmoid, whose derivative the sigmoid relaxation has as its first:
+The second is that of the convex relaxation, the logistic loss of each comparison, with the gains as
+they are:
 
 .. math:: \frac{\partial^2}{\partial s^2} \sum_d |w_d| \log(1 + e^{-k c_d}) =
-    k^2 \sum_d |w_d| \, \sigma'(k c_d)
+    k^2 \sum_d |w_d| \, \sigma'(k c_d) \left( \frac{\partial c_d}{\partial s} \right)^2
 
-as every comparison is a difference of scores. So where a score is always on the same side of its
-comparisons, the curvature is k times the gradient of `UniLoss` with sigmoids, without its sign. The
-documents of a query are on both sides; `pair_curvature` adds those up.
+It is positive for every relaxation. A metric of order has both from one pass over its pairs.
 """
+
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
+from metricgrad.metrics.reexpression import Reexpression
 from metricgrad.metrics.rows import Rows
 from metricgrad.surrogates import UniLoss
 from metricgrad.surrogates.calls import bound
-from metricgrad.surrogates.pair_sums import pair_curvature
+from metricgrad.surrogates.pair_sums import pair_slopes
+
+Gains = Literal["flip", "swap"]
 
 
-class Slopes:
+class Slopes(NamedTuple):
     """The gradient and the curvature of a metric, for many sets at once."""
 
-    def __init__(self, loss: UniLoss) -> None:
-        self.loss = loss
-        slope = loss.relaxation.slope
-        self._slope = slope
-        self._sigmoid = UniLoss(
-            loss.metric, relaxation="sigmoid", slope=slope, generator=loss.generator
-        )
+    loss: UniLoss
+    gains: Gains
 
     def of(
         self, scores: Tensor, target: Tensor, where: Tensor, rows: Rows
@@ -47,21 +45,76 @@ class Slopes:
             where: `[S, L]`, True for what counts.
             rows: What else the metric takes of an item, `[S, L]` each.
         """
-        gradient = _gradient(self.loss, scores, target, where, rows)
-        metric = self.loss.metric
-        if metric.layout == "grades":
-            inputs = metric.check(scores, target, where)
-            plan = metric.reexpress(scores.shape, inputs.target, inputs.where, scores.dtype)
+        leaf = scores.detach().requires_grad_()
+        with torch.enable_grad(), bound(self.loss, rows):
+            inputs = self.loss.check(leaf, target, where)
+            plan = self.loss.plan(inputs)
             pairs = plan.pairwise()
-            if pairs is not None:
-                return gradient, pair_curvature(pairs, inputs.scores, self._slope)
-        curvature = _gradient(self._sigmoid, scores, target, where, rows).abs()
-        return gradient, self._slope * curvature
+            if pairs is None:
+                return self._of_comparisons(plan, inputs.scores, leaf)
+            ranked = pairs.ranked(inputs.scores)
+        slopes = pair_slopes(pairs, ranked.detach(), self.loss.relaxation, self.gains == "swap")
+        if ranked.dim() == 3:  # one score a class, items first
+            ranked = ranked.mT.flatten(-2)
+            slopes = [each.mT.flatten(-2) for each in slopes]
+        gradient = _passed_on(ranked, slopes[0], leaf)
+        return self._downward(gradient), _squared(ranked, slopes[1], leaf)
+
+    def _of_comparisons(
+        self, plan: Reexpression, scores: Tensor, leaf: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """The same from every comparison, where the metric is no sum over pairs."""
+        if self.gains == "swap":
+            raise ValueError(
+                f"swap gains are for metrics of the order of scores, and {self.loss.metric.name} "
+                "is none; pass gains='flip'"
+            )
+        comparisons, live = plan.comparisons(scores)
+        with torch.no_grad():
+            bits = comparisons > 0
+            value = plan.from_bits(bits)
+            counts = live & plan.defined().unsqueeze(-1)
+            gains = torch.where(counts, plan.flip_gains(bits), 0.0).to(scores.dtype)
+            direct = plan.direct()
+            scale = plan.scale()
+            if scale is not None:
+                gains = gains / scale.unsqueeze(-1)
+            slope = self.loss.relaxation.slope
+            first, second = self.loss.relaxation.weighted_slopes(slope * comparisons, gains)
+        gradient = slope * _passed_on(comparisons, first, leaf)
+        if direct is not None:
+            unit = torch.ones_like(value) if scale is None else 1 / scale
+            gradient = gradient + _passed_on(direct, unit, leaf)
+        return self._downward(gradient), slope**2 * _squared(comparisons, second.abs(), leaf)
+
+    def _downward(self, gradient: Tensor) -> Tensor:
+        """The gradient of the metric as that of a loss."""
+        return -gradient if self.loss.metric.higher_is_better else gradient
 
 
-def _gradient(loss: UniLoss, scores: Tensor, target: Tensor, where: Tensor, rows: Rows) -> Tensor:
-    leaf = scores.detach().requires_grad_()
-    with torch.enable_grad(), bound(loss, rows):
-        values, defined = loss.losses(leaf, target, where)
-        total = torch.where(defined, values, 0.0).sum()
-    return torch.autograd.grad(total, leaf)[0]
+def _passed_on(outputs: Tensor, slope: Tensor, leaf: Tensor) -> Tensor:
+    """The derivative by the leaf of sum(slope * outputs)."""
+    (found,) = torch.autograd.grad(
+        outputs, leaf, slope.to(outputs.dtype), retain_graph=True, materialize_grads=True
+    )
+    return found
+
+
+def _squared(outputs: Tensor, curvature: Tensor, leaf: Tensor) -> Tensor:
+    """The sum over the outputs, `[S, D]`, of their curvature times the squared derivative.
+
+    An item has as many outputs in a row as it has comparisons, and they are taken one by one, so
+    that each score is in one output at a time. Comparisons of items with each other, which only a
+    function of the user's own has, are taken together. That is exact where a score is on the same
+    side of all of its comparisons, as positives and negatives are.
+    """
+    items = leaf.shape[1]
+    classes = leaf[0, 0].numel()
+    each, rest = divmod(outputs.shape[-1], items)
+    if rest or not 0 < each <= classes**2:
+        return _passed_on(outputs, curvature, leaf).abs()
+    total = torch.zeros_like(leaf)
+    roots = curvature.sqrt()
+    for first in range(each):
+        total += _passed_on(outputs[..., first::each], roots[..., first::each], leaf).square()
+    return total

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from metricgrad.metrics.order import Pairs, padded_places
+from metricgrad.metrics.swaps import swap_gains
 from metricgrad.surrogates.interpolation import Interpolated, Relaxation
 from metricgrad.surrogates.sorted_sums import PairWeights, sorted_change, sorted_slopes
 
@@ -24,13 +25,19 @@ from metricgrad.surrogates.sorted_sums import PairWeights, sorted_change, sorted
 # sums along the order, which cost 2 ms and half a microsecond an item (a pair: 9 nanoseconds).
 _MOST_PAIRS = 1 << 18
 _PAIRS_PER_ITEM = 48
+# Where sets can be taken a few at a time, so that their pairs fit a core's cache, a pair costs 3
+# nanoseconds, slope and curvature together.
+_HELD_PAIRS = 1 << 18
+_FAST_PAIRS_PER_ITEM = 300
 
 
 def pair_sum(plan: Pairs, scores: Tensor, relaxation: Relaxation) -> Interpolated:
     """The multilinear interpolation of a metric of order, expanded at the scores' own bits."""
     ranked = plan.ranked(scores)
+    pairs = plan.high.numel() * plan.low.shape[-1]
+    few = pairs <= _MOST_PAIRS + _PAIRS_PER_ITEM * ranked.numel()
     with torch.no_grad():
-        gains = _gains(plan, ranked, relaxation)
+        gains = (_EveryPair if few else _SortedItems).of(plan, ranked, relaxation)
         slope = gains.slope()
     carrier = _WithSlope.apply(ranked, slope)
     value = gains.value
@@ -47,26 +54,59 @@ def pair_sum(plan: Pairs, scores: Tensor, relaxation: Relaxation) -> Interpolate
 
 
 @torch.no_grad()
-def pair_curvature(plan: Pairs, scores: Tensor, slope: float) -> Tensor:
-    r"""The second derivative, by each score, of the convex relaxation of a metric of order.
+def pair_slopes(
+    plan: Pairs, ranked: Tensor, relaxation: Relaxation, swap: bool = False
+) -> tuple[Tensor, Tensor]:
+    r"""Slope and curvature of a metric of order by every ranked score, in one pass over the pairs.
 
-    .. math:: \sum_{ij} |w_{ij}| \log(1 + e^{-k (s_i - s_j)}), \quad
-        \frac{\partial^2}{\partial s_i^2} = k^2 \sum_j |w_{ij}| \, \sigma'(k (s_i - s_j))
+    .. math:: k \sum_{ij} w_{ij} \, h'(k (s_i - s_j)), \qquad
+        k^2 \sum_{ij} |w_{ij}| \, \sigma'(k (s_i - s_j))
+
+    The sums are over the pairs that an item is in. The curvature is the second derivative of the
+    logistic loss of all pairs, with the weights as they are.
 
     Args:
-        plan: Pairs of one score an item, `[..., N]`.
-        scores: `[..., N]`.
-        slope: How steep the relaxation is, k.
+        plan: Pairs of at least one dimension of sets.
+        ranked: `[S, N]`, or `[S, C, N]` for classes: what `plan.ranked` makes of the scores.
+        relaxation: The smooth step, of the q family.
+        swap: Whether pairs weigh what swapping the two items changes (`metrics/swaps.py`).
     """
-    gains = _gains(plan, plan.ranked(scores), Relaxation("q", 1.0, slope))
-    return slope * gains.slope(of_low=1.0).abs()  # all gains have one sign
-
-
-def _gains(plan: Pairs, ranked: Tensor, relaxation: Relaxation) -> "_EveryPair | _SortedItems":
-    """What pairs weigh, in the form that takes less time."""
     pairs = plan.high.numel() * plan.low.shape[-1]
-    few = pairs <= _MOST_PAIRS + _PAIRS_PER_ITEM * ranked.numel()
-    return (_EveryPair if few else _SortedItems).of(plan, ranked, relaxation)
+    if not swap and pairs > _MOST_PAIRS + _FAST_PAIRS_PER_ITEM * ranked.numel():
+        sorted_items = _SortedItems.of(plan, ranked, relaxation)
+        curved = sorted_items._replace(step=relaxation._replace(q=1.0))
+        return sorted_items.slope(), relaxation.slope * curved.slope(of_low=1.0).abs()
+    size = max(1, _HELD_PAIRS * len(ranked) // max(1, pairs))
+    parts = [slice(start, start + size) for start in range(0, len(ranked), size)]
+    return _slopes_in_parts(plan, ranked, relaxation, swap, parts)
+
+
+def _slopes_in_parts(
+    plan: Pairs, ranked: Tensor, relaxation: Relaxation, swap: bool, parts: list[slice]
+) -> tuple[Tensor, Tensor]:
+    """`pair_slopes` from all pairs of some sets at a time."""
+    k = relaxation.slope
+    high, low = _compared(plan, k * ranked)
+    over = high.unsqueeze(-1)
+    under = low.unsqueeze(-2)
+    won = [_bits(over[part], under[part], plan.dtype).sum(-1) for part in parts]
+    _, loss, win = plan.item_gains(low.shape[-1] - torch.cat(won))
+    ahead = (loss - win).unsqueeze(-1)
+    win = win.unsqueeze(-1)
+    to_high = high.new_empty(2, *high.shape)
+    to_low = low.new_empty(2, *low.shape)
+    for part in parts:
+        c = over[part] - under[part]
+        if swap:
+            weight = swap_gains(plan.part(part), high[part], low[part])
+        else:  # the win where the bit is 0, the loss where it is 1
+            weight = _bits(c, 0, plan.dtype).mul_(ahead[part]).add_(win[part])
+        for kind, each in enumerate(relaxation.weighted_slopes(c, weight)):
+            torch.sum(each, -1, out=to_high[kind][part])
+            torch.sum(each, -2, out=to_low[kind][part])
+    first = plan.spread(to_high[0], to_low[0].neg_(), ranked)
+    second = plan.spread(to_high[1], to_low[1], ranked)
+    return k * first, k**2 * second.abs_()  # all gains have one sign
 
 
 class _WithSlope(torch.autograd.Function):
@@ -102,31 +142,39 @@ class _EveryPair(NamedTuple):
     @classmethod
     def of(cls, plan: Pairs, ranked: Tensor, step: Relaxation) -> "_EveryPair":
         """The pairs' comparisons and weights."""
-        high, low = plan.compared(ranked)
-        if plan.high_live is not None and plan.low_live is not None:
-            # Padding wins, or is beaten, by far.
-            high = high.masked_fill(~plan.high_live, torch.inf)
-            low = low.masked_fill(~plan.low_live, -torch.inf)
+        high, low = _compared(plan, ranked)
         comparisons = high.unsqueeze(-1) - low.unsqueeze(-2)
-        # Bits as 0.0 and 1.0, without a tensor of bools in between.
-        bits = torch.gt(comparisons, 0, out=torch.empty_like(comparisons, dtype=plan.dtype))
+        bits = _bits(comparisons, 0, plan.dtype)
         value, loss, win = plan.item_gains(low.shape[-1] - bits.sum(-1))
         weight = torch.lerp(win.unsqueeze(-1), loss.unsqueeze(-1), bits)
         untied = bool(comparisons.all())
         return cls(plan, step, ranked, comparisons, weight, value, untied)
 
-    def slope(self, of_low: float = -1.0) -> Tensor:
-        """The derivative by each ranked score, `[..., N]`; as in `sorted_slopes`."""
+    def slope(self) -> Tensor:
+        """The derivative by each ranked score, `[..., N]`."""
         slope = self.step.weighted_slope(self.comparisons, self.weight)
         to_high = slope.sum(-1)
-        to_low = slope.sum(-2).mul_(of_low)
-        return self.step.slope * self.plan.spread(to_high, to_low, self.like)
+        return self.step.slope * self.plan.spread(to_high, slope.sum(-2).neg_(), self.like)
 
     def change(self) -> Tensor:
         """What soft bits add to the value, `[...]`, of all levels together."""
         bits = (self.comparisons > 0).to(self.weight.dtype)
         change = (self.weight * (self.step.soft(self.comparisons) - bits)).sum((-1, -2))
         return change.sum(-1) if self.plan.levels else change
+
+
+def _compared(plan: Pairs, ranked: Tensor) -> tuple[Tensor, Tensor]:
+    """Scores of the positives and of the negatives; padding wins, or is beaten, by far."""
+    high, low = plan.compared(ranked)
+    if plan.high_live is not None and plan.low_live is not None:
+        high = high.masked_fill(~plan.high_live, torch.inf)
+        low = low.masked_fill(~plan.low_live, -torch.inf)
+    return high, low
+
+
+def _bits(high: Tensor, low: Tensor | float, dtype: torch.dtype) -> Tensor:
+    """Whether one is above the other, as 0.0 and 1.0, without a tensor of bools in between."""
+    return torch.gt(high, low, out=high.new_empty(0, dtype=dtype))
 
 
 class _SortedItems(NamedTuple):
