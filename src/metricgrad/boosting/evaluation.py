@@ -27,8 +27,9 @@ def evaluation(
         metric: A name, a `Metric`, or a function `f(scores, target)`.
         groups: `[N]`, ids of the queries that the evaluated rows belong to; None takes what the
             library passes.
-        tune: Whether a metric of decisions is taken at its best threshold on the evaluated rows,
-            for an objective whose scores are not decided at 0, such as log loss.
+        tune: Whether a metric of decisions is taken at its best threshold on the evaluated rows.
+            With an objective of their own, such as log loss, the libraries pass probabilities,
+            which are not decided at 0.
         rows: What a function of your own takes besides scores and target, by name: `[N]` each.
 
     Returns:
@@ -56,7 +57,7 @@ def evaluation(
 class Evaluation:
     """What `mg.boosting.evaluation` returns."""
 
-    def __init__(self, metric: Metric, groups: Any, tune: bool, rows: dict[str, Tensor]) -> None:
+    def __init__(self, metric: Metric, groups: Any, tune: bool, rows: dict[str, Any]) -> None:
         self.metric = metric
         self.groups = None if groups is None else to_tensor("groups", groups)
         self.tune = tune
@@ -102,4 +103,6 @@ class Evaluation:
         metric = self.metric
         if self.tune and metric.has_threshold and scores.dim() == 1:
             scores = scores - best_threshold(scores, target, metric, **self.rows)
-        return float(metric(scores, target, **self.rows))
+        metric = metric.with_rows(self.rows) if self.rows else metric
+        # A call would notice that a booster's first scores look like probabilities.
+        return float(metric.evaluate(*metric.check(scores, target, None)))

@@ -1,10 +1,10 @@
 """A metric as the objective of boosted trees.
 
-Gradient and curvature come from the metric's own flip gains (`slopes.py`), on sets that are drawn
-anew for every tree (`sets.py`). A set's metric is between 0 and 1, whatever its size, so the numbers
-of a single row are tiny. They are multiplied by one factor that brings the mean curvature to 1/4,
-which log loss has at most. `min_child_weight`, `reg_lambda` and the like then mean what they usually
-do. The factor does not change a leaf's value, the ratio of the two.
+Gradient and curvature come from the metric's own gains (`slopes.py`), on sets that are drawn anew
+for every tree (`sets.py`). A set's metric is between 0 and 1, whatever its size, so the numbers of
+a single row are tiny. One factor for all rows brings the mean curvature to 1/4, the most that log
+loss has, so that `min_child_weight`, `reg_lambda` and the like mean what they usually do. The
+factor does not change the value of a leaf, which is the ratio of the two.
 """
 
 from collections.abc import Iterable, Mapping

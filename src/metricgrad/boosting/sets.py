@@ -20,7 +20,7 @@ _MOST_CLASSES = 1 << 15
 class Sets(NamedTuple):
     """Rows in sets of similar size."""
 
-    index: Tensor  # `[S, L]`, numbers of rows
+    rows: Tensor  # `[S, L]`, their numbers
     real: Tensor  # `[S, L]`, False for padding
 
 

@@ -12,6 +12,10 @@ they are:
     k^2 \sum_d |w_d| \, \sigma'(k c_d) \left( \frac{\partial c_d}{\partial s} \right)^2
 
 It is positive for every relaxation. A metric of order has both from one pass over its pairs.
+
+Comparisons of a metric of ours are better won. A function of the user's own may have some that are
+better lost, such as the contact of a customer who is not worth it: these are turned round, so that
+every weight is positive. The logistic loss of a negative weight would have no minimum.
 """
 
 from typing import Literal, NamedTuple
@@ -57,8 +61,8 @@ class Slopes(NamedTuple):
         if ranked.dim() == 3:  # one score a class, items first
             ranked = ranked.mT.flatten(-2)
             slopes = [each.mT.flatten(-2) for each in slopes]
-        gradient = _passed_on(ranked, slopes[0], leaf)
-        return self._downward(gradient), _squared(ranked, slopes[1], leaf)
+        gradient = -self._upward(_passed_on(ranked, slopes[0], leaf))
+        return gradient, _squared(ranked, slopes[1], leaf)
 
     def _of_comparisons(
         self, plan: Reexpression, scores: Tensor, leaf: Tensor
@@ -70,6 +74,7 @@ class Slopes(NamedTuple):
                 "is none; pass gains='flip'"
             )
         comparisons, live = plan.comparisons(scores)
+        slope = self.loss.relaxation.slope
         with torch.no_grad():
             bits = comparisons > 0
             value = plan.from_bits(bits)
@@ -79,17 +84,18 @@ class Slopes(NamedTuple):
             scale = plan.scale()
             if scale is not None:
                 gains = gains / scale.unsqueeze(-1)
-            slope = self.loss.relaxation.slope
-            first, second = self.loss.relaxation.weighted_slopes(slope * comparisons, gains)
-        gradient = slope * _passed_on(comparisons, first, leaf)
+            better = self._upward(gains)
+            turn = torch.where(better < 0, -slope, slope)
+            first, second = self.loss.relaxation.weighted_slopes(turn * comparisons, better.abs())
+        gradient = -_passed_on(comparisons, turn * first, leaf)
         if direct is not None:
             unit = torch.ones_like(value) if scale is None else 1 / scale
-            gradient = gradient + _passed_on(direct, unit, leaf)
-        return self._downward(gradient), slope**2 * _squared(comparisons, second.abs(), leaf)
+            gradient = gradient - self._upward(_passed_on(direct, unit, leaf))
+        return gradient, slope**2 * _squared(comparisons, second, leaf)
 
-    def _downward(self, gradient: Tensor) -> Tensor:
-        """The gradient of the metric as that of a loss."""
-        return -gradient if self.loss.metric.higher_is_better else gradient
+    def _upward(self, change: Tensor) -> Tensor:
+        """A change of the metric, positive where it is for the better."""
+        return change if self.loss.metric.higher_is_better else -change
 
 
 def _passed_on(outputs: Tensor, slope: Tensor, leaf: Tensor) -> Tensor:

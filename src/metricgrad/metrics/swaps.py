@@ -1,15 +1,15 @@
 r"""What swapping two items changes, for metrics that are a sum over places (`order.py`).
 
-LambdaMART weighs a pair by what its two items would change if they swapped their ranks. A flip only
-decides their comparison, and all other comparisons stay as they are. In a swap, positive i takes the
-rank of negative j, and the positives in between exchange a positive above them for a negative or
-the other way round. With t_r(n) for the term of place r, a_j positives and b_j negatives above j,
-and i at place r with n negatives above it, i gains by passing a negative j above it
+LambdaMART weighs a pair by what would change if its two items swapped their ranks. A flip only
+decides their comparison, and all other comparisons stay as they are. In a swap, positive i takes
+the rank of negative j, and the positives in between exchange a positive above them for a negative,
+or the other way round. Let t_r(n) be the term of place r, a_j and b_j the positives and negatives
+above j, and r and n the place of i and the negatives above it. If j is above i, a swap gains
 
 .. math:: t_{a_j + 1}(b_j) - t_r(n) + \sum_{a_j < q < r} \left( t_{q+1}(n_q - 1) - t_q(n_q) \right)
 
-and loses in the same way where j takes its place from below. The sums in between are differences
-of running sums, so that a pair costs no more than a flip.
+If j is below i, a swap loses in the same way. The sums in between are differences of running sums,
+so that a pair costs little more than with flips.
 
 Reference:
     Burges (2010), From RankNet to LambdaRank to LambdaMART: An Overview, Sec. 4 and 6.
