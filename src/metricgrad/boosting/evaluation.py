@@ -5,7 +5,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from metricgrad.boosting.calls import ABSENT, Rows, rows_of
 from metricgrad.metrics import Metric, best_threshold
