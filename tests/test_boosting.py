@@ -156,6 +156,16 @@ def test_swap_gains_of_one_set_need_no_padding() -> None:
     torch.testing.assert_close(found, torch.tensor([[0.75, 0.25], [0.25, 0.25]]))
 
 
+def test_a_tie_is_lost_in_swaps_too() -> None:
+    tied = torch.tensor([[0.5, 0.5, 0.2, 0.2, 0.9, 0.2]])
+    target = torch.tensor([[1, 0, 1, 0, 0, 1]])
+    below = tied - 1e-6 * target
+    slopes = Slopes(mg.UniLoss("map", relaxation="logistic", slope=1.0), "swap")
+    everything = torch.ones_like(target).bool()
+    expected = slopes.of(below, target, everything, {})
+    torch.testing.assert_close(slopes.of(tied, target, everything, {}), expected)
+
+
 def test_swap_gains_of_ndcg_are_the_lambdas_of_lightgbm() -> None:
     """A tree with a leaf for each row tells both: its values are -g / (h + lambda_l2)."""
     rng = np.random.default_rng(0)
@@ -389,11 +399,9 @@ def test_boosters_start_from_ordinary_ones() -> None:
         mg.boosting.start({}, x)
 
 
-class Catboost:
-    """Calls an objective as CatBoost does: blocks of rows, lists, and ascent."""
-
-    def slopes(self, objective: Any, scores: Any, target: Any, weights: Any) -> np.ndarray:
-        return np.array(objective.calc_ders_range(list(scores), list(target), weights))
+def as_catboost(objective: Any, scores: Any, target: Any, weights: Any) -> np.ndarray:
+    """What CatBoost is told of a block of rows, which it passes as sequences."""
+    return np.array(objective.calc_ders_range(list(scores), list(target), weights))
 
 
 def test_catboost_gets_the_slopes_of_a_block_upside_down() -> None:
@@ -401,9 +409,9 @@ def test_catboost_gets_the_slopes_of_a_block_upside_down() -> None:
     scores = np.random.default_rng(0).normal(size=50)
     objective = mg.boosting.objective("auc", set_size=None)
     gradient, curvature = objective(y, scores, None, None)
-    told = Catboost().slopes(objective, scores, y, None)
+    told = as_catboost(objective, scores, y, None)
     np.testing.assert_allclose(told, np.stack([-gradient, -curvature], -1), rtol=1e-5, atol=1e-7)
-    twice = Catboost().slopes(objective, scores, y, [2.0] * 50)
+    twice = as_catboost(objective, scores, y, [2.0] * 50)
     np.testing.assert_allclose(twice, 2 * told, rtol=1e-5, atol=1e-7)
     evaluation = mg.boosting.evaluation("auc")
     assert evaluation.is_max_optimal()
@@ -457,6 +465,35 @@ def test_the_objective_is_the_slopes_of_its_sets_scaled() -> None:
     weighted = mg.boosting.objective("auc", set_size=None)(y, scores, weights, None)
     np.testing.assert_allclose(weighted[0], weights * gradient, rtol=1e-4, atol=1e-7)
     np.testing.assert_allclose(weighted[1], weights * curvature, rtol=1e-4)
+
+
+def test_queries_of_all_lengths_get_their_own_slopes() -> None:
+    rng = np.random.default_rng(0)
+    ids = rng.permutation(np.repeat([7, 3, 5], [4, 9, 6]))
+    target = rng.integers(0, 3, len(ids))
+    scores = rng.normal(size=len(ids))
+    gradient, _ = mg.boosting.objective("ndcg", groups=ids)(target, scores, None, None)
+    slopes = Slopes(mg.UniLoss("ndcg", relaxation="logistic", slope=1.0), "flip")
+    alone = np.zeros(len(ids))
+    for query in (3, 5, 7):
+        own = ids == query
+        every = torch.ones(1, own.sum()).bool()
+        found = slopes.of(
+            torch.tensor(scores[own])[None], torch.tensor(target[own])[None], every, {}
+        )
+        alone[own] = found[0][0].numpy()
+    factor = np.abs(gradient).sum() / np.abs(alone).sum()
+    np.testing.assert_allclose(gradient, factor * alone, rtol=1e-4, atol=1e-6)
+
+
+def test_padding_of_drawn_sets_changes_no_row() -> None:
+    """Padding points to the first row; AUC gives every row a gradient."""
+    y = np.arange(101) % 4 == 0
+    scores = np.random.default_rng(0).normal(size=101)
+    assert not drawn_sets(torch.tensor(y), 20, seeded()).real.all()
+    objective = mg.boosting.objective("auc", set_size=20, generator=seeded())
+    gradient, _ = objective(y.astype(float), scores, None, None)
+    np.testing.assert_array_equal(np.sign(gradient), np.where(y, -1, 1))
 
 
 @pytest.mark.parametrize("classes", [2, 3])
