@@ -496,6 +496,51 @@ def test_padding_of_drawn_sets_changes_no_row() -> None:
     np.testing.assert_array_equal(np.sign(gradient), np.where(y, -1, 1))
 
 
+def test_weights_come_from_every_library() -> None:
+    """A weight of 0 leaves a row out, so half of the rows alone decide the trees."""
+    xgb = pytest.importorskip("xgboost")
+    x, y = table()
+    weights = np.where(np.arange(len(y)) < 150, 1.0, 0.0)
+    turned = np.where(weights > 0, y, 1 - y)  # what is left out would teach the opposite
+    kept = weights > 0
+    auc = mg.metric("auc")
+    objective = mg.boosting.objective("accuracy")
+    found = [
+        lgb_train(objective, x, turned, weight=weights),
+        xgb_train(objective, x, turned, weight=weights),
+        xgb.XGBClassifier(n_estimators=20, max_depth=3, objective=objective, n_jobs=1)
+        .fit(x, turned, sample_weight=weights)
+        .predict(x, output_margin=True),
+        lgb.LGBMClassifier(n_estimators=20, objective=objective, verbose=-1, n_jobs=1)
+        .fit(x, turned, sample_weight=weights)
+        .predict(x, raw_score=True),
+    ]
+    for scores in found:
+        assert auc(np.asarray(scores)[~kept], y[~kept]) > 0.6
+    plain = lgb_train(objective, x, turned)
+    assert auc(plain[~kept], y[~kept]) < 0.6
+
+
+def test_xgboost_weighs_queries() -> None:
+    _, y, ids = queries()
+    scores = np.random.default_rng(0).normal(size=len(y))
+    xgb = pytest.importorskip("xgboost")
+    objective = mg.boosting.objective("ndcg")
+    plain, _ = objective(y, scores, None, np.full(30, 10))
+    weights = np.linspace(0.5, 2, 30)
+    weighed, _ = objective(scores, xgb.DMatrix(y[:, None], y, qid=ids, weight=weights))
+    np.testing.assert_allclose(weighed, weights[ids] * plain, rtol=1e-4, atol=1e-7)
+    with pytest.raises(ValueError, match="one for each of the 300 rows; got 7"):
+        objective(y, scores, np.ones(7), np.full(30, 10))
+
+
+def test_swaps_of_a_large_set_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("metricgrad.surrogates.pair_sums._MOST_SWAPS", 10)
+    objective = mg.boosting.objective("auc", gains="swap", set_size=None)
+    with pytest.raises(ValueError, match=r"16 are too many; pass smaller sets"):
+        objective(np.arange(8) % 2, np.arange(8.0), None, None)
+
+
 @pytest.mark.parametrize("classes", [2, 3])
 def test_a_share_of_log_loss_joins(classes: int) -> None:
     _, y = table(classes=classes)

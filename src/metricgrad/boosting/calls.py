@@ -47,7 +47,19 @@ def rows_of(first: Any, second: Any, weight: Any, sizes: Any) -> Rows:
     unknown = int(truth.isnan().sum())
     if unknown:
         raise ValueError(f"{unknown} of {len(truth)} targets are NaN; leave these rows out")
-    return Rows(found, truth, _numbers(weight), _numbers(sizes))
+    known = Rows(found, truth, _numbers(weight), _numbers(sizes))
+    return known._replace(weight=_of_rows(known))
+
+
+def _of_rows(known: Rows) -> Tensor | None:
+    """A weight for each row; XGBoost has one for each query."""
+    weight = known.weight
+    rows = len(known.target)
+    if weight is None or len(weight) == rows:
+        return weight
+    if known.sizes is not None and len(weight) == len(known.sizes) and known.sizes.sum() == rows:
+        return weight.repeat_interleave(known.sizes.long())
+    raise ValueError(f"weights must be one for each of the {rows} rows; got {len(weight)}")
 
 
 def _numbers(given: Any) -> Tensor | None:

@@ -70,8 +70,8 @@ class Slopes(NamedTuple):
         """The same from every comparison, where the metric is no sum over pairs."""
         if self.gains == "swap":
             raise ValueError(
-                f"swap gains are for metrics of the order of scores, and {self.loss.metric.name} "
-                "is none; pass gains='flip'"
+                "swap gains are for metrics of the order of scores, with at most 64 grades; "
+                f"{self.loss.metric.name} is none here, so pass gains='flip'"
             )
         comparisons, live = plan.comparisons(scores)
         slope = self.loss.relaxation.slope
@@ -110,9 +110,10 @@ def _squared(outputs: Tensor, curvature: Tensor, leaf: Tensor) -> Tensor:
     """The sum over the outputs, `[S, D]`, of their curvature times the squared derivative.
 
     An item has as many outputs in a row as it has comparisons, and they are taken one by one, so
-    that each score is in one output at a time. Comparisons of items with each other, which only a
-    function of the user's own has, are taken together. That is exact where a score is on the same
-    side of all of its comparisons, as positives and negatives are.
+    that each score is in one output at a time. Comparisons of items with each other, which a
+    function of the user's own may have, and NDCG with more than 64 grades, are taken together. That
+    is exact where a score is on the same side of all of its comparisons, as positives and negatives
+    are, and too small elsewhere.
     """
     items = leaf.shape[1]
     classes = leaf[0, 0].numel()

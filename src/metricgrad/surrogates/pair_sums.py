@@ -29,6 +29,7 @@ _PAIRS_PER_ITEM = 48
 # nanoseconds, slope and curvature together.
 _HELD_PAIRS = 1 << 18
 _FAST_PAIRS_PER_ITEM = 300
+_MOST_SWAPS = 1 << 26  # pairs of one set; swaps take no other way than through all of them
 
 
 def pair_sum(plan: Pairs, scores: Tensor, relaxation: Relaxation) -> Interpolated:
@@ -76,6 +77,11 @@ def pair_slopes(
         sorted_items = _SortedItems.of(plan, ranked, relaxation)
         curved = sorted_items._replace(step=relaxation._replace(q=1.0))
         return sorted_items.slope(), relaxation.slope * curved.slope(of_low=1.0).abs()
+    if swap and pairs > _MOST_SWAPS * len(ranked):
+        raise ValueError(
+            f"swap gains hold all pairs of a set, and {pairs // len(ranked):,} are too many; pass "
+            "smaller sets, as set_size=1024, or gains='flip'"
+        )
     size = max(1, _HELD_PAIRS * len(ranked) // max(1, pairs))
     parts = [slice(start, start + size) for start in range(0, len(ranked), size)]
     return _slopes_in_parts(plan, ranked, relaxation, swap, parts)
