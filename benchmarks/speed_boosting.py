@@ -27,10 +27,10 @@ def boosting() -> Iterator[Row]:
         generator = torch.Generator().manual_seed(SEED)
         objective = mg.boosting.objective("average_precision", set_size=size, generator=generator)
         claim = (
-            f"LightGBM, a tree on average precision, {ROWS:,} rows x {COLUMNS}, {told}, "
+            f"LightGBM, {_TREES} trees on average precision, {ROWS:,} x {COLUMNS}, {told}, "
             "against log loss"
         )
-        yield within(claim, _trees(x, y, objective), ordinary, limit, rounds=5)
+        yield within(claim, _trees(x, y, objective), ordinary, limit, rounds=10)
 
 
 def _trees(x: np.ndarray, y: np.ndarray, objective: Any) -> Callable[[], None]:
