@@ -19,7 +19,12 @@ from torch import Tensor
 from metricgrad.metrics.order import Pairs, padded_places
 from metricgrad.metrics.swaps import swap_gains
 from metricgrad.surrogates.interpolation import Interpolated, Relaxation
-from metricgrad.surrogates.sorted_sums import PairWeights, sorted_change, sorted_slopes
+from metricgrad.surrogates.sorted_sums import (
+    PairWeights,
+    sorted_change,
+    sorted_curvature,
+    sorted_slopes,
+)
 
 # Up to so many pairs, and so many for every item, going through all of them takes less time than
 # sums along the order, which cost 2 ms and half a microsecond an item (a pair: 9 nanoseconds).
@@ -74,9 +79,7 @@ def pair_slopes(
     """
     pairs = plan.high.numel() * plan.low.shape[-1]
     if not swap and pairs > _MOST_PAIRS + _FAST_PAIRS_PER_ITEM * ranked.numel():
-        sorted_items = _SortedItems.of(plan, ranked, relaxation)
-        curved = sorted_items._replace(step=relaxation._replace(q=1.0))
-        return sorted_items.slope(), relaxation.slope * curved.slope(of_low=1.0).abs()
+        return _SortedItems.of(plan, ranked, relaxation).slopes()
     if swap and pairs > _MOST_SWAPS * len(ranked):
         raise ValueError(
             f"swap gains hold all pairs of a set, and {pairs // len(ranked):,} are too many; pass "
@@ -222,11 +225,21 @@ class _SortedItems(NamedTuple):
         position = step.slope * ordered.double()
         return cls(step, order, position, weights, sign, value, untied)
 
-    def slope(self, of_low: float = -1.0) -> Tensor:
-        """The derivative by each ranked score, `[..., N]`; as in `sorted_slopes`."""
-        slope = sorted_slopes(self.position, self.weights, self.step, of_low)
+    def slope(self) -> Tensor:
+        """The derivative by each ranked score, `[..., N]`."""
+        slope = sorted_slopes(self.position, self.weights, self.step)
         slope *= self.sign * self.step.slope
         return torch.empty_like(slope).scatter_(-1, self.order, slope)
+
+    def slopes(self) -> tuple[Tensor, Tensor]:
+        """The derivative by each ranked score, and the curvature, both `[..., N]`."""
+        first, second = sorted_curvature(self.position, self.weights, self.step)
+        first *= self.sign * self.step.slope
+        second *= self.step.slope**2
+        return (
+            torch.empty_like(first).scatter_(-1, self.order, first),
+            torch.empty_like(second).scatter_(-1, self.order, second),
+        )
 
     def change(self) -> Tensor:
         """What soft bits add to the value, `[...]`, of all levels together."""

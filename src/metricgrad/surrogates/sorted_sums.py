@@ -47,9 +47,7 @@ class PairWeights(NamedTuple):
     low: Tensor
 
 
-def sorted_slopes(
-    position: Tensor, weights: PairWeights, step: Relaxation, of_low: float = -1.0
-) -> Tensor:
+def sorted_slopes(position: Tensor, weights: PairWeights, step: Relaxation) -> Tensor:
     """The derivative of sum_ij w_ij h(c_i - c_j) by every c, `[..., N]`.
 
     Args:
@@ -57,20 +55,34 @@ def sorted_slopes(
             ones, those that are compared with come first, because a tie is lost.
         weights: What the pairs weigh; their dtype decides how exact the sums are.
         step: The relaxation; the positions already contain its slope.
-        of_low: The sign of c_j in the differences: -1, or 1 to sum without regard to the sign (not
-            for the squared hinge).
     """
     if step.kind == "squared_hinge":
         return _hinge_slopes(position, weights)
     blocks = _Blocks.of(position, weights)
-    polynomial = _polynomial(lambda x: (1 + x) ** (-1 - step.q), _TERMS[weights.low.dtype])
-    won = blocks.running(step.q, 1.0, polynomial)
-    lost = won if step.q == 1 else blocks.running(step.q, step.q, polynomial)
-    loss, win, low = (each.double() for each in blocks.weights)
-    far = loss * won.from_below(low) + win * lost.from_above(low)
-    far += of_low * low * (won.from_above(loss) + lost.from_below(win))
-    near = blocks.near_slopes(step._replace(slope=1.0), of_low)
-    return (near + far.sum(-3).to(near.dtype)).flatten(-2)[..., : position.shape[-1]]
+    won, lost = blocks.slopes_of(step)
+    return blocks.summed(won, lost, step, -1.0)[..., : position.shape[-1]]
+
+
+def sorted_curvature(
+    position: Tensor, weights: PairWeights, step: Relaxation
+) -> tuple[Tensor, Tensor]:
+    """`sorted_slopes` of the q family, and sum_ij w_ij sigma'(c_i - c_j) by every c.
+
+    The second sum is over the pairs that an item is in, on whichever side. Its powers of x are
+    those of the pairs that are won, whose exponentials it shares.
+    """
+    blocks = _Blocks.of(position, weights)
+    won, lost = blocks.slopes_of(step)
+    sigmoid = step._replace(q=1.0)
+    curved = won._replace(coefficients=won.coefficients.new_tensor(_slope_terms(1.0, weights)))
+    first = blocks.summed(won, lost, step, -1.0)
+    second = blocks.summed(curved, curved, sigmoid, 1.0)
+    return first[..., : position.shape[-1]], second[..., : position.shape[-1]]
+
+
+def _slope_terms(q: float, weights: PairWeights) -> list[float]:
+    """The polynomial of (1 + x)^(-1-q)."""
+    return _polynomial(lambda x: (1 + x) ** (-1 - q), _TERMS[weights.low.dtype])
 
 
 def sorted_change(position: Tensor, weights: PairWeights, step: Relaxation) -> Tensor:
@@ -123,6 +135,20 @@ class _Blocks(NamedTuple):
         blocks = torch.cat([position, last], -1).unflatten(-1, (-1, _BLOCK))
         padded = (F.pad(each, (0, missing)).unflatten(-1, (-1, _BLOCK)) for each in weights)
         return cls(blocks, PairWeights(*padded))
+
+    def slopes_of(self, step: Relaxation) -> "tuple[_Running, _Running]":
+        """Running sums of the step's derivative, for pairs that are won and for those lost."""
+        polynomial = _slope_terms(step.q, self.weights)
+        won = self.running(step.q, 1.0, polynomial)
+        return won, won if step.q == 1 else self.running(step.q, step.q, polynomial)
+
+    def summed(self, won: "_Running", lost: "_Running", step: Relaxation, of_low: float) -> Tensor:
+        """What every item gets from its pairs; `of_low` is the sign of c_j in the differences."""
+        loss, win, low = (each.double() for each in self.weights)
+        far = loss * won.from_below(low) + win * lost.from_above(low)
+        far += of_low * low * (won.from_above(loss) + lost.from_below(win))
+        near = self.near_slopes(step._replace(slope=1.0), of_low)
+        return (near + far.sum(-3).to(near.dtype)).flatten(-2)
 
     def running(self, q: float, power: float, polynomial: list[float]) -> "_Running":
         """Running sums of x^power times a polynomial of x."""
