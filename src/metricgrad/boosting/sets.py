@@ -47,7 +47,7 @@ def drawn_sets(target: Tensor, size: int | None, generator: torch.Generator | No
     length = -(-number // sets)
     padded = torch.cat([order, order.new_zeros(length * sets - number)])
     real = torch.arange(length * sets) < number
-    return Sets(padded.view(length, sets).mT, real.view(length, sets).mT)
+    return Sets(padded.view(length, sets).mT.contiguous(), real.view(length, sets).mT.contiguous())
 
 
 def query_sets(groups: Tensor) -> Iterator[Sets]:

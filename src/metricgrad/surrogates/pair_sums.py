@@ -98,18 +98,23 @@ def _slopes_in_parts(
     high, low = _compared(plan, k * ranked)
     over = high.unsqueeze(-1)
     under = low.unsqueeze(-2)
-    won = [_bits(over[part], under[part], plan.dtype).sum(-1) for part in parts]
+    # Memory that is used again is in the cache already.
+    shape = torch.broadcast_shapes(over[parts[0]].shape, under[parts[0]].shape)
+    held = over.new_empty(shape)
+    bits = over.new_empty(shape, dtype=plan.dtype)
+    won = [torch.gt(over[part], under[part], out=bits[: len(over[part])]).sum(-1) for part in parts]
     _, loss, win = plan.item_gains(low.shape[-1] - torch.cat(won))
     ahead = (loss - win).unsqueeze(-1)
     win = win.unsqueeze(-1)
     to_high = high.new_empty(2, *high.shape)
     to_low = low.new_empty(2, *low.shape)
     for part in parts:
-        c = over[part] - under[part]
+        number = len(over[part])
+        c = torch.sub(over[part], under[part], out=held[:number])
         if swap:
             weight = swap_gains(plan.part(part), high[part], low[part])
         else:  # the win where the bit is 0, the loss where it is 1
-            weight = _bits(c, 0, plan.dtype).mul_(ahead[part]).add_(win[part])
+            weight = torch.gt(c, 0, out=bits[:number]).mul_(ahead[part]).add_(win[part])
         for kind, each in enumerate(relaxation.weighted_slopes(c, weight)):
             torch.sum(each, -1, out=to_high[kind][part])
             torch.sum(each, -2, out=to_low[kind][part])
