@@ -31,6 +31,7 @@ from torch.nn.utils import convert_conv2d_weight_memory_format
 import metricgrad as mg
 from benchmarks.alternation import PlainAlternation, paper_network
 from benchmarks.resnet import ResNet
+from benchmarks.speed_boosting import boosting
 from benchmarks.speed_chunks import chunks
 from benchmarks.speed_doors import classifying, fitting, fitting_large_models, reading
 from benchmarks.speed_imports import imports
@@ -201,7 +202,7 @@ def learning() -> Iterator[Row]:
 
 GROUPS = (
     *(many_sets, one_large_set, losses_of_order, losses_of_large_sets, own_functions),
-    *(alternations, training_steps, chunks, learning),
+    *(alternations, training_steps, chunks, boosting, learning),
     *(fitting, fitting_large_models, classifying, reading, streaming, imports),
 )
 

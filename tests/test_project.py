@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "metricgrad"
 LAYERS = [
     *("ops", "progress", "storage", "processes", "metrics", "surrogates", "distributed"),
-    *("training", "estimators", "studies", "report", "cli", "__main__"),
+    *("boosting", "training", "estimators", "studies", "report", "cli", "__main__"),
 ]
 MODULES = sorted(SOURCE.rglob("*.py"))
 
@@ -162,6 +162,10 @@ def test_dir_lists_the_public_names_and_nothing_else() -> None:
         (
             "import metricgrad as mg; mg.UniLoss('f1'); mg.fit",
             "metricgrad.metrics.watching torch._dynamo sklearn pandas scipy",
+        ),
+        (
+            "import metricgrad as mg; mg.boosting.objective('f1')",
+            "lightgbm xgboost catboost metricgrad.training sklearn pandas",
         ),
         ("import metricgrad.cli", "torch sklearn pandas"),
     ],

@@ -37,7 +37,7 @@ def __getattr__(name: str) -> Any:
     if name not in _homes():
         raise AttributeError(f"metricgrad has no {name!r}; dir(metricgrad) lists what it has")
     home = _homes()[name]
-    module = home == __name__  # `ops` is one by itself; the other names are in packages
+    module = home == __name__  # as `ops` is; the other names are in packages
     value = import_module(f"{home}.{name}") if module else getattr(import_module(home), name)
     globals()[name] = value
     return value

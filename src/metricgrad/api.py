@@ -1,5 +1,6 @@
 """The public names by package; `import metricgrad as mg` offers each as `mg.name`."""
 
+from metricgrad import boosting as boosting
 from metricgrad import ops as ops
 from metricgrad.distributed import across_ranks as across_ranks
 from metricgrad.distributed import in_chunks as in_chunks

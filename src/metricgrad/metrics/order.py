@@ -14,7 +14,7 @@ flip gain of a positive is one of two numbers, its `loss` (one more comparison l
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
 import torch
@@ -68,7 +68,7 @@ class Pairs(Reexpression):
         """Positive minus negative, `[..., P * M]` or `[..., C * P * M]`."""
         high, low = self.compared(self.ranked(scores))
         difference = high.unsqueeze(-1) - low.unsqueeze(-2)
-        live = self._live
+        live = self.live
         live = torch.ones_like(difference, dtype=torch.bool) if live is None else live
         return self._flat(difference), self._flat(live)
 
@@ -83,6 +83,13 @@ class Pairs(Reexpression):
         spread = ranked.new_zeros(*self.high.shape[:-1], ranked.shape[-1])
         spread.scatter_add_(-1, self.high, to_high).scatter_add_(-1, self.low, to_low)
         return spread.sum(-2) if self.levels else spread
+
+    def part(self, sets: slice) -> "Pairs":
+        """Those of some of the sets, which are counted along the first dimension."""
+        names = ("high", "low", "high_live", "low_live", "weight")
+        every = {name: getattr(self, name) for name in names}
+        cut = {name: tensor[sets] for name, tensor in every.items() if tensor is not None}
+        return replace(self, **cut)
 
     def draw(
         self, scores: Tensor, slope: float, number: int, generator: torch.Generator | None
@@ -122,7 +129,7 @@ class Pairs(Reexpression):
         lost = self._lost(bits)
         _, loss, win = self.item_gains(_count(lost))
         gains = torch.where(lost, win.unsqueeze(-1), loss.unsqueeze(-1))
-        live = self._live
+        live = self.live
         return self._flat(gains if live is None else torch.where(live, gains, 0.0))
 
     def item_gains(self, lost: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -151,12 +158,22 @@ class Pairs(Reexpression):
         if self.high_live is not None:
             loss = torch.where(self.high_live, loss, 0.0)
             win = torch.where(self.high_live, win, 0.0)
-        share = self._defined if self.weight is None else self.weight * self._defined
-        scale = self.rule.sign * (share.unsqueeze(-1) if isinstance(share, Tensor) else share)
+        scale = self.share()
         if isinstance(scale, Tensor) or scale != 1:
             loss = loss * scale
             win = win * scale
         return self._scaled(pooled), loss, win
+
+    def share(self) -> Tensor | float:
+        """What a change of the terms is worth, `[..., 1]`; one number where all sets are alike."""
+        share = self._defined if self.weight is None else self.weight * self._defined
+        return self.rule.sign * (share.unsqueeze(-1) if isinstance(share, Tensor) else share)
+
+    def term(self, places: Tensor, lost: Tensor) -> Tensor:
+        """What a positive at a place contributes, from the comparisons that it lost."""
+        positives = self._size(self.high, self.high_live)
+        negatives = self._size(self.low, self.low_live)
+        return self.rule.term(places.to(self.dtype), lost.to(self.dtype), positives, negatives)
 
     def _scaled(self, pooled: Tensor) -> Tensor:
         """The metric of the pooled terms; 0 where it is not defined."""
@@ -183,14 +200,12 @@ class Pairs(Reexpression):
 
     def _terms(self, ordered: Tensor) -> Tensor:
         """What each place contributes, `[A, ..., P]`, from lost comparisons in order."""
-        positives = self._size(self.high, self.high_live)
-        negatives = self._size(self.low, self.low_live)
         places = torch.arange(1, self.high.shape[-1] + 1, dtype=self.dtype, device=self.high.device)
-        values = self.rule.term(places, ordered.to(self.dtype), positives, negatives)
+        values = self.term(places, ordered)
         if self.high_live is None:
             return values
         nothing = -torch.inf if self.rule.pool == "max" else 0.0
-        return torch.where(places <= positives, values, nothing)
+        return torch.where(places <= self._size(self.high, self.high_live), values, nothing)
 
     def _pool(self, terms: Tensor) -> Tensor:
         """The terms of all places as one number, `[A, ...]`."""
@@ -216,7 +231,7 @@ class Pairs(Reexpression):
         return positives & self.low_live.any(-1) if self.rule.needs_negatives else positives
 
     @property
-    def _live(self) -> Tensor | None:
+    def live(self) -> Tensor | None:
         """Pairs without padding, `[..., P, M]`; None where nothing is padding."""
         if self.high_live is None or self.low_live is None:
             return None
@@ -231,7 +246,7 @@ class Pairs(Reexpression):
         shape = self.high.shape[-1:] + self.low.shape[-1:]
         shape = shape if self.weight is None else self.high.shape[-2:-1] + shape
         lost = ~bits.unflatten(-1, shape)
-        live = self._live
+        live = self.live
         return lost if live is None else lost & live
 
     def _cyclic(self, lost: Tensor) -> Tensor:

@@ -72,6 +72,19 @@ class Relaxation(NamedTuple):
         fall = weight * torch.sigmoid(-c)
         return fall if self.q == 0 else torch.exp(self.q * F.logsigmoid(c)) * fall
 
+    def weighted_slopes(self, c: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+        """The same from c, slope * comparison, and the curvature of the logistic loss, weighted.
+
+        The second derivative of log(1 + exp(-c)) is positive, whatever q is; the squared hinge has
+        no such pair. Both arguments are overwritten, as pairs should stay in a core's cache.
+        """
+        won = c.sigmoid_()
+        fall = weight.addcmul_(weight, won, value=-1.0)
+        if self.q == 0:
+            return fall, won.mul_(fall)
+        slope = won.pow(self.q).mul_(fall)
+        return slope, won.mul_(fall)
+
 
 def relaxation(name: RelaxationName | float, slope: float) -> Relaxation:
     """The relaxation of that name, or of that q between 0 and 1; ValueError for others."""

@@ -59,14 +59,30 @@ def sorted_slopes(position: Tensor, weights: PairWeights, step: Relaxation) -> T
     if step.kind == "squared_hinge":
         return _hinge_slopes(position, weights)
     blocks = _Blocks.of(position, weights)
-    polynomial = _polynomial(lambda x: (1 + x) ** (-1 - step.q), _TERMS[weights.low.dtype])
-    won = blocks.running(step.q, 1.0, polynomial)
-    lost = won if step.q == 1 else blocks.running(step.q, step.q, polynomial)
-    loss, win, low = (each.double() for each in blocks.weights)
-    far = loss * won.from_below(low) + win * lost.from_above(low)
-    far -= low * (won.from_above(loss) + lost.from_below(win))
-    near = blocks.near_slopes(step._replace(slope=1.0))
-    return (near + far.sum(-3).to(near.dtype)).flatten(-2)[..., : position.shape[-1]]
+    won, lost = blocks.slopes_of(step)
+    return blocks.summed(won, lost, step, -1.0)[..., : position.shape[-1]]
+
+
+def sorted_curvature(
+    position: Tensor, weights: PairWeights, step: Relaxation
+) -> tuple[Tensor, Tensor]:
+    """`sorted_slopes` of the q family, and sum_ij w_ij sigma'(c_i - c_j) by every c.
+
+    The second sum is over the pairs that an item is in, on whichever side. Its powers of x are
+    those of the pairs that are won, whose exponentials it shares.
+    """
+    blocks = _Blocks.of(position, weights)
+    won, lost = blocks.slopes_of(step)
+    sigmoid = step._replace(q=1.0)
+    curved = won._replace(coefficients=won.coefficients.new_tensor(_slope_terms(1.0, weights)))
+    first = blocks.summed(won, lost, step, -1.0)
+    second = blocks.summed(curved, curved, sigmoid, 1.0)
+    return first[..., : position.shape[-1]], second[..., : position.shape[-1]]
+
+
+def _slope_terms(q: float, weights: PairWeights) -> list[float]:
+    """The polynomial of (1 + x)^(-1-q)."""
+    return _polynomial(lambda x: (1 + x) ** (-1 - q), _TERMS[weights.low.dtype])
 
 
 def sorted_change(position: Tensor, weights: PairWeights, step: Relaxation) -> Tensor:
@@ -120,6 +136,20 @@ class _Blocks(NamedTuple):
         padded = (F.pad(each, (0, missing)).unflatten(-1, (-1, _BLOCK)) for each in weights)
         return cls(blocks, PairWeights(*padded))
 
+    def slopes_of(self, step: Relaxation) -> "tuple[_Running, _Running]":
+        """Running sums of the step's derivative, for pairs that are won and for those lost."""
+        polynomial = _slope_terms(step.q, self.weights)
+        won = self.running(step.q, 1.0, polynomial)
+        return won, won if step.q == 1 else self.running(step.q, step.q, polynomial)
+
+    def summed(self, won: "_Running", lost: "_Running", step: Relaxation, of_low: float) -> Tensor:
+        """What every item gets from its pairs; `of_low` is the sign of c_j in the differences."""
+        loss, win, low = (each.double() for each in self.weights)
+        far = loss * won.from_below(low) + win * lost.from_above(low)
+        far += of_low * low * (won.from_above(loss) + lost.from_below(win))
+        near = self.near_slopes(step._replace(slope=1.0), of_low)
+        return (near + far.sum(-3).to(near.dtype)).flatten(-2)
+
     def running(self, q: float, power: float, polynomial: list[float]) -> "_Running":
         """Running sums of x^power times a polynomial of x."""
         flat = self.position.flatten(-2)
@@ -142,12 +172,12 @@ class _Blocks(NamedTuple):
         moment = _exclusive((sources * position).sum(-1, keepdim=True).cumsum(-2), -2, 0.0)
         return moment - number * position
 
-    def near_slopes(self, step: Relaxation) -> Tensor:
+    def near_slopes(self, step: Relaxation, of_low: float) -> Tensor:
         """The derivative by every c of the sum over the pairs within blocks, `[..., B, L]`."""
         parts = []
         for comparisons, weight in self._near():
             slope = step.weighted_slope(comparisons, weight)
-            parts.append(slope.sum(-1) - slope.sum(-2))
+            parts.append(slope.sum(-1) + of_low * slope.sum(-2))
         return torch.cat(parts).view(self.position.shape)
 
     def near_change(self, step: Relaxation) -> Tensor:

@@ -183,7 +183,7 @@ class UniLoss(Surrogate):
                 # A hinge of scores near the end of half precision would have an infinite gradient.
                 most = torch.finfo(scores.dtype).max
                 inputs.scores.register_hook(lambda gradient: gradient.clamp(-most, most))
-            plan = self._plan(inputs)
+            plan = self.plan(inputs)
             found = self._interpolate(plan, inputs.scores)
             value = self._value(plan, inputs, found)
             defined = plan.defined()
@@ -201,10 +201,10 @@ class UniLoss(Surrogate):
         """
         with bound(self, to_rows(rows)):
             inputs = self.check(scores, target, where)
-            found = self._interpolate(self._plan(inputs), inputs.scores)
+            found = self._interpolate(self.plan(inputs), inputs.scores)
             return as_loss(self.metric, found.gradient_for(found.relaxed()))
 
-    def _plan(self, inputs: Inputs) -> Reexpression:
+    def plan(self, inputs: Inputs) -> Reexpression:
         """The target's metric as comparisons, bits and a value of bits."""
         settled = self.metric.settled(inputs)
         if settled is not self.metric:  # to set an attribute of a module takes time
