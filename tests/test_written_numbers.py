@@ -1,4 +1,4 @@
-"""Numbers with decimal commas and with separators of thousands: read rightly, or refused."""
+"""Numbers with decimal commas and with separators of thousands: read correctly, or refused."""
 
 import gzip
 import json
