@@ -3,7 +3,7 @@
     python examples/ray_train.py                          # on this machine
     RAY_ADDRESS=auto python examples/ray_train.py         # on the cluster that this machine is in
 
-Ray does what torchrun does: it places one worker for each rank, all of a training or none, and
+Ray does what torchrun does: it places one worker for each rank, all of them or none, and
 tells them where rank 0 is. From there on it is the loop of ddp.py: `across_ranks` joins the scores
 of a batch of 64, so two workers train the same model as one. The timeout ends all workers if one of
 them is lost. Needs pip install 'metricgrad[ray]'.
@@ -28,7 +28,7 @@ import metricgrad as mg
 
 @ray.remote(num_cpus=1)
 class Worker:
-    """One rank of a training."""
+    """One rank of the training run."""
 
     def address(self) -> str:
         """Where the other ranks find this one: its machine, and a port that is free there."""
