@@ -80,7 +80,7 @@ OPTIONS = [{}, {"interpolation": "idw"}, {"portion": 0.5}, {"samples": 2}, {"squ
 def test_the_value_is_the_functions_own(
     fn: Function, seed: int, kinds: list[Kind], shift: float, options: dict[str, Any], watch: bool
 ) -> None:
-    """On every set of a training run, what was learned from earlier sets must not change the value."""
+    """On every set, what was learned from earlier ones must not change the value."""
     rng = np.random.default_rng(seed)
     own = mg.from_function(fn, higher_is_better=True)
     metric = own if watch else mg.reexpress(fn, higher_is_better=True, watch=False)
