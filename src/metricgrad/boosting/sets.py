@@ -30,7 +30,7 @@ def drawn_sets(target: Tensor, size: int | None, generator: torch.Generator | No
     Args:
         target: `[N]`. If these are classes, every set gets its share of each.
         size: Rows of a set.
-        generator: Source of randomness.
+        generator: Decides which rows meet in a set; None takes the global random numbers.
     """
     number = len(target)
     order = torch.randperm(number, generator=generator)

@@ -45,7 +45,7 @@ class Slopes(NamedTuple):
 
         Args:
             scores: `[S, L]`, or `[S, L, C]` for classes.
-            target: `[S, L]`.
+            target: `[S, L]`, 0 and 1, class indices or grades.
             where: `[S, L]`, True for what counts.
             rows: What else the metric takes of an item, `[S, L]` each.
         """
