@@ -12,8 +12,9 @@ import metricgrad as mg
 from metricgrad.training import budget as budgets
 from metricgrad.training.budget import TimePlan, time_plan
 from metricgrad.training.candidates import RATES, Candidate, candidates_of, challengers
+from metricgrad.training.decision import Decision
 from metricgrad.training.joint_trials import JointTrialGroup
-from metricgrad.training.search import Decision, planned_groups, successive_halving
+from metricgrad.training.search import planned_groups, successive_halving
 from metricgrad.training.stack import Descent
 from metricgrad.training.trial_group import TrialGroup
 from metricgrad.training.trials import PlannedTrial
@@ -310,7 +311,7 @@ def test_finalists_share_the_time_that_is_left(monkeypatch: pytest.MonkeyPatch) 
         clock.now += 20.0
         return train(self, epochs)
 
-    def finished(*_: Any) -> Decision:
+    def finished(*_: Any, **__: Any) -> Decision:
         clock.now = 80.0
         sides = [Candidate("cross_entropy"), Candidate("focal")]
         one, other = (trial_of(PlannedTrial(side, 0.1), 0.1) for side in sides)

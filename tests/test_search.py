@@ -13,10 +13,11 @@ import metricgrad as mg
 from metricgrad.training import search
 from metricgrad.training.candidates import RATES, Candidate, candidates_of, challengers
 from metricgrad.training.data import Items
+from metricgrad.training.decision import Decision, decide
 from metricgrad.training.joint_trials import JointTrialGroup
 from metricgrad.training.search import (
     Search,
-    decide,
+    other_splits,
     planned_groups,
     rates_beside,
     successive_halving,
@@ -236,11 +237,21 @@ def lucks(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, float, int]]:
     return asked
 
 
+def decided(
+    found: Search, ordinary: list[Trial], challengers: list[Trial], split: Split | None
+) -> Decision:
+    """The decision of a search, with another split of its data."""
+    others = None if split is None else other_splits(found, split)
+    validation = found.split.validation
+    seed = found.settings.seed
+    return decide(validation, seed, ordinary, challengers, others, stopped=found.stopped)
+
+
 def test_a_gain_must_exceed_luck(lucks: list[tuple[int, float, int]]) -> None:
     (usual,) = trials_of(0.5)
     for value, wins in ((0.7, True), (0.59, False), (0.4, False)):
         best, *others = trials_of(value, *[0.3] * 20)
-        decision = decide(made_up(), [usual], [best, *others], None)
+        decision = decided(made_up(), [usual], [best, *others], None)
         assert decision.winner is (best if wins else usual)
         assert decision.ordinary is usual
         assert decision.challenger is best
@@ -254,12 +265,12 @@ def test_a_gain_must_exceed_luck(lucks: list[tuple[int, float, int]]) -> None:
 def test_a_gain_that_equals_luck_is_not_enough(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Validation, "luck", lambda *_: 0.25)
     (usual,), (best,) = trials_of(0.5), trials_of(0.75)
-    assert decide(made_up(), [usual], [best], None).winner is usual
+    assert decided(made_up(), [usual], [best], None).winner is usual
 
 
 def test_a_gain_is_one_where_lower_is_better(lucks: list[tuple[int, float, int]]) -> None:
     (usual,), (best,) = trials_of(0.5), trials_of(0.3)
-    decision = decide(made_up(metric="error_rate"), [usual], [best], None)
+    decision = decided(made_up(metric="error_rate"), [usual], [best], None)
     assert decision.winner is best
     assert decision.gain == pytest.approx(0.2)
 
@@ -282,7 +293,7 @@ def test_a_gain_must_be_shown_again_on_other_splits(
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(MadeUp, "run", watching)
-        decision = decide(found, [usual], [best, *trials_of(0.6, 0.6)], others)
+        decision = decided(found, [usual], [best, *trials_of(0.6, 0.6)], others)
     assert decision.again
     assert decision.gain == pytest.approx(second - 0.5)
     assert decision.winner is (best if wins else usual)
@@ -305,7 +316,7 @@ def test_there_is_no_second_comparison_without_a_gain(
 ) -> None:
     (usual,), (best,) = trials_of(0.5), trials_of(0.55)
     found = made_up()
-    decision = decide(found, [usual], [best], split_of())
+    decision = decided(found, [usual], [best], split_of())
     assert decision.winner is usual
     assert not decision.again
     assert found.asked == []
@@ -315,28 +326,28 @@ def test_a_second_comparison_that_fails_leaves_the_ordinary_loss(
     lucks: list[tuple[int, float, int]],
 ) -> None:
     (usual,), (best,) = trials_of(0.5), trials_of(0.7)
-    decision = decide(made_up(lambda *_: None), [usual], [best], split_of())
+    decision = decided(made_up(lambda *_: None), [usual], [best], split_of())
     assert decision.winner is usual
     assert decision.gain > decision.luck
     assert not decision.again
     stopped = made_up()
     stopped.stopped = True
-    decision = decide(stopped, [usual], [best], split_of())
+    decision = decided(stopped, [usual], [best], split_of())
     assert decision.winner is best  # there is no time to compare again
     assert stopped.asked == []
 
 
 def test_one_side_alone_wins() -> None:
     trials = trials_of(0.5, 0.4)
-    plain = decide(made_up(), trials, [], None)
+    plain = decided(made_up(), trials, [], None)
     assert plain.winner is plain.ordinary is trials[0]
     assert plain.challenger is None
-    other = decide(made_up(), [], trials, None)
+    other = decided(made_up(), [], trials, None)
     assert other.winner is other.challenger is trials[0]
     assert other.ordinary is None
     with pytest.raises(RuntimeError, match="every training diverged; pass a lower rate"):
-        decide(made_up(), [], [], None)
+        decided(made_up(), [], [], None)
     stopped = made_up()
     stopped.stopped = True
     with pytest.raises(KeyboardInterrupt):
-        decide(stopped, [], [], None)
+        decided(stopped, [], [], None)

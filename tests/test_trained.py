@@ -9,8 +9,8 @@ from torch import nn
 
 import metricgrad as mg
 from metricgrad.training.candidates import Candidate, method_names
+from metricgrad.training.decision import Decision
 from metricgrad.training.labels import label
-from metricgrad.training.search import Decision
 from metricgrad.training.trained import Fit, Trained
 from metricgrad.training.trials import Trial
 from metricgrad.training.validation import ValidationItems

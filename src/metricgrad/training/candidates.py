@@ -65,6 +65,7 @@ class Candidate:
     options: Mapping[str, Any] = field(default_factory=dict)
     warm_start: bool = False
     given: Surrogate | None = None  # what the user passed
+    notes: tuple[str, ...] = ()  # what else tells it apart from others, such as "15 leaves"
 
     def __str__(self) -> str:
         told = [
@@ -72,6 +73,7 @@ class Candidate:
             for name, value in self.options.items()
         ]
         told += ["warm start"] if self.warm_start else []
+        told += self.notes
         return self.method + (f" ({', '.join(told)})" if told else "")
 
     @property

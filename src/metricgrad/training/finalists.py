@@ -13,8 +13,9 @@ from torch import Tensor, nn
 
 from metricgrad.processes import clock, from_first, passed
 from metricgrad.training.data import Items, Loader
+from metricgrad.training.decision import Decision
 from metricgrad.training.row_space import Space
-from metricgrad.training.search import Decision, Search
+from metricgrad.training.search import Search
 from metricgrad.training.split import SplitPlan, unsplit
 from metricgrad.training.trained import Trained
 from metricgrad.training.trials import PlannedTrial, Trial

@@ -21,7 +21,6 @@ from metricgrad.processes import clock, from_first, is_first
 from metricgrad.progress import progress as to_progress
 from metricgrad.surrogates import Surrogate
 from metricgrad.surrogates.noticing import notice_trained
-from metricgrad.surrogates.score_sets import ScoreSets
 from metricgrad.surrogates.wrappers import WithMemory
 from metricgrad.training.arguments import check_arguments, example_of
 from metricgrad.training.budget import time_plan
@@ -34,22 +33,25 @@ from metricgrad.training.candidates import (
     require_fitting,
 )
 from metricgrad.training.data import Items, fingerprint
+from metricgrad.training.decision import decide
 from metricgrad.training.finalists import train_finalists
 from metricgrad.training.joint_trials import refuse_unjoint
 from metricgrad.training.lessons import Lessons
 from metricgrad.training.optimizers import OptimizerFactory, ScheduleFactory, on_device
 from metricgrad.training.row_space import space_for
-from metricgrad.training.search import Search, all_groups, decide, successive_halving
+from metricgrad.training.search import (
+    Search,
+    all_groups,
+    other_splits,
+    successive_halving,
+)
 from metricgrad.training.shards import begin_together
 from metricgrad.training.split import SplitPlan, split_data, split_dataset
 from metricgrad.training.streams import read_data
-from metricgrad.training.trained import Fit
+from metricgrad.training.trained import Fit, kept_score_sets
 from metricgrad.training.trials import Trial, TrialSettings
 from metricgrad.training.turns import told_turns
-from metricgrad.training.validation import ValidationItems
 
-_SETS = 512  # score sets that are kept,
-_SET = 128  # and the items of each
 _ORDINARY_SHARE = 0.6  # of the time for the search, if challengers follow
 
 
@@ -221,12 +223,16 @@ def fit(
         others = None
         if method == "auto" and valid is None:
             same = replace(plan, folds=len(split.folds))
-            others = space.split(split_data(trained, None, same, seed + 1))
-        decision = decide(search, found.get("ordinary", []), found.get("challengers", []), others)
+            again = space.split(split_data(trained, None, same, seed + 1))
+            others = other_splits(search, again)
+        decision = decide(
+            split.validation, seed, found.get("ordinary", []), found.get("challengers", []), others,
+            stopped=search.stopped,
+        )  # fmt: skip
 
     # Train on everything, and tell the story.
     finalists = train_finalists(model, search, decision, trained, plan, space)
-    score_sets = _score_sets(search.trials, split.validation.items, seed)
+    score_sets = kept_score_sets(search.trials, split.validation.items, seed)
     for trial in search.trials:
         if trial not in (decision.ordinary, decision.challenger):
             trial.forget()
@@ -261,20 +267,3 @@ def _called(plan: SplitPlan, method: Any) -> dict[str, Any]:
         "batch": plan.batch,
         "method": loss,
     }
-
-
-def _score_sets(trials: list[Trial], items: ValidationItems, seed: int) -> list[ScoreSets]:
-    """A few sets of validation items, drawn at random, as each trial scored them."""
-    if items.where is not None or items.rows:  # a score set has scores and target alone
-        return []
-    generator = torch.Generator().manual_seed(seed)
-    number = max(1, _SETS // len(trials))
-    found = []
-    for trial in trials:
-        if trial.value is not None:
-            fold = int(torch.randint(len(trial.scores), (), generator=generator))
-            known = items.live[fold].nonzero().squeeze(-1)
-            size = (number, min(_SET, len(known)))
-            drawn = known[torch.randint(len(known), size, generator=generator)]
-            found.append(ScoreSets(trial.scores[fold][drawn], items.target[fold][drawn]))
-    return found

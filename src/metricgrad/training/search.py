@@ -1,4 +1,4 @@
-r"""The search for the best candidate: successive halving, then a decision on validation data.
+r"""The search for the best candidate: successive halving, on validation data.
 
 Successive halving has three rounds. All candidates are trained briefly with several learning
 rates; the best two continue for twice as long with their two best rates, and the best trial of
@@ -9,33 +9,24 @@ model that training on cross-entropy gives. What suited it says which two learni
 challengers are tried with (`rates_beside`). If there is a time budget (`budget.py`), every round
 has a share of it. What is late is left out, and a training that takes too long is ended, but
 something is always trained.
-
-The best of many trials looks better than it is. So the best challenger is compared with the
-ordinary loss once more, both with the settings and the epoch they were chosen with, on other splits
-of the data. It wins only if its gain exceeds what chance would give (`validation.py`) both times.
-With folds, the items of both comparisons are the same; what is new is how they are split, and all
-that is random in training. Validation data that the user passed cannot be split otherwise, so the
-single comparison has to show more: a gain that the luckiest of twelve challengers would reach by
-chance in only one of twenty cases.
 """
 
 import math
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-import torch
 from torch import nn
 
 from metricgrad.metrics import Metric
-from metricgrad.processes import clock, from_first, passed
+from metricgrad.processes import clock, passed
 from metricgrad.progress import Tell
 from metricgrad.training.candidates import Candidate
+from metricgrad.training.decision import OtherSplits
 from metricgrad.training.joint_trials import JointTrialGroup
 from metricgrad.training.split import Split
 from metricgrad.training.trial_group import TrialGroup
 from metricgrad.training.trials import PlannedTrial, Trial, TrialSettings, best_first
 from metricgrad.training.turns import TrialInTurns, models_that_fit
-from metricgrad.training.validation import ONE_SIGMA
 
 _SHARES = (0.2, 0.4, 1.0)  # the share of the epochs that trials have, in each round
 _LAST = len(_SHARES) - 1
@@ -45,10 +36,6 @@ _TOGETHER = 128  # models that are trained side by side, at most
 # Of the time of a side: trials start and end by then, in each round.
 _ROUND_STARTS = (0.3, 0.5, 0.85)
 _ROUND_ENDS = (0.3, 0.5, 1.0)
-# Chance is judged by the luckiest of so many challengers, at a quantile of its gains.
-_TWICE = (2, ONE_SIGMA)  # the gain must be shown again on other splits
-_ALONE_TWICE = (1, ONE_SIGMA**0.5)  # the same if others were left behind on fewer folds
-_ONCE = (12, 0.95)  # there are no other splits
 
 
 @dataclass
@@ -240,70 +227,18 @@ def _promotion(number: int) -> tuple[int, int]:
     return (_KEPT, _KEPT) if number == 0 else (1, 1)
 
 
-@dataclass(frozen=True)
-class Decision:
-    """The outcome of a search; a side that was not tried is None."""
+def other_splits(search: Search, split: Split) -> OtherSplits:
+    """Trains trials again on another split, with the settings and the epoch that they had."""
+    second = replace(search, split=split, trials=[], until=search.ends(1.0))
 
-    winner: Trial
-    ordinary: Trial | None  # the best trial of the ordinary loss
-    challenger: Trial | None  # the best trial of all other losses
-    gain: float = 0.0  # by how much the challenger is better, where both were compared last
-    luck: float = 0.0  # below this, the gain could be chance
-    again: bool = False  # whether both were compared again, on other splits
+    def again(trials: list[Trial]) -> list[Trial] | None:
+        met: list[Trial] = []
+        for number, trial in enumerate(trials):
+            planned = [PlannedTrial(trial.candidate, trial.rate)]
+            met += second.run(f"again-{number}", planned, trial.epochs, trial.epoch)
+            if second.stopped or met[-1].value is None:
+                search.stopped = second.stopped
+                return None
+        return met
 
-
-def decide(
-    search: Search, ordinary: list[Trial], challengers: list[Trial], others: Split | None
-) -> Decision:
-    """The ordinary loss, unless the best challenger's gain exceeds chance, on other splits too.
-
-    The trials of both sides come with the best first; `others` is None if no other split exists.
-    """
-    if not ordinary and not challengers:
-        if search.stopped:
-            raise KeyboardInterrupt  # there is nothing to keep yet
-        raise RuntimeError(
-            "every training diverged; pass a lower rate, or check the features for huge values"
-        )
-    if not challengers:
-        return Decision(ordinary[0], ordinary[0], None)
-    if not ordinary:
-        return Decision(challengers[0], None, challengers[0])
-    usual = ordinary[0]
-    best = challengers[0]
-    twice = _TWICE if len(challengers) > 1 else _ALONE_TWICE
-    first = _compare(search, usual, challengers, _ONCE if others is None else twice)
-    if first.winner is usual or others is None or search.stopped:
-        return first
-    second = replace(search, split=others, trials=[], until=search.ends(1.0))
-    met: list[Trial] = []
-    for number, trial in enumerate((usual, best)):
-        planned = [PlannedTrial(trial.candidate, trial.rate)]
-        met += second.run(f"again-{number}", planned, trial.epochs, trial.epoch)
-        if second.stopped or met[-1].value is None:
-            search.stopped = second.stopped
-            return replace(first, winner=usual)  # the gain has not been shown twice
-    found = _compare(second, met[0], met[1:], _TWICE)
-    winner = best if found.gain > found.luck else usual
-    return Decision(winner, usual, best, found.gain, found.luck, again=True)
-
-
-def _compare(
-    search: Search, usual: Trial, challengers: list[Trial], chance: tuple[int, float]
-) -> Decision:
-    """The first challenger against the ordinary loss."""
-    number, quantile = chance
-    best = challengers[0]
-    compared = [usual, *challengers[:number]]
-    assert best.value is not None
-    assert usual.value is not None
-    gain = search.split.validation.gain(best.value, usual.value)
-    luck = from_first(
-        lambda: search.split.validation.luck(
-            [trial.scores for trial in compared],
-            [trial.threshold for trial in compared],
-            torch.Generator().manual_seed(search.settings.seed),
-            quantile,
-        )
-    )
-    return Decision(best if gain > luck else usual, usual, best, gain, luck)
+    return OtherSplits(split.validation, again)

@@ -10,13 +10,15 @@ from torch import Tensor, nn
 from metricgrad.metrics import Metric
 from metricgrad.surrogates.score_sets import ScoreSets
 from metricgrad.training.data import CHUNK, features, numbers, without_column
+from metricgrad.training.decision import Decision
 from metricgrad.training.labels import label
-from metricgrad.training.search import Decision
 from metricgrad.training.stack import modes_kept
 from metricgrad.training.trials import Trial, best_first
 from metricgrad.training.validation import ValidationItems
 
 _SHOWN = 5  # trials in the table of a `Fit`
+_SETS = 512  # score sets that are kept,
+_SET = 128  # and the items of each
 
 
 @dataclass(kw_only=True)
@@ -225,3 +227,20 @@ class Fit(Trained):
         split = f"{self.folds} folds" if self.folds > 1 else "one split"
         stopped = ", stopped early" if self.stopped else ""
         return f"{trials}, {split}, {self.seconds:.1f} s{stopped}"
+
+
+def kept_score_sets(trials: list[Trial], items: ValidationItems, seed: int) -> list[ScoreSets]:
+    """A few sets of validation items, drawn at random, as each trial scored them."""
+    if items.where is not None or items.rows:  # a score set has scores and target alone
+        return []
+    generator = torch.Generator().manual_seed(seed)
+    number = max(1, _SETS // len(trials))
+    found = []
+    for trial in trials:
+        if trial.value is not None:
+            fold = int(torch.randint(len(trial.scores), (), generator=generator))
+            known = items.live[fold].nonzero().squeeze(-1)
+            size = (number, min(_SET, len(known)))
+            drawn = known[torch.randint(len(known), size, generator=generator)]
+            found.append(ScoreSets(trial.scores[fold][drawn], items.target[fold][drawn]))
+    return found

@@ -1,0 +1,139 @@
+"""Trees that are grown one by one, by whichever library is installed.
+
+A `Booster` grows trees on the rows of a table: first on the ordinary loss of its library, then, if
+asked, on an objective of ours. After every few trees it tells the scores of other rows, so that
+validation data can say when to stop. What is left in the end is a `Forest`: trees that only
+predict, and that are stored as the text which their library writes.
+
+    lightgbm    LightGBM's own text format
+    xgboost     XGBoost's JSON format
+    sklearn     scikit-learn has no format of its own; the nodes of its trees as JSON
+"""
+
+import importlib.util
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple, get_args
+
+import numpy as np
+
+Engine = Literal["lightgbm", "xgboost", "sklearn"]
+Task = Literal["binary", "classes", "grades"]  # what a row has: 0 or 1, a class, a grade
+
+
+class TreeRows(NamedTuple):
+    """Rows of a table, as trees take them."""
+
+    x: np.ndarray  # `[N, columns]`, float64; NaN is missing, categories are numbered from 0
+    y: np.ndarray  # `[N]`
+    sizes: np.ndarray | None = None  # `[Q]`, rows of each query, which are in order
+    weight: np.ndarray | None = None  # `[N]`
+
+
+@dataclass(frozen=True)
+class TreeSettings:
+    """What all trees of a booster share."""
+
+    task: Task
+    classes: int = 2
+    categories: tuple[int, ...] = ()  # columns that hold numbered categories
+    leaves: int = 31
+    rate: float = 0.1
+    threads: int = 1
+    seed: int = 0
+
+
+class Forest(ABC):
+    """Trees that are not grown any further."""
+
+    engine: Engine
+
+    @abstractmethod
+    def scores(self, x: np.ndarray) -> np.ndarray:
+        """Raw scores, `[N]`, or `[N, classes]`."""
+
+    @abstractmethod
+    def to_text(self) -> str:
+        """The trees as text, from which `read_forest` makes them again."""
+
+
+class Booster(ABC):
+    """Trees that grow on the rows of a table."""
+
+    @abstractmethod
+    def grow(self, trees: int, objective: Any = None) -> None:
+        """Adds trees on an objective, or on the ordinary loss; there is no way back to the latter.
+
+        `objective` is what `mg.boosting.objective` returns.
+        """
+
+    @abstractmethod
+    def watched(self) -> np.ndarray:
+        """Raw scores of the rows that the booster was given to watch."""
+
+    @abstractmethod
+    def forest(self) -> Forest:
+        """The trees as they are now."""
+
+
+def installed_engine(asked: str | None) -> Engine:
+    """The library to grow trees with: the one asked for, or the first that is installed.
+
+    scikit-learn always is, but its trees know no objective but log loss.
+    """
+    if asked is None:
+        found: list[Engine] = ["lightgbm", "xgboost", "sklearn"]
+        return next(name for name in found if importlib.util.find_spec(name))
+    for name in get_args(Engine):
+        if name == asked:
+            if importlib.util.find_spec(name) is None:
+                raise ImportError(
+                    f"{name} is not installed; pip install {name}, or leave out engine={name!r}"
+                )
+            return name
+    raise ValueError(f"engine must be one of {', '.join(get_args(Engine))}; got {asked!r}")
+
+
+def new_booster(
+    engine: Engine, rows: TreeRows, settings: TreeSettings, watched: np.ndarray | None
+) -> Booster:
+    """A booster without trees, and the columns `[M, columns]` of other rows whose scores it tells.
+
+    Example:
+        >>> x = np.arange(100.0).reshape(-1, 1)
+        >>> rows = TreeRows(x, (x[:, 0] > 70).astype(int))
+        >>> booster = new_booster("sklearn", rows, TreeSettings("binary"), x)
+        >>> booster.grow(20)
+        >>> (booster.watched() > 0).sum()
+        np.int64(29)
+    """
+    match engine:
+        case "lightgbm":
+            from metricgrad.boosting.lightgbm_trees import LightGBMBooster
+
+            return LightGBMBooster(rows, settings, watched)
+        case "xgboost":
+            from metricgrad.boosting.xgboost_trees import XGBoostBooster
+
+            return XGBoostBooster(rows, settings, watched)
+        case "sklearn":
+            from metricgrad.boosting.sklearn_trees import SklearnBooster
+
+            return SklearnBooster(rows, settings, watched)
+
+
+def read_forest(engine: str, text: str) -> Forest:
+    """Trees that `Forest.to_text` wrote; ImportError where their library is not installed."""
+    match installed_engine(engine):
+        case "lightgbm":
+            from metricgrad.boosting.lightgbm_trees import LightGBMForest
+
+            return LightGBMForest.of_text(text)
+        case "xgboost":
+            from metricgrad.boosting.xgboost_trees import XGBoostForest
+
+            return XGBoostForest.of_text(text)
+        case "sklearn":
+            from metricgrad.boosting.sklearn_trees import NodeForest
+
+            return NodeForest.of_text(text)

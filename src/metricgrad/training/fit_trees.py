@@ -1,0 +1,249 @@
+"""A complete training run of boosted trees, as `fit.py` is one of networks.
+
+The ordinary side tries a few sizes of trees on log loss, or on lambdarank for queries. Its
+challenger begins with half of the trees of the best of them, and goes on with trees on the metric.
+Where there are many folds, what is tried first has two of them. The rule that decides between both
+sides is the same as for networks (`decision.py`). In the end the trees of both grow once more, on
+all items.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from metricgrad.boosting.growing import Engine, Task
+from metricgrad.processes import clock, from_first
+from metricgrad.progress import progress as to_progress
+from metricgrad.surrogates import Surrogate
+from metricgrad.training.candidates import ORDINARY, Candidate, fitting
+from metricgrad.training.decision import Decision, OtherSplits, decide
+from metricgrad.training.split import Split, SplitPlan, split_data
+from metricgrad.training.trained import Fit, Trained, kept_score_sets
+from metricgrad.training.tree_trials import BLOCK, PlannedTrees, TreeData, TreeSearch
+from metricgrad.training.trials import Trial, best_first
+
+_LEAVES = (15, 31, 63)  # sizes of trees that are tried
+_RATE = 0.1
+_MOST = 300  # trees of a trial
+_START = 0.5  # of the best number of trees on the ordinary loss: where those on the metric begin
+_SLOPE = 1.0
+_MIXED = 0.5  # share of the ordinary loss in what stands for MetricLoss
+_TRIED = 64  # items that show whether comparisons decide the metric
+# Of the time: when the ordinary side must end, the challengers, and the second comparison.
+_ENDS = (0.35, 0.65, 0.85)
+_RANKED = "lambdarank"
+ENGINES = {"lightgbm": "LightGBM", "xgboost": "XGBoost", "sklearn": "scikit-learn"}
+
+
+def tree_methods(task: Task) -> list[str]:
+    """What trees can be grown on, the ordinary loss first."""
+    return [_RANKED, "uniloss"] if task == "grades" else [ORDINARY, "uniloss", "metric_loss"]
+
+
+@dataclass(frozen=True)
+class TreeFit:
+    """What a run of boosted trees is asked for.
+
+    Attributes:
+        data: A table, or queries, with the metric to train for.
+        engine: The library that grows the trees.
+        method: `"auto"`, or one of `tree_methods`.
+        options: What `mg.boosting.objective` takes, for a method on the metric.
+        rate: The learning rate; None is 0.1.
+        folds: As in `mg.fit`.
+        budget: Seconds that all of it may take, about.
+        seed: Seed for splits, and for the sets that the metric is taken on.
+        progress: Whether to show a progress bar, on a terminal.
+    """
+
+    data: TreeData
+    engine: Engine
+    method: str | Surrogate = "auto"
+    options: Mapping[str, Any] | None = None
+    rate: float | None = None
+    folds: int | None = None
+    budget: float | None = None
+    seed: int = 0
+    progress: bool = True
+
+    def run(self) -> Fit:
+        """Grows trees for the metric, and says whether that was better than the ordinary loss.
+
+        Of several processes the first one grows the trees, and the others get them.
+        """
+        self._check()
+        return from_first(self._run)
+
+    def _check(self) -> None:
+        """Refuses what trees cannot be grown on."""
+        known = tree_methods(self.data.task)
+        if self.method not in ("auto", *known):
+            raise ValueError(
+                f"boosted trees grow on {', '.join(known)}, or auto; got method={self.method!r}. "
+                "Other losses are for model='network' and model='linear'"
+            )
+        if self.options and self.method not in known[1:]:
+            raise ValueError(
+                f"options are for a method on the metric, such as 'uniloss'; got "
+                f"method={self.method!r} and options={dict(self.options)}"
+            )
+        if self.rate is not None and not self.rate > 0:
+            raise ValueError(f"rate must be above 0; got {self.rate}")
+        if self.method in known[1:] and not self._on_metric():
+            raise ValueError(self._why_ordinary())
+
+    def _run(self) -> Fit:
+        started = clock()
+        data = self.data
+        plan = SplitPlan(data.metric, True, 1, False, self.folds, 0.2)
+        split = split_data(data.items, None, plan, self.seed)
+        search = TreeSearch(data, split, self.engine, self.seed, torch.get_num_threads(), _MOST)
+        ordinary = tree_methods(data.task)[0]
+        contested = self.method != ordinary and self._on_metric()
+        total = (len(_LEAVES) + 1 + 2 * contested) * (_MOST // BLOCK)
+        title = f"growing trees for {data.metric.name}"
+        with to_progress(title, total, self.progress) as search.tell:
+            search.late = self._ends(started, _ENDS[0])
+            usual = _tried(search, self._ordinary_plans(ordinary))
+            if not usual:
+                raise KeyboardInterrupt  # there is nothing to keep yet
+            search.late = self._ends(started, _ENDS[1])
+            after = search.plans[usual[0]]._replace(start=_half(usual[0].epoch))
+            contested = contested and not search.stopped
+            rivals = _tried(search, self._metric_plans(after)) if contested else []
+            search.late = self._ends(started, _ENDS[2])
+            if self.method not in ("auto", ordinary):
+                usual = []
+            again = None
+            if self.method == "auto":
+                same = replace(plan, folds=len(split.folds))
+                again = _other_splits(search, split_data(data.items, None, same, self.seed + 1))
+            decision = decide(
+                split.validation, self.seed, usual, rivals, again, stopped=search.stopped
+            )
+            finalists = _grown(search, decision)
+        trials = list(search.plans)
+        winner = decision.winner
+        role = "challenger" if winner is decision.challenger else "cross_entropy"
+        assert winner.value is not None
+        score_sets = kept_score_sets(trials, split.validation.items, self.seed)
+        for trial in trials:
+            if trial not in (decision.ordinary, decision.challenger):
+                trial.forget()
+        return Fit(
+            model=finalists[role].model,
+            metric=data.metric,
+            threshold=winner.threshold,
+            value=winner.value,
+            decision=decision,
+            finalists=finalists,
+            trials=trials,
+            validation=split.validation.items,
+            score_sets=score_sets,
+            folds=len(split.folds),
+            seconds=clock() - started,
+            stopped=search.stopped,
+            contested=contested and self.method == "auto",
+        )
+
+    def _on_metric(self) -> bool:
+        """Whether trees can grow on the metric: by what it is, and with this library."""
+        if self.engine == "sklearn":
+            return False
+        items = self.data.items
+        batch = items.take(torch.arange(min(len(items), _TRIED)))
+        classes = (self.data.classes,) if self.data.task == "classes" else ()
+        source = torch.Generator().manual_seed(0)
+        scores = torch.randn(*batch.y.shape, *classes, generator=source)
+        metric = self.data.metric
+        tried = metric.with_rows({name: row.unsqueeze(0) for name, row in batch.rows.items()})
+        return bool(fitting([Candidate("uniloss")], tried, scores, batch.y))
+
+    def _why_ordinary(self) -> str:
+        """Why trees cannot grow on the metric."""
+        if self.engine == "sklearn":
+            return (
+                "scikit-learn's trees grow on the ordinary loss only; pip install lightgbm, or "
+                f"xgboost, for method={self.method!r}"
+            )
+        return (
+            f"trees cannot grow on {self.data.metric.name}, which comparisons of scores do not "
+            f"decide; pass method={tree_methods(self.data.task)[0]!r}"
+        )
+
+    def _ends(self, started: float, share: float) -> Callable[[], bool]:
+        """Whether a share of the time is over."""
+        budget = self.budget
+        return lambda: budget is not None and clock() > started + share * budget
+
+    def _ordinary_plans(self, method: str) -> list[PlannedTrees]:
+        rate = _RATE if self.rate is None else self.rate
+        return [
+            PlannedTrees(Candidate(method, notes=(f"{leaves} leaves",)), leaves, rate)
+            for leaves in _LEAVES
+        ]
+
+    def _metric_plans(self, after: PlannedTrees) -> list[PlannedTrees]:
+        """What is tried on the metric, after some trees on the ordinary loss."""
+        mixed = self.method == "metric_loss"
+        given: dict[str, Any] = {"slope": _SLOPE, **(self.options or {})}
+        shown = {} if mixed else {"slope": given["slope"]}
+        notes = (*after.candidate.notes, f"after {after.start} trees")
+        candidate = Candidate("metric_loss" if mixed else "uniloss", shown, notes=notes)
+        options = {"ordinary": _MIXED, **given} if mixed else given
+        return [after._replace(candidate=candidate, options=options)]
+
+
+def _tried(search: TreeSearch, plans: list[PlannedTrees]) -> list[Trial]:
+    """Trials on all folds, the best first; of several plans, on a few folds first.
+
+    If the user stops the search, these are the trials so far.
+    """
+    metric = search.data.metric
+    few = search.on(search.split.screening())
+    found: list[Trial] = []
+    try:
+        if few.split is not search.split and len(plans) > 1:
+            screened = best_first([few.run(plan) for plan in plans], metric)
+            plans = [search.plans[screened[0]]]
+        for plan in plans:
+            if not (found and search.late()):
+                found.append(search.run(plan))
+    except KeyboardInterrupt:
+        search.stopped = True
+    return best_first(found, metric)
+
+
+def _other_splits(search: TreeSearch, split: Split) -> OtherSplits:
+    """Grows the trees of trials again on another split, as many as were best."""
+    second = search.on(split)
+
+    def again(trials: list[Trial]) -> list[Trial] | None:
+        try:
+            return [second.run(search.plans[each], each.epoch) for each in trials]
+        except KeyboardInterrupt:
+            search.stopped = True
+            return None
+
+    return OtherSplits(split.validation, again)
+
+
+def _grown(search: TreeSearch, decision: Decision) -> dict[str, Trained]:
+    """The trees of both sides, on all items."""
+    sides = {"cross_entropy": decision.ordinary, "challenger": decision.challenger}
+    return {
+        role: Trained(
+            model=search.grown(search.plans[trial], trial.epoch),
+            metric=search.data.metric,
+            threshold=trial.threshold,
+        )
+        for role, trial in sides.items()
+        if trial is not None
+    }
+
+
+def _half(trees: int) -> int:
+    """Half of the trees, in whole blocks."""
+    return BLOCK * max(1, round(_START * trees / BLOCK))
