@@ -1,5 +1,7 @@
 """Trees as a torch module, so that what scores items need not know what a model is made of."""
 
+from typing import Any
+
 import numpy as np
 import torch
 from torch import Tensor, nn
@@ -29,3 +31,10 @@ class BoostedTrees(nn.Module):
     def extra_repr(self) -> str:
         """The library that grew the trees."""
         return self.forest.engine
+
+
+def own_booster(model: nn.Module) -> Any:
+    """The booster of a model, as its library has it; AttributeError where there is none."""
+    if isinstance(model, BoostedTrees) and model.forest.booster is not None:
+        return model.forest.booster
+    raise AttributeError("there is no booster: the model is no trees of LightGBM or XGBoost")

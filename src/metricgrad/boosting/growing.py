@@ -44,9 +44,15 @@ class TreeSettings:
 
 
 class Forest(ABC):
-    """Trees that are not grown any further."""
+    """Trees that are not grown any further.
+
+    Attributes:
+        engine: The library that grew them.
+        booster: What that library has for them; None for scikit-learn, whose nodes we keep.
+    """
 
     engine: Engine
+    booster: Any
 
     @abstractmethod
     def scores(self, x: np.ndarray) -> np.ndarray:

@@ -35,6 +35,7 @@ class NodeForest(Forest):
     known: dict[int, np.ndarray]
 
     engine = "sklearn"
+    booster = None
 
     def scores(self, x: np.ndarray) -> np.ndarray:
         """Raw scores, `[N]`, or `[N, classes]`."""

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     epilog=examples(
         "metricgrad compare --metric mcc",
         "metricgrad compare fraud.csv --target is_fraud --methods auto,focal --splits 10",
+        "metricgrad compare fraud.csv --target is_fraud --model boosted",
         "metricgrad compare search.csv --target grade --metric ndcg:k=10 --group query",
         "metricgrad compare fraud.csv --target is_fraud --methods all --splits 20 --on ray",
     )
@@ -35,7 +36,9 @@ def compare(
     splits: Annotated[
         int, typer.Option(help="How often the data is split into training and test rows.", min=2)
     ] = 5,
-    hidden: options.HiddenOption = "100,30,10",
+    model: options.ModelOption = None,
+    engine: options.EngineOption = None,
+    hidden: options.HiddenOption = None,
     test_share: options.TestShareOption = 0.25,
     group: options.GroupOption = None,
     positive: options.PositiveOption = None,
@@ -58,12 +61,15 @@ def compare(
 
     try:
         with plain_errors("Stopped; the same command continues from here."):
+            kind, layers = options.model_and_widths(model, hidden)
             settings = studies.ComparisonSettings(
                 data=None if data is None else str(data),
                 target=target,
                 metric=metric,
                 splits=splits,
-                hidden=options.widths(hidden),
+                model=kind,
+                engine=engine,
+                hidden=layers,
                 test_share=test_share,
                 positive=positive,
                 epochs=epochs,

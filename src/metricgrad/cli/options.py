@@ -6,6 +6,9 @@ from typing import Annotated
 
 import typer
 
+_MODELS = ("linear", "network", "boosted", "auto")
+_HIDDEN = (100, 30, 10)  # widths of a network's hidden layers
+
 DataArgument = Annotated[
     Path | None,
     typer.Argument(
@@ -39,8 +42,26 @@ KeepOption = Annotated[
     str | None,
     typer.Option(help="Columns of --amount that are features all the same, separated by commas."),
 ]
+ModelOption = Annotated[
+    str | None,
+    typer.Option(
+        help="Kind of model: linear, network, boosted (trees), or auto, which tries all of them "
+        "and takes the best on validation data."
+    ),
+]
+EngineOption = Annotated[
+    str | None,
+    typer.Option(
+        help="Library that grows boosted trees: lightgbm, xgboost or sklearn. The first of them "
+        "that is installed unless given."
+    ),
+]
 HiddenOption = Annotated[
-    str, typer.Option(help="Widths of the network's hidden layers; `none` trains a linear model.")
+    str | None,
+    typer.Option(
+        help="Widths of the network's hidden layers, 100,30,10 unless given; `none` is a linear "
+        "model."
+    ),
 ]
 TestShareOption = Annotated[
     float, typer.Option(help="Share of the rows that is kept for testing.", min=0.01, max=0.9)
@@ -97,6 +118,20 @@ def amounts(texts: list[str] | None) -> dict[str, str] | None:
             )
         found[name.strip()] = column.strip()
     return found or None
+
+
+def model_and_widths(model: str | None, hidden: str | None) -> tuple[str | None, tuple[int, ...]]:
+    """The kind of model, and the hidden layers of its network.
+
+    If only --hidden is given, it says that the model is a network, or linear.
+    """
+    if model is not None and model not in _MODELS:
+        raise ValueError(f"--model must be one of {', '.join(_MODELS)}; got {model!r}")
+    if hidden is None:
+        return model, _HIDDEN
+    if model in ("linear", "boosted"):
+        raise ValueError(f"--hidden is for networks; leave it out with --model {model}")
+    return model or "network", widths(hidden)
 
 
 def widths(text: str) -> tuple[int, ...]:

@@ -19,6 +19,7 @@ _SHOWN = 8  # columns that are listed
     epilog=examples(
         "metricgrad train",
         "metricgrad train fraud.csv --target is_fraud --metric average_precision",
+        "metricgrad train fraud.csv --target is_fraud --model auto --budget 5m",
         "metricgrad train search.csv --target grade --metric ndcg:k=10 --group query",
         "metricgrad train customers.csv --metric own.py:profit --amount value",
         "metricgrad train data.parquet --metric fbeta:beta=2 --hidden none --budget 2m",
@@ -33,7 +34,9 @@ def train(
     method: Annotated[
         str, typer.Option(help="Loss to train on, such as uniloss; `auto` searches for the best.")
     ] = "auto",
-    hidden: options.HiddenOption = "100,30,10",
+    model: options.ModelOption = None,
+    engine: options.EngineOption = None,
+    hidden: options.HiddenOption = None,
     test: Annotated[
         Path | None,
         typer.Option(help="File or folder with test data, instead of a share of the rows."),
@@ -61,12 +64,15 @@ def train(
 
     interrupted = "Stopped before there was a result; the same command continues from here."
     with plain_errors(interrupted), processes.joined_by_torchrun():
+        kind, layers = options.model_and_widths(model, hidden)
         settings = studies.RunSettings(
             data=None if data is None else str(data),
             target=target,
             metric=metric,
             method=method,
-            hidden=options.widths(hidden),
+            model=kind,
+            engine=engine,
+            hidden=layers,
             test=None if test is None else str(test),
             test_share=test_share,
             positive=positive,
@@ -102,6 +108,8 @@ def _show(result: "RunResult", page: Path) -> None:
     from metricgrad.training.labels import label
 
     console = Console(highlight=False, markup=False)
+    if result.models:
+        console.print(f"Model: {result.models[0].name}.")
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
     for column in (label(result.metric), "validation", "test", ""):
         table.add_column(column, justify="right" if column in ("validation", "test") else "left")
@@ -112,6 +120,8 @@ def _show(result: "RunResult", page: Path) -> None:
         table.add_row(name, f"{each.validation:.4f}", f"{each.test:.4f}", chosen)
     console.print(table)
     console.print(result.told())
+    if result.models_verdict:
+        console.print(result.models_verdict, style="dim")
     if result.told() != result.verdict:
         console.print(f"Validation data: {result.verdict}", style="dim")
     if result.positive_share is not None:

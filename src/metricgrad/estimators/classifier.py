@@ -1,10 +1,11 @@
 """A scikit-learn classifier that trains on the metric it is scored by.
 
-It is stored in one safetensors file: the network's tensors, and everything else as JSON. Nothing is
-pickled, so a file can be opened without trusting its author.
+Its model is linear, a network or boosted trees (`models.py`). It is stored in one file, and nothing
+is pickled, so a file can be opened without trusting its author (`classifier_files.py`).
 """
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
@@ -14,35 +15,24 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
+from metricgrad.boosting.forest_module import own_booster
+from metricgrad.estimators.classifier_files import CLASSIFIER, stored_classifier, write_classifier
 from metricgrad.estimators.columns import checked_table
-from metricgrad.estimators.features import Preparation, stored_names
-from metricgrad.estimators.networks import (
-    calibrated,
-    load_estimator,
-    plain_setting,
-    stored_perceptron,
-    trained_network,
-    widths,
-)
+from metricgrad.estimators.models import Work, fitted_model, hidden_of
+from metricgrad.estimators.networks import calibrated, load_estimator
 from metricgrad.estimators.parquet_tables import is_dataset
 from metricgrad.estimators.streamed import fitted_on, scores_of, surveyed_dataset
 from metricgrad.estimators.surveys import Survey
 from metricgrad.estimators.target import Target, fitting_folds, plain
-from metricgrad.metrics import Metric
 from metricgrad.metrics import metric as to_metric
-from metricgrad.metrics.registry import metric_config
 from metricgrad.metrics.rows import at, to_rows
-from metricgrad.storage import write_tensors
 from metricgrad.surrogates import Surrogate
 from metricgrad.training import Fit, Trained
 from metricgrad.training.row_space import table_items
 
-CLASSIFIER = "metricgrad_classifier"  # by which its files are known
-_STORED = ("method", "epochs", "batch", "rate", "decay", "folds", "balanced", "budget", "positive")
-
 
 class MetricClassifier(ClassifierMixin, BaseEstimator):
-    """A network, or a linear model, trained for a metric on two classes, many classes or labels.
+    """A linear model, a network or boosted trees, for a metric of two or many classes or of labels.
 
     pandas DataFrames may have categories, dates and missing values; `estimators/features.py` says
     what becomes of each. A table that does not fit into memory is passed as a
@@ -52,13 +42,17 @@ class MetricClassifier(ClassifierMixin, BaseEstimator):
         metric: A name, a `Metric` or a callable `(scores, target) -> number`.
         method: `"auto"` searches among several losses and keeps cross-entropy where none is better.
             Or the name of a loss, or a surrogate.
-        hidden: Widths of the hidden layers; `()` is a linear model.
-        epochs: The most epochs that one trial trains for.
-        batch: Items in a batch.
-        rate: The learning rate; None tries several.
-        decay: Weight decay, as AdamW has it.
+        model: `"network"`, `"linear"`, `"boosted"` for boosted trees, or `"auto"`, which trains all
+            of them and takes the best on validation data, where the gain is not chance.
+        engine: The library that grows trees: `"lightgbm"`, `"xgboost"` or `"sklearn"`, which knows
+            no loss but the ordinary one. None takes the first that is installed.
+        hidden: Widths of the network's hidden layers; `()` is a linear model.
+        epochs: The most epochs that one trial of a network trains for.
+        batch: Items in a batch of a network.
+        rate: The learning rate; None tries several, or is 0.1 for trees.
+        decay: Weight decay of networks, as AdamW has it.
         folds: Folds of cross-validation; None chooses by the size of the rarest class.
-        balanced: Whether every class has an equal share of each batch.
+        balanced: Whether every class has an equal share of a network's batches.
         budget: Seconds for the whole search; None sets no limit.
         options: Options of the loss, for a method that is given by name.
         positive: The positive one of two classes; None takes the second in order.
@@ -67,11 +61,12 @@ class MetricClassifier(ClassifierMixin, BaseEstimator):
 
     Attributes:
         classes_: The classes in order; for labels their numbers.
-        trained_: The network with its threshold, or the offsets of its classes.
+        model_: The kind of model that was taken: `"network"`, `"linear"` or `"boosted"`.
+        trained_: The model with its threshold, or the offsets of its classes.
         fit_: What `mg.fit` returned, with every trial; a loaded classifier has none.
         target_: Whether targets are two classes, many or labels, and which class is positive.
         preparation_: What becomes of each column, as `estimators/features.py` describes it.
-        n_iter_: The epoch that was kept.
+        n_iter_: The epoch that was kept, or the number of trees.
         n_features_in_: Number of columns of the training data.
         feature_names_in_: Names of these columns, where they have names.
 
@@ -93,6 +88,8 @@ class MetricClassifier(ClassifierMixin, BaseEstimator):
         metric: Any = "f1",
         method: str | Surrogate = "auto",
         *,
+        model: str = "network",
+        engine: str | None = None,
         hidden: Sequence[int] = (100, 30, 10),
         epochs: int = 20,
         batch: int = 256,
@@ -108,6 +105,8 @@ class MetricClassifier(ClassifierMixin, BaseEstimator):
     ) -> None:
         self.metric = metric
         self.method = method
+        self.model = model
+        self.engine = engine
         self.hidden = hidden
         self.epochs = epochs
         self.batch = batch
@@ -155,20 +154,25 @@ class MetricClassifier(ClassifierMixin, BaseEstimator):
         self.classes_ = self.target_.classes
         target = self.target_.encode(y)
         own = to_rows(data) if rows is None else at(to_rows(data), torch.as_tensor(rows))
-        self.preparation_ = Preparation().fit(table, rows)
-        x = torch.from_numpy(self.preparation_.transform(table, rows))
         metric = self.target_.metric_for(to_metric(self.metric))
-        found = trained_network(
+        kind = self.target_.kind
+        found = fitted_model(
             self,
-            x.shape[1],
-            self.target_.outputs,
-            table_items(x, target, own, metric),
-            metric=metric,
-            folds=fitting_folds(self.folds, target),
-            balanced=self.balanced,
-            folder=folder,
+            Work(
+                table,
+                rows,
+                lambda x: table_items(x, target, own, metric),
+                metric,
+                None if kind == "labels" else kind,
+                self.target_.outputs,
+                fitting_folds(self.folds, target),
+                self.balanced,
+                None if folder is None else Path(folder),
+            ),
         )
-        return self._finished(found)
+        self.model_ = found.name
+        self.preparation_ = found.preparation
+        return self._finished(found.fit)
 
     def fit_surveyed(self, surveyed: Survey, *, folder: Any = None) -> Self:
         """Trains the classifier on a Parquet table that was read once, as `fit` does."""
@@ -177,6 +181,7 @@ class MetricClassifier(ClassifierMixin, BaseEstimator):
         self.n_features_in_ = len(surveyed.features)
         self.feature_names_in_ = np.asarray(surveyed.features, dtype=object)
         self.preparation_ = surveyed.preparation
+        self.model_ = "network" if hidden_of(self) else "linear"
         return self._finished(fitted_on(self, surveyed, self.target_, folder))
 
     def _finished(self, found: Fit) -> Self:
@@ -244,30 +249,11 @@ class MetricClassifier(ClassifierMixin, BaseEstimator):
     def save(self, path: str | Path) -> None:
         """Writes the classifier to one safetensors file, without pickle.
 
-        An existing file is replaced only once the new one is complete.
+        Boosted trees are in it as the text that their library writes. An existing file is replaced
+        only once the new one is complete.
         """
         check_is_fitted(self)
-        classes = self.classes_
-        threshold = self.trained_.threshold
-        header = {
-            "metric": metric_config(self.trained_.metric),
-            "hidden": widths(self.hidden),
-            "settings": {name: plain_setting(getattr(self, name)) for name in _STORED},
-            "classes": {
-                "values": classes.tolist(),
-                "dtype": "object" if classes.dtype == object else classes.dtype.str,
-            },
-            "kind": self.target_.kind,
-            "order": list(self.target_.order),
-            "threshold": None if threshold is None else threshold.tolist(),
-            "cut": self._cut.tolist(),
-            "steepness": self._steepness,
-            "features": self.n_features_in_,
-            "names": list(vars(self).get("feature_names_in_", [])),
-            "columns": self.preparation_.to_json(),
-            "epoch": self.n_iter_,
-        }
-        write_tensors(path, self.trained_.model.state_dict(), CLASSIFIER, header)
+        write_classifier(self, path)
 
     @classmethod
     def load(cls, path: str | Path, *, metric: Any = None) -> "MetricClassifier":
@@ -280,39 +266,20 @@ class MetricClassifier(ClassifierMixin, BaseEstimator):
         Returns:
             The classifier, ready to predict, without the history of its training.
         """
-        return load_estimator(path, CLASSIFIER, metric, cls._stored)
-
-    @classmethod
-    def _stored(
-        cls, tensors: dict[str, Tensor], header: dict[str, Any], metric: Metric
-    ) -> "MetricClassifier":
-        """A classifier from what a file holds."""
-        hidden = widths(header["hidden"])
-        model = cls(metric, hidden=hidden, **header["settings"])
-        model.classes_ = np.asarray(header["classes"]["values"], dtype=header["classes"]["dtype"])
-        model.target_ = Target(header["kind"], model.classes_, tuple(header["order"]))
-        model._cut = torch.tensor(header["cut"])
-        model._steepness = header["steepness"]
-        model.n_iter_ = header["epoch"]
-        model.preparation_ = Preparation.from_json(header["columns"])
-        model.n_features_in_ = len(model.preparation_.columns)
-        if header["names"]:
-            model.feature_names_in_ = stored_names(header["names"], model.n_features_in_)
-        inputs = sum(column.width for column in model.preparation_.columns)
-        network = stored_perceptron(tensors, inputs, hidden, model.target_.outputs)
-        threshold = None if header["threshold"] is None else torch.tensor(header["threshold"])
-        model.trained_ = Trained(model=network, metric=metric, threshold=threshold)
-        decided = model._decided(torch.zeros(1, inputs))
-        model._probabilities(decided)  # raises where parts do not fit
-        if model._cut.dim() and model._cut.shape != decided.shape[1:]:
-            raise ValueError(f"it decides at {header['cut']!r:.60}, which is not a number a class")
-        return model
+        return load_estimator(path, CLASSIFIER, metric, partial(stored_classifier, cls))
 
     def prepared(self, X: Any, rows: np.ndarray | None = None) -> Tensor:  # noqa: N803
-        """Features as the network takes them, `[items, width]`; `rows` None takes all."""
+        """Features as the model takes them, `[items, width]`; `rows` None takes all."""
         check_is_fitted(self)
         table, _ = checked_table(self, X, reset=False)
-        return torch.from_numpy(self.preparation_.transform(table, rows))
+        raw = self.model_ == "boosted"
+        return torch.from_numpy(self.preparation_.transform(table, rows, raw=raw))
+
+    @property
+    def booster_(self) -> Any:
+        """Boosted trees as their library has them, such as `lightgbm.Booster`, to save or plot."""
+        check_is_fitted(self)
+        return own_booster(self.trained_.model)
 
     def encoded(self, y: Any) -> Tensor:
         """A target as the metric takes it: class numbers, of two the positive one 1; or labels."""

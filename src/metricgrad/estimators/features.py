@@ -5,6 +5,8 @@
     0 and 1       stay as they are
     categories    a column of 0 and 1 for each frequent one, and one for all rare ones together
 
+Boosted trees take a table as it is: numbers with their gaps, and categories by their number.
+
 Columns of a pandas DataFrame are categories where their type is category, text or bool; a missing
 category is a category of its own. The columns of an array are all numbers. A category that training
 did not have counts as rare.
@@ -51,13 +53,15 @@ class Number:
 
     def write(self, name: str, values: Any, out: np.ndarray) -> None:
         """Writes `[n]` values to `[n, width]`."""
-        if not isinstance(values, np.ndarray):
-            values = values.astype(object).where(values.notna(), np.nan).to_numpy(dtype=np.float64)
-        values, missing = checked_numbers(name, values)
+        values, missing = checked_numbers(name, _as_floats(values))
         filled = values if missing is None else np.where(missing, self.median, values)
         np.divide(filled - self.mean, self.spread, out=out[:, 0], casting="same_kind")
         if self.marks:
             out[:, 1] = 0 if missing is None else missing
+
+    def write_raw(self, name: str, values: Any, out: np.ndarray) -> None:
+        """Writes `[n]` values to `[n, 1]`, as they are; NaN is missing."""
+        out[:, 0] = checked_numbers(name, _as_floats(values))[0]
 
 
 @dataclass(frozen=True)
@@ -74,15 +78,24 @@ class Category:
 
     def write(self, name: str, values: Any, out: np.ndarray) -> None:
         """Writes `[n]` values to `[n, width]`."""
-        import pandas as pd
-
-        values = pd.Series(values, name=name) if isinstance(values, np.ndarray) else values
-        column = pd.Index(self.frequent).get_indexer(as_text(values))  # -1 for rare ones
+        column = self._numbered(name, values)
         known = column >= 0
         out[:] = 0
         out[np.flatnonzero(known), column[known]] = 1
         if self.rare:
             out[:, -1] = ~known
+
+    def write_raw(self, name: str, values: Any, out: np.ndarray) -> None:
+        """Writes the number of each category to `[n, 1]`; rare ones share one, or are missing."""
+        column = self._numbered(name, values)
+        out[:, 0] = np.where(column >= 0, column, len(self.frequent) if self.rare else np.nan)
+
+    def _numbered(self, name: str, values: Any) -> np.ndarray:
+        """The place of each value among the frequent categories; -1 for rare ones."""
+        import pandas as pd
+
+        values = pd.Series(values, name=name) if isinstance(values, np.ndarray) else values
+        return pd.Index(self.frequent).get_indexer(as_text(values))
 
 
 class Preparation:
@@ -126,23 +139,35 @@ class Preparation:
             raise ValueError("the table has no columns; pass one with at least one feature")
         return self
 
-    def transform(self, table: Any, rows: np.ndarray | None = None) -> np.ndarray:
+    @property
+    def categories(self) -> tuple[int, ...]:
+        """Which columns hold categories."""
+        return tuple(
+            number for number, each in enumerate(self.columns) if isinstance(each, Category)
+        )
+
+    def transform(
+        self, table: Any, rows: np.ndarray | None = None, *, raw: bool = False
+    ) -> np.ndarray:
         """The table as numbers.
 
         Args:
             table: A table with the columns that `fit` was given.
             rows: Numbers of the rows to transform; None takes all.
+            raw: Whether the columns are for trees: as they are, with gaps and numbered categories.
 
         Returns:
-            `[n, width]`, float32.
+            `[n, width]`, float32; if `raw`, `[n, columns]`, float64.
         """
         if not self.columns:
             raise NotFittedError("this preparation is not fitted yet; call fit first")
         taken = len(table) if rows is None else len(rows)
         # Memory comes from torch: NumPy asks for huge pages, which virtual machines may take ten
         # times as long to hand out.
-        out = torch.empty(taken, sum(column.width for column in self.columns)).numpy()
-        ends = np.cumsum([column.width for column in self.columns])
+        widths = [1 if raw else column.width for column in self.columns]
+        dtype = torch.float64 if raw else torch.float32
+        out = torch.empty(taken, sum(widths), dtype=dtype).numpy()
+        ends = np.cumsum(widths)
         every = list(columns_of(table))
         for number, (column, (name, kind, _)) in enumerate(zip(self.columns, every, strict=True)):
             if isinstance(column, Number) and kind != (column.holds or "numbers"):
@@ -151,9 +176,12 @@ class Preparation:
                 refuse_other_kind(name, column.holds, some_rows(now, wanted))
         for start in range(0, taken, _BLOCK):
             block = slice(start, start + _BLOCK)
-            for column, (name, _, values), end in zip(self.columns, every, ends, strict=True):
+            for number, (column, (name, _, values)) in enumerate(
+                zip(self.columns, every, strict=True)
+            ):
                 some = some_rows(values, block if rows is None else rows[block])
-                column.write(name, some, out[block, end - column.width : end])
+                write = column.write_raw if raw else column.write
+                write(name, some, out[block, ends[number] - widths[number] : ends[number]])
         return out
 
     def to_json(self) -> list[dict[str, Any]]:
@@ -230,6 +258,13 @@ def checked_numbers(name: str, values: np.ndarray) -> tuple[np.ndarray, np.ndarr
         )
     missing = np.isnan(values)
     return values, missing if missing.any() else None
+
+
+def _as_floats(values: Any) -> np.ndarray:
+    """Values as an array; a pandas Series may hold objects, and several kinds of gaps."""
+    if isinstance(values, np.ndarray):
+        return values
+    return values.astype(object).where(values.notna(), np.nan).to_numpy(dtype=np.float64)
 
 
 def _number(name: str, values: np.ndarray, kind: Kind) -> Number:

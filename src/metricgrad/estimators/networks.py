@@ -110,13 +110,23 @@ def stored_perceptron(
     return network.eval()
 
 
-def trained_network(estimator: Any, inputs: int, outputs: int, data: Any, **more: Any) -> Fit:
-    """A network for an estimator, trained by `mg.fit` with the estimator's settings and `more`."""
+def drawn_seed(estimator: Any) -> int:
+    """A seed by the `random_state` of an estimator, the same in all processes."""
     drawn = check_random_state(estimator.random_state)
-    seed = from_first(lambda: int(drawn.randint(2**31 - 1)))
-    network = perceptron(inputs, widths(estimator.hidden), outputs, seed)
+    return from_first(lambda: int(drawn.randint(2**31 - 1)))
+
+
+def trained_network(
+    estimator: Any, hidden: tuple[int, ...], outputs: int, data: Any, **more: Any
+) -> Fit:
+    """A network for an estimator, trained by `mg.fit` with the estimator's settings.
+
+    `more` are arguments of `mg.fit` that go before the settings, the `inputs` of the network and
+    the `seed` among them.
+    """
+    network = perceptron(more.pop("inputs"), hidden, outputs, more["seed"])
     settings = {name: getattr(estimator, name) for name in _PASSED_ON}
-    return fit(network, data, seed=seed, **settings, **more)
+    return fit(network, data, **settings | more)
 
 
 def calibrated(found: Fit, kind: TargetKind) -> tuple[float, Tensor]:

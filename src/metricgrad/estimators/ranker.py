@@ -10,14 +10,15 @@ from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
 
-from metricgrad.estimators.features import Preparation, stored_names
-from metricgrad.estimators.networks import (
-    load_estimator,
-    plain_setting,
-    stored_perceptron,
-    trained_network,
-    widths,
+from metricgrad.boosting.forest_module import own_booster
+from metricgrad.estimators.classifier_files import (
+    model_header,
+    model_tensors,
+    stored_model,
+    take_columns,
 )
+from metricgrad.estimators.models import Work, fitted_model
+from metricgrad.estimators.networks import load_estimator, plain_setting, widths
 from metricgrad.metrics import Metric
 from metricgrad.metrics import metric as to_metric
 from metricgrad.metrics.registry import metric_config
@@ -27,7 +28,7 @@ from metricgrad.training import Fit, Trained
 from metricgrad.training.data import Items
 
 RANKER = "metricgrad_ranker"  # by which its files are known
-_STORED = ("method", "epochs", "batch", "rate", "decay", "folds", "budget")
+_STORED = ("method", "engine", "epochs", "batch", "rate", "decay", "folds", "budget")
 
 
 def ranks_documents(metric: Metric) -> bool:
@@ -48,17 +49,20 @@ def query_scores(trained: Trained, items: Items) -> Tensor:
 
 
 class MetricRanker(BaseEstimator):
-    """A network, or a linear model, that orders the documents of queries.
+    """A linear model, a network or boosted trees that order the documents of queries.
 
     Args:
         metric: A ranking metric: a name such as `"ndcg"` or `"map"`, or `mg.metric("ndcg", k=10)`.
         method: `"auto"`, or the name of a loss: `uniloss`, `lambda_loss`, `list_net`,
-            `approx_ndcg`, ...
-        hidden: Widths of the hidden layers; `()` is a linear model.
-        epochs: The most epochs that one trial trains for.
-        batch: Queries in a batch.
-        rate: The learning rate; None tries several.
-        decay: Weight decay, as AdamW has it.
+            `approx_ndcg`, ... Boosted trees have `lambdarank` and `uniloss`.
+        model: `"network"`, `"linear"`, `"boosted"` for boosted trees, or `"auto"`, which trains all
+            of them and takes the best on validation data, where the gain is not chance.
+        engine: The library that grows trees, as in `MetricClassifier`.
+        hidden: Widths of the network's hidden layers; `()` is a linear model.
+        epochs: The most epochs that one trial of a network trains for.
+        batch: Queries in a batch of a network.
+        rate: The learning rate; None tries several, or is 0.1 for trees.
+        decay: Weight decay of networks, as AdamW has it.
         folds: Folds of cross-validation, by queries; None takes five, or a single split from
             1,000 queries on.
         budget: Seconds for the whole search; None sets no limit.
@@ -69,8 +73,9 @@ class MetricRanker(BaseEstimator):
     Attributes:
         fit_: What `mg.fit` returned, with every trial.
         preparation_: What becomes of each column, as `estimators/features.py` describes it.
-        n_iter_: The epoch that was kept.
-        trained_: The network; a loaded ranker has it, too.
+        n_iter_: The epoch that was kept, or the number of trees.
+        model_: The kind of model that was taken: `"network"`, `"linear"` or `"boosted"`.
+        trained_: The model; a loaded ranker has it, too.
         n_features_in_: Number of columns of the training data.
 
     Example:
@@ -93,6 +98,8 @@ class MetricRanker(BaseEstimator):
         metric: Any = "ndcg",
         method: str | Surrogate = "auto",
         *,
+        model: str = "network",
+        engine: str | None = None,
         hidden: Sequence[int] = (100, 30, 10),
         epochs: int = 20,
         batch: int = 32,
@@ -106,6 +113,8 @@ class MetricRanker(BaseEstimator):
     ) -> None:
         self.metric = metric
         self.method = method
+        self.model = model
+        self.engine = engine
         self.hidden = hidden
         self.epochs = epochs
         self.batch = batch
@@ -131,28 +140,37 @@ class MetricRanker(BaseEstimator):
             known = "pass 'ndcg', 'map', 'mrr', ..."
             raise ValueError(f"{metric.name} is not a metric of ranked documents; {known}")
         table = self._table(X, reset=True)
-        self.preparation_ = Preparation().fit(table)
-        items = self._queries(table, y, groups)
-        if not (items.y > 0).any():
+        grades, queries = _documents(table, y, groups)
+        if not (grades > 0).any():
             told = "no grade is above 0, so no document is relevant; pass grades such as 0, 1, 2"
             raise ValueError(told)
-        if len(items) < 2:
-            raise ValueError(f"groups must have two or more queries; got {len(items)}")
-        few = self.folds is None and len(items) < 1000
-        folds = min(5, len(items)) if few else self.folds
-        width = items.x.shape[-1]
-        self.fit_: Fit = trained_network(
-            self, width, 1, items, metric=metric, folds=folds, folder=folder
+        number = len(np.unique(queries))
+        if number < 2:
+            raise ValueError(f"groups must have two or more queries; got {number}")
+        found = fitted_model(
+            self,
+            Work(
+                table,
+                None,
+                lambda x: _queries(x, grades, queries),
+                metric,
+                "grades",
+                1,
+                min(5, number) if self.folds is None and number < 1000 else self.folds,
+                False,
+                None if folder is None else Path(folder),
+            ),
         )
-        self.trained_: Trained = self.fit_
-        self.n_iter_ = self.fit_.decision.winner.epoch
+        self.fit_: Fit = found.fit
+        self.trained_: Trained = found.fit
+        self.model_ = found.name
+        self.preparation_ = found.preparation
+        self.n_iter_ = found.fit.decision.winner.epoch
         return self
 
     def predict(self, X: Any) -> np.ndarray:  # noqa: N803
         """Scores `[documents]`; a query's documents are shown in falling order of score."""
-        check_is_fitted(self)
-        table = self._table(X, reset=False)
-        return self.trained_.scores(self.preparation_.transform(table)).numpy()
+        return self.trained_.scores(self._prepared(X)).numpy()
 
     def score(self, X: Any, y: Any, *, groups: Any) -> float:  # noqa: N803
         """The mean of the metric over the queries that have a relevant document."""
@@ -160,22 +178,24 @@ class MetricRanker(BaseEstimator):
 
     def items(self, X: Any, y: Any, groups: Any) -> Items:  # noqa: N803
         """Queries as `mg.fit` takes them: features, grades, and which documents are real."""
+        x = self._prepared(X)
+        return _queries(x, *_documents(x, y, groups))
+
+    @property
+    def booster_(self) -> Any:
+        """Boosted trees as their library has them, such as `lightgbm.Booster`, to save or plot."""
         check_is_fitted(self)
-        return self._queries(self._table(X, reset=False), y, groups)
+        return own_booster(self.trained_.model)
 
     def save(self, path: str | Path) -> None:
         """Writes the ranker to one safetensors file, without pickle, whole or not at all."""
         check_is_fitted(self)
         header = {
             "metric": metric_config(self.trained_.metric),
-            "hidden": widths(self.hidden),
             "settings": {name: plain_setting(getattr(self, name)) for name in _STORED},
-            "features": self.n_features_in_,
-            "names": list(vars(self).get("feature_names_in_", [])),
-            "columns": self.preparation_.to_json(),
-            "epoch": self.n_iter_,
+            **model_header(self),
         }
-        write_tensors(path, self.trained_.model.state_dict(), RANKER, header)
+        write_tensors(path, model_tensors(self.trained_.model), RANKER, header)
 
     @classmethod
     def load(cls, path: str | Path, *, metric: Any = None) -> "MetricRanker":
@@ -190,18 +210,20 @@ class MetricRanker(BaseEstimator):
         cls, tensors: dict[str, Tensor], header: dict[str, Any], metric: Metric
     ) -> "MetricRanker":
         """A ranker from what a file holds."""
-        hidden = widths(header["hidden"])
-        ranker = cls(metric, hidden=hidden, **header["settings"])
-        ranker.n_iter_ = header["epoch"]
-        ranker.preparation_ = Preparation.from_json(header["columns"])
-        ranker.n_features_in_ = len(ranker.preparation_.columns)
-        if header["names"]:
-            ranker.feature_names_in_ = stored_names(header["names"], ranker.n_features_in_)
-        inputs = sum(column.width for column in ranker.preparation_.columns)
-        network = stored_perceptron(tensors, inputs, hidden, 1)
-        ranker.trained_ = Trained(model=network, metric=metric, threshold=None)
+        kind = header.get("model", "network")
+        ranker = cls(metric, model=kind, hidden=widths(header["hidden"]), **header["settings"])
+        take_columns(ranker, header)
+        ranker.model_, model, inputs = stored_model(tensors, header, ranker.preparation_, 1)
+        ranker.trained_ = Trained(model=model, metric=metric, threshold=None)
         ranker.trained_.scores(torch.zeros(1, inputs))  # raises where parts misfit
         return ranker
+
+    def _prepared(self, x: Any) -> Tensor:
+        """Features as the model takes them, `[documents, width]`."""
+        check_is_fitted(self)
+        table = self._table(x, reset=False)
+        raw = self.model_ == "boosted"
+        return torch.from_numpy(self.preparation_.transform(table, raw=raw))
 
     def _table(self, x: Any, *, reset: bool) -> Any:
         """Features after scikit-learn's checks; a DataFrame keeps its column types."""
@@ -210,27 +232,31 @@ class MetricRanker(BaseEstimator):
             return x
         return validate_data(self, x, reset=reset, ensure_all_finite="allow-nan", dtype="numeric")
 
-    def _queries(self, table: Any, y: Any, groups: Any) -> Items:
-        """Queries as items: their documents, padded to the longest."""
-        grades = np.ravel(np.asarray(y, dtype=np.float64))
-        queries = np.ravel(np.asarray(groups))
-        if not len(table) == len(grades) == len(queries):
-            raise ValueError(
-                "X, y and groups must have the same number of rows; "
-                f"got {len(table)}, {len(grades)} and {len(queries)}"
-            )
-        x = self.preparation_.transform(table)
-        _, query, counts = np.unique(queries, return_inverse=True, return_counts=True)
-        order = np.argsort(query, kind="stable")
-        # Each document's position in its query: its position among all, minus its query's first.
-        position = np.arange(len(order)) - np.repeat(np.cumsum(counts) - counts, counts)
-        places = (query[order], position)
-        shape = (len(counts), int(counts.max()))
-        documents = np.zeros((*shape, x.shape[1]), dtype=np.float32)
-        target = np.zeros(shape, dtype=np.float32)
-        where = np.zeros(shape, dtype=bool)
-        documents[places] = x[order]
-        target[places] = grades[order]
-        where[places] = True
-        x, y, live = (torch.from_numpy(each) for each in (documents, target, where))
-        return Items(x, y, live)
+
+def _documents(table: Any, y: Any, groups: Any) -> tuple[np.ndarray, np.ndarray]:
+    """Grades and queries of documents, `[documents]`; ValueError unless all have both."""
+    grades = np.ravel(np.asarray(y, dtype=np.float64))
+    queries = np.ravel(np.asarray(groups))
+    if not len(table) == len(grades) == len(queries):
+        raise ValueError(
+            "X, y and groups must have the same number of rows; "
+            f"got {len(table)}, {len(grades)} and {len(queries)}"
+        )
+    return grades, queries
+
+
+def _queries(x: Tensor, grades: np.ndarray, queries: np.ndarray) -> Items:
+    """Queries as items: their documents, padded to the longest."""
+    _, query, counts = np.unique(queries, return_inverse=True, return_counts=True)
+    order = np.argsort(query, kind="stable")
+    # Each document's position in its query: its position among all, minus its query's first.
+    position = np.arange(len(order)) - np.repeat(np.cumsum(counts) - counts, counts)
+    places = (torch.from_numpy(query[order]), torch.from_numpy(position))
+    shape = (len(counts), int(counts.max()))
+    documents = x.new_zeros(*shape, x.shape[1])
+    target = torch.zeros(shape)
+    where = torch.zeros(shape, dtype=torch.bool)
+    documents[places] = x[torch.from_numpy(order)]
+    target[places] = torch.from_numpy(grades[order]).float()
+    where[places] = True
+    return Items(documents, target, where)

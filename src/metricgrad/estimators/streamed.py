@@ -13,7 +13,8 @@ from sklearn.utils import check_random_state
 from torch import Tensor
 from torch.utils.data import DataLoader
 
-from metricgrad.estimators.networks import trained_network
+from metricgrad.estimators.models import hidden_of
+from metricgrad.estimators.networks import drawn_seed, trained_network
 from metricgrad.estimators.parquet_tables import ParquetTable
 from metricgrad.estimators.pools import PooledBatches
 from metricgrad.estimators.surveys import Survey, survey
@@ -48,7 +49,15 @@ def surveyed_dataset(model: "MetricClassifier", data: Any, target: Any) -> Surve
 
 
 def fitted_on(model: "MetricClassifier", surveyed: Survey, target: Target, folder: Any) -> Fit:
-    """Trains a network with the settings of a classifier; checkpoints go to the `folder`."""
+    """Trains a network with the settings of a classifier; checkpoints go to the `folder`.
+
+    Trees need all rows at once, so `model="auto"` means a network here.
+    """
+    if model.model == "boosted":
+        raise ValueError(
+            "boosted trees need the whole table in memory; pass model='network' or 'linear', or a "
+            "pandas DataFrame"
+        )
     if model.folds not in (None, 1):
         raise ValueError(
             "a streamed table has one part for validation, which is drawn at random; leave out "
@@ -66,9 +75,11 @@ def fitted_on(model: "MetricClassifier", surveyed: Survey, target: Target, folde
     batches = PooledBatches(surveyed, target, model.batch, model.balanced)
     return trained_network(
         model,
-        x.shape[1],
+        hidden_of(model),
         target.outputs,
         DataLoader(batches, batch_size=None),
+        inputs=x.shape[1],
+        seed=drawn_seed(model),
         valid=(x, y),
         metric=target.metric_for(metric),
         folder=folder,

@@ -66,10 +66,18 @@ def intervals(
 
 
 def curves(
-    found: Mapping[str, Sequence[Sequence[float | None]]], name: str, path: Path
+    found: Mapping[str, Sequence[Sequence[float | None]]],
+    steps: Mapping[str, int],
+    unit: str,
+    name: str,
+    path: Path,
 ) -> list[Path]:
-    """Loss and metric after every epoch; `found` has a row for each epoch of each finalist."""
-    panels = [(f"loss: {label}", [label], 0) for label in found]  # each has a scale of its own
+    """Loss and metric after every epoch; `found` has a row for each epoch of each finalist.
+
+    Trees have no loss, and `steps` of them are between two rows. `unit` names the axis.
+    """
+    known = [label for label, rows in found.items() if any(row[0] is not None for row in rows)]
+    panels = [(f"loss: {label}", [label], 0) for label in known]  # each has a scale of its own
     panels.append((f"{name}, validation data", list(found), 1))
     saved = []
     for number, (title, labels, column) in enumerate(panels, 1):
@@ -77,9 +85,10 @@ def curves(
         for label in labels:
             rows = found[label]
             values = [np.nan if row[column] is None else row[column] for row in rows]
-            axes.plot(range(1, len(rows) + 1), values, color=_color(label), label=label)
+            places = [steps[label] * number for number in range(1, len(rows) + 1)]
+            axes.plot(places, values, color=_color(label), label=label)
         axes.set_title(title, fontsize=9)
-        axes.set_xlabel("epoch", fontsize=9)
+        axes.set_xlabel(unit, fontsize=9)
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         if len(labels) > 1:
             axes.margins(y=0.25)  # room for the legend

@@ -12,6 +12,9 @@ from metricgrad.studies.results import Finalist, RunResult
 from metricgrad.studies.run import StoredRun
 from metricgrad.training.labels import label
 
+_EPOCHS = ("epochs", "best epoch")
+_TREES = ("most trees", "best number")
+
 
 def write_run(folder: Path, stored: StoredRun) -> Path:
     """Draws the figures of a run, writes its page into the folder, and returns its path."""
@@ -35,7 +38,8 @@ def write_run(folder: Path, stored: StoredRun) -> Path:
 
 def _about(result: RunResult) -> str:
     told = result.rows.told()
-    told += f"; {result.seconds} s; trained on {result.winner.label}"
+    kind = f"{result.models[0].name} " if result.models else ""
+    told += f"; {result.seconds} s; {kind}trained on {result.winner.label}"
     if result.positive_share is not None:
         share = 100 * result.positive_share
         told += f"; positive is {result.classes[1]}, {share:.1f} % of the test rows"
@@ -49,9 +53,12 @@ def _values(result: RunResult) -> str:
         values = (f"{each.validation:.4f}", f"{each.test:.4f}", _threshold(each))
         chosen = "chosen" if each.role == result.chosen else ""
         rows.append((each.label, *values, f"{each.rate:g}", str(each.epoch), chosen))
-    header = (label(result.metric), "validation", "test", "threshold", "learning rate", "epoch", "")
+    unit = "trees" if result.unit == "tree" else "epoch"
+    header = (label(result.metric), "validation", "test", "threshold", "learning rate", unit, "")
     table = page.table(header, rows)
-    return table + page.note(f"How the loss was chosen, on validation data: {result.verdict}")
+    models = f"{result.models_verdict} " if result.models_verdict else ""
+    told = f"How the loss was chosen, on validation data: {models}{result.verdict}"
+    return table + page.note(told)
 
 
 def _threshold(finalist: Finalist) -> str:
@@ -69,10 +76,14 @@ def _comparison(result: RunResult, figures: Path) -> str:
 
 def _curves(result: RunResult, figures: Path) -> str:
     curves = {each.label: each.curve for each in result.finalists}
-    path = plots.curves(curves, label(result.metric), figures / "curves.png")
+    steps = {each.label: each.step for each in result.finalists}
+    unit = "trees" if result.unit == "tree" else "epoch"
+    path = plots.curves(curves, steps, unit, label(result.metric), figures / "curves.png")
     tuned = any(each.threshold is not None for each in result.finalists)
     where = ", at its best threshold" if tuned else ""
-    caption = f"The loss is measured on training data, the true metric on validation data{where}."
+    caption = f"The true metric is measured on validation data{where}."
+    if result.unit == "epoch":
+        caption = f"The loss is measured on training data. {caption}"
     return page.figure(path, caption)
 
 
@@ -157,7 +168,8 @@ def _trials(result: RunResult) -> str:
         (label(each.method), f"{each.rate:g}", str(each.epochs), str(each.epoch), f"{value:.4f}")
         for each, value in sorted(known, key=lambda pair: sign * pair[1])
     ]
-    header = ("loss", "learning rate", "epochs", "best epoch", "validation")
+    trees = result.unit == "tree"
+    header = ("loss", "learning rate", *(_TREES if trees else _EPOCHS), "validation")
     usual = result.finalists[0].label
     compared = f", and is compared with {usual}" if len(result.finalists) > 1 else ""
     how = (
@@ -165,4 +177,10 @@ def _trials(result: RunResult) -> str:
         "continue, and the best is trained to the end on all folds. The best trial on all folds "
         f"wins{compared}."
     )
+    if trees:
+        how = (
+            "Trees of several sizes are grown, if there are many folds on two of them, until "
+            "validation data no longer gains. Trees on the metric follow half of the best number "
+            "of trees on the ordinary loss."
+        )
     return f"<p>{how}</p>{page.folded(f'All {len(rows)} trials', page.table(header, rows))}"

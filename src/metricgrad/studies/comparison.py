@@ -22,6 +22,7 @@ from typing import Any, TypeGuard
 import numpy as np
 from scipy.stats import t as student
 
+from metricgrad.boosting.growing import Task
 from metricgrad.estimators.target import Target, plain
 from metricgrad.metrics import Metric
 from metricgrad.studies import splits
@@ -49,7 +50,9 @@ from metricgrad.training.candidates import (
     takes,
     usual_methods,
 )
+from metricgrad.training.fit_trees import tree_methods
 
+_WITH_TREES = ("boosted", "auto")  # models that are boosted trees, or may be
 _ROUNDING = 1e-12  # a spread below this share of the values is rounding
 
 
@@ -106,11 +109,11 @@ def _table_and_methods(
         typed = (methods or "").split(",")
         refuse_unranked(metric, settings.positive, [each.strip() for each in typed])
         rows = load_rows(data, settings.target, settings.group, settings.drop)
-        return rows, methods_to_rank(methods, metric, rows.grades)
+        return rows, methods_to_rank(methods, metric, rows.grades, settings.model)
     table = load_table(data, settings.target, settings.drop, amounts)
     positive = chosen_class(settings.positive, table.y)
     refuse_misfit(metric, table.y, positive)
-    return table, methods_to_compare(methods, metric, table.y, positive)
+    return table, methods_to_compare(methods, metric, table.y, positive, settings.model)
 
 
 def _test_items(settings: ComparisonSettings, table: LabelledTable | QueryRows) -> int:
@@ -186,24 +189,32 @@ def _holm(found: dict[str, Difference]) -> dict[str, Difference]:
     return corrected
 
 
-def methods_to_compare(text: str | None, metric: Metric, y: Any, positive: Any) -> list[str]:
+def methods_to_compare(
+    text: str | None, metric: Metric, y: Any, positive: Any, model: str | None = None
+) -> list[str]:
     """Names of the methods, cross-entropy first.
 
     `text` is what the user typed. Of `all` methods, and of the usual ones that None stands for,
-    those that have no loss for such a target are left out.
+    those that have no loss for such a target, or for such a `model`, are left out.
     """
+    if model in _WITH_TREES:
+        return _tree_names(text, "binary", model)
     if _typed(text):
         return _names(text, ORDINARY)
     kinds = Target.of(plain(y), metric, positive)
     return _fitting(text, kinds.metric_for(metric), kinds.kind, ORDINARY)
 
 
-def methods_to_rank(text: str | None, metric: Metric, grades: Any) -> list[str]:
+def methods_to_rank(
+    text: str | None, metric: Metric, grades: Any, model: str | None = None
+) -> list[str]:
     """Names of the methods for documents of queries, ListNet first; `text` as above.
 
     ReLoss is learned anew for every split of queries, which takes minutes, so it has to be asked
     for.
     """
+    if model in _WITH_TREES:
+        return _tree_names(text, "grades", model)
     ordinary = ordinary_candidate(metric, sets=True).method
     if _typed(text):
         return _names(text, ordinary)
@@ -211,6 +222,21 @@ def methods_to_rank(text: str | None, metric: Metric, grades: Any) -> list[str]:
     left_out = UNRANKED if text is not None else (*UNRANKED, "reloss")
     names = _fitting(text, metric, kind, ordinary)
     return [name for name in names if name not in left_out]
+
+
+def _tree_names(text: str | None, task: Task, model: str | None) -> list[str]:
+    """What boosted trees are grown on: what the user typed, or everything that there is."""
+    known = [*tree_methods(task), "auto"]
+    if not _typed(text):
+        return known
+    names = [each.strip() for each in text.split(",")]
+    unknown = [name for name in names if name not in known]
+    if unknown:
+        raise ValueError(
+            f"boosted trees do not grow on {', '.join(map(repr, unknown))}; with --model {model} "
+            f"choose from {', '.join(known)}"
+        )
+    return list(dict.fromkeys([known[0], *names]))
 
 
 def _typed(text: str | None) -> TypeGuard[str]:

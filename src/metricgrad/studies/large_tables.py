@@ -7,6 +7,7 @@ refused: `--group` needs all rows of a query together, `--amount` all amounts, a
 the same batches.
 """
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -83,7 +84,8 @@ class StreamedClasses:
 
     def fitted(self, checkpoints: Path, progress: bool) -> MetricClassifier:
         """A classifier that was trained on the training rows."""
-        settings = self.settings
+        # Trees need all rows at once, so the default is a network here.
+        settings = replace(self.settings, model=self.settings.model or "network")
         self.model = settings.classifier(self.y, settings.method, settings.seed, progress=progress)
         return self.model.fit_surveyed(self.surveyed, folder=checkpoints)
 
@@ -103,7 +105,13 @@ def refuse_unstreamed(settings: RunSettings) -> None:
             f"{settings.data} is too large to be read as a whole, and a table that is streamed is "
             "trained by one process; start it without torchrun, or pass more --memory"
         )
-    for option, given in (("--group", settings.group), ("--amount", settings.amounts)):
+    boosted = settings.model == "boosted"
+    needs = {
+        "--group": settings.group,
+        "--amount": settings.amounts,
+        "--model boosted": boosted,
+    }
+    for option, given in needs.items():
         if given:
             raise ValueError(
                 f"{settings.data} is too large to be read as a whole, which {option} needs; pass "

@@ -24,8 +24,10 @@ class Finalist:
     Attributes:
         interval: 95 % interval of the test value, from resampled rows.
         threshold: A score above it is a positive decision; a list has one for each label.
-        epoch: The epoch that was kept.
-        curve: Loss and metric after every epoch; None where training diverged.
+        epoch: The epoch that was kept, or the number of trees.
+        curve: Loss and metric after every epoch, or after some more trees; None where training
+            diverged, and for the loss of trees.
+        step: How many trees a row of the curve adds; 1 for epochs.
     """
 
     role: Role
@@ -37,6 +39,7 @@ class Finalist:
     rate: float
     epoch: int
     curve: list[tuple[float | None, float | None]]
+    step: int = 1
 
     @property
     def label(self) -> str:
@@ -79,6 +82,15 @@ class RowCounts:
         return told
 
 
+@dataclass(frozen=True)
+class ModelSummary:
+    """A kind of model, the loss that it was trained on, and its value on validation data."""
+
+    name: str
+    method: str
+    value: float
+
+
 @dataclass(frozen=True, kw_only=True)
 class RunResult:
     """What `metricgrad train` found.
@@ -94,6 +106,9 @@ class RunResult:
         folds: Folds of cross-validation; 1 is a single split.
         stopped: Whether the user stopped the search, so that it can continue.
         columns: Names of the columns that the model was trained on.
+        models: The kinds of models that were tried, the one that was taken first.
+        models_verdict: How they compare on validation data, in a sentence.
+        unit: What a model has more and more of while it is trained: epochs, or trees.
     """
 
     command: str | None = None
@@ -115,6 +130,9 @@ class RunResult:
     stopped: bool
     rows: RowCounts
     columns: list[str] = field(default_factory=list)
+    models: list[ModelSummary] = field(default_factory=list)
+    models_verdict: str = ""
+    unit: Literal["epoch", "tree"] = "epoch"
 
     @property
     def winner(self) -> Finalist:
@@ -167,6 +185,7 @@ class RunResult:
                 ],
                 "tried": [checked(TrialSummary(**each)) for each in stored["tried"]],
                 "rows": checked(RowCounts(**stored["rows"])),
+                "models": [checked(ModelSummary(**each)) for each in stored.get("models", [])],
             }
             if stored["chosen"] not in stored["finalists"]:
                 raise KeyError(stored["chosen"])

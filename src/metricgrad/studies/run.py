@@ -251,6 +251,9 @@ def _result(
         stopped=fit.stopped,
         rows=rows,
         columns=columns,
+        models=[results.ModelSummary(*each) for each in fit.models],
+        models_verdict=fit.models_verdict(),
+        unit=fit.unit,
     )
 
 
@@ -272,6 +275,7 @@ def _finalists(fit: Fit, items: Items) -> tuple[list[Finalist], Interval | None]
                 rate=trial.rate,
                 epoch=trial.epoch,
                 curve=[(_known(loss), _known(value)) for loss, value in curve],
+                step=trial.epochs // len(curve),
             )
         )
     return found, gain

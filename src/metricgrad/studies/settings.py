@@ -16,8 +16,10 @@ from metricgrad.estimators import MetricClassifier, MetricRanker
 from metricgrad.estimators.ranker import ranks_documents
 from metricgrad.estimators.target import Target, plain
 from metricgrad.metrics import Metric
+from metricgrad.processes import alone
 from metricgrad.studies.own_metrics import named_metric, without_file
 from metricgrad.studies.typed import checked
+from metricgrad.training.fit_trees import fits_trees
 
 _TAKES = {  # what metrics take that do not take one class a row
     "labels": "several labels for each item",
@@ -35,7 +37,7 @@ class TableSettings:
     """What training and comparing have in common, as the help of the commands describes it.
 
     `budget` is in seconds, and `positive` is text, whatever the type of the target. `amounts` has a
-    column for each parameter of the metric that takes one.
+    column for each parameter of the metric that takes one. `model` None is the command's default.
     """
 
     command: ClassVar[str]
@@ -43,6 +45,8 @@ class TableSettings:
     data: str | None = None
     target: str = "target"
     metric: str = "f1"
+    model: str | None = None
+    engine: str | None = None
     hidden: Sequence[int] = (100, 30, 10)
     test_share: float = 0.25
     positive: str | None = None
@@ -71,11 +75,17 @@ class TableSettings:
         """The metric as pages name it, with its options and without the file it comes from."""
         return without_file(self.metric)
 
+    def default_model(self, method: str) -> str:
+        """The kind of model unless one is asked for; losses are compared on networks."""
+        return "network"
+
     def classifier(self, y: Any, method: str, seed: int, *, progress: bool) -> MetricClassifier:
         """An unfitted classifier with these settings; `y` says which classes there are."""
         return MetricClassifier(
             named_metric(self.metric),
             method,
+            model=self.model or self.default_model(method),
+            engine=self.engine,
             hidden=self.hidden,
             epochs=self.epochs,
             budget=self.budget,
@@ -89,6 +99,8 @@ class TableSettings:
         return MetricRanker(
             named_metric(self.metric),
             method,
+            model=self.model or self.default_model(method),
+            engine=self.engine,
             hidden=self.hidden,
             epochs=self.epochs,
             budget=self.budget,
@@ -116,6 +128,11 @@ class RunSettings(TableSettings):
     method: str = "auto"
     test: str | None = None
     memory: int | None = None
+
+    def default_model(self, method: str) -> str:
+        """Boosted trees, unless the loss, or training in several processes, asks for a network."""
+        task = "binary" if self.group is None else "grades"
+        return "boosted" if alone() and fits_trees(method, task) else "network"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -42,6 +42,11 @@ def tree_methods(task: Task) -> list[str]:
     return [_RANKED, "uniloss"] if task == "grades" else [ORDINARY, "uniloss", "metric_loss"]
 
 
+def fits_trees(method: Any, task: Task) -> bool:
+    """Whether trees can be grown by a method: `"auto"`, or one of `tree_methods`."""
+    return isinstance(method, str) and method in ("auto", *tree_methods(task))
+
+
 @dataclass(frozen=True)
 class TreeFit:
     """What a run of boosted trees is asked for.
@@ -79,7 +84,7 @@ class TreeFit:
     def _check(self) -> None:
         """Refuses what trees cannot be grown on."""
         known = tree_methods(self.data.task)
-        if self.method not in ("auto", *known):
+        if not fits_trees(self.method, self.data.task):
             raise ValueError(
                 f"boosted trees grow on {', '.join(known)}, or auto; got method={self.method!r}. "
                 "Other losses are for model='network' and model='linear'"
@@ -146,6 +151,7 @@ class TreeFit:
             seconds=clock() - started,
             stopped=search.stopped,
             contested=contested and self.method == "auto",
+            unit="tree",
         )
 
     def _on_metric(self) -> bool:

@@ -22,9 +22,9 @@ import torch
 from torch import Tensor, nn
 
 from metricgrad.metrics import Metric
-from metricgrad.metrics.rows import Rows, at
+from metricgrad.metrics.rows import Rows, at, check_rows
 from metricgrad.training.checkpoint import State
-from metricgrad.training.data import Fold, FoldBatches, Items, Loader, to_data
+from metricgrad.training.data import Fold, FoldBatches, Items, Loader
 from metricgrad.training.split import Split
 
 _WIDE = 2  # columns for each row, above which a table is trained in the space of its rows
@@ -38,10 +38,9 @@ class TableItems(Items):
 
 def table_items(x: Tensor, target: Tensor, own: Rows, metric: Metric) -> TableItems:
     """Rows `[items, columns]`, their targets and what else the metric takes of them, by name."""
-    data = (x, target, own) if own else (x, target)
-    items = to_data("train", data, 1, metric.row_names)
-    assert isinstance(items, Items)
-    return TableItems(items.x, items.y, rows=items.rows)
+    rows = metric.row_names.named((own,) if own else ())
+    check_rows(rows, target.shape[:1], None)
+    return TableItems(x, target, rows=rows)
 
 
 class Space(ABC):

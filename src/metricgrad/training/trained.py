@@ -1,8 +1,8 @@
 """What training leaves behind: a model, the threshold at which it decides, and how it was found."""
 
 import html
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -105,6 +105,14 @@ class Trained:
         return float(metric(scores, target, **rows))
 
 
+class ComparedModel(NamedTuple):
+    """A kind of model that was trained, the loss that it took, and its validation value."""
+
+    name: str
+    method: str
+    value: float
+
+
 @dataclass(kw_only=True, repr=False)
 class Fit(Trained):
     """What `mg.fit` returns: the trained model, and how it was found.
@@ -130,6 +138,10 @@ class Fit(Trained):
         seconds: How long it took.
         stopped: Whether Ctrl-C ended the search; this is the best result by then.
         contested: Whether challengers were to be tried; time may have run out before them.
+        models: Where an estimator chose between kinds of models, these, the one that was taken
+            first; one alone says what kind it is. Empty for a model of the user's own.
+        models_luck: The gain of one kind over another that could be chance.
+        unit: What a trial has more and more of: epochs, or trees.
     """
 
     value: float
@@ -142,6 +154,9 @@ class Fit(Trained):
     seconds: float
     stopped: bool = False
     contested: bool = False
+    models: list[ComparedModel] = field(default_factory=list)
+    models_luck: float = 0.0
+    unit: Literal["epoch", "tree"] = "epoch"
 
     @property
     def method(self) -> str:
@@ -175,6 +190,18 @@ class Fit(Trained):
         told.append(f"A gain below {found.luck:.4f} could be chance.")
         return " ".join(told)
 
+    def models_verdict(self) -> str:
+        """Which kind of model was taken, where there was a choice; else nothing."""
+        if len(self.models) < 2:
+            return ""
+        taken, *others = self.models
+        rest = ", ".join(f"{each.name} {each.value:.4f}" for each in others)
+        return (
+            f"Chosen among {len(self.models)} kinds of models: {taken.name}, "
+            f"{label(self.metric.name)} {taken.value:.4f}. The others: {rest}. A difference below "
+            f"{self.models_luck:.4f} could be chance."
+        )
+
     def __repr__(self) -> str:
         header, *rows = self._table()
         widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
@@ -182,7 +209,8 @@ class Fit(Trained):
             "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
             for row in (header, *rows)
         ]
-        return "\n".join([self._headline(), self.verdict(), "", *lines, "", self._footer()])
+        told = [each for each in (self._headline(), self.models_verdict(), self.verdict()) if each]
+        return "\n".join([*told, "", *lines, "", self._footer()])
 
     def _repr_html_(self) -> str:
         """The same for notebooks."""
@@ -191,7 +219,8 @@ class Fit(Trained):
             for row in self._table()
         )
         return (
-            f"<p><b>{html.escape(self._headline())}</b><br>{html.escape(self.verdict())}</p>"
+            f"<p><b>{html.escape(self._headline())}</b><br>{html.escape(self.models_verdict())} "
+            f"{html.escape(self.verdict())}</p>"
             f"<table>{rows}</table><p>{html.escape(self._footer())}</p>"
         )
 
@@ -219,7 +248,8 @@ class Fit(Trained):
             )
             for trial in best_first(whole, self.metric)[:_SHOWN]
         ]
-        return [(label(self.metric.name), "trial", "rate", "best epoch"), *rows]
+        kept = "best epoch" if self.unit == "epoch" else "trees"
+        return [(label(self.metric.name), "trial", "rate", kept), *rows]
 
     def _footer(self) -> str:
         """How many trials there were, how they were validated, and how long it took."""
