@@ -19,6 +19,8 @@ class FakeFit(Trained):
     ) -> None:
         super().__init__(model=model, metric=metric, threshold=threshold)
         winner = SimpleNamespace(epoch=3, scores=made.get("scores", torch.tensor([[-1.0, 1.0]])))
+        self.method = "uniloss"
+        self.value = 0.5
         self.decision: Any = SimpleNamespace(winner=winner)
         target = made.get("target", torch.tensor([[0, 1]]))
         live = made.get("live", torch.ones(target.shape[:2], dtype=torch.bool))

@@ -45,7 +45,8 @@ Y = np.array(["no", "yes", "no", "yes", "no", "no"])
 
 def test_defaults() -> None:
     common = {
-        "method": "auto", "hidden": (100, 30, 10), "epochs": 20, "rate": None, "decay": 0.0,
+        "method": "auto", "model": "network", "engine": None, "hidden": (100, 30, 10),
+        "epochs": 20, "rate": None, "decay": 0.0,
         "folds": None, "budget": None, "options": None, "random_state": None, "progress": False,
     }  # fmt: skip
     assert mg.MetricClassifier().get_params() == {
@@ -175,7 +176,7 @@ def test_a_file_holds_everything_that_predicting_needs(
     frame = pd.DataFrame({"one": [0.0, 2.0, np.nan, 1.0], "kind": ["a", "b", "a", "b"]})
     settings: dict[str, Any] = {
         "method": "focal", "epochs": np.int64(7), "batch": 5, "rate": 0.3, "decay": 0.1, "folds": 2,
-        "balanced": True, "budget": 9.0, "positive": 3,
+        "balanced": True, "budget": 9.0, "positive": 3, "engine": None,
     }  # fmt: skip
     metric = mg.metric("fbeta", beta=2.0)
     model = mg.MetricClassifier(metric, hidden=(4,), **settings).fit(frame, [3, 8, 3, 8])
@@ -188,6 +189,8 @@ def test_a_file_holds_everything_that_predicting_needs(
     number, kind = model.preparation_.columns
     assert header == {
         "metric": {"name": "fbeta", "options": header["metric"]["options"]},
+        "model": "network",
+        "engine": None,
         "hidden": [4],
         "settings": settings,
         "classes": {"values": [3, 8], "dtype": "<i8"},

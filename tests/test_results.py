@@ -11,7 +11,7 @@ from metricgrad.studies.settings import ComparisonSettings, RunConfig, RunSettin
 FINALIST: dict[str, Any] = {
     "method": "cross_entropy", "validation": 0.5, "test": 0.6, "interval": [0.4, 0.7],
     "threshold": 0.1,
-    "rate": 0.03, "epoch": 2, "curve": [[0.7, 0.4], [None, 0.5]],
+    "rate": 0.03, "epoch": 2, "curve": [[0.7, 0.4], [None, 0.5]], "step": 1,
 }  # fmt: skip
 RUN: dict[str, Any] = {
     "command": "metricgrad train", "metric": "f1", "higher_is_better": True,
@@ -27,9 +27,12 @@ RUN: dict[str, Any] = {
     "seconds": 1.5, "stopped": False, 
     "rows": {"train": 75, "test": 25, "without_target": 0, "validation": None},
     "columns": ["amount", "age"],
+    "models": [{"name": "a network", "method": "focal", "value": 0.5}],
+    "models_verdict": "Chosen among 2 kinds", "unit": "epoch",
 }  # fmt: skip
 ASKED: dict[str, Any] = {
-    "data": "fraud.csv", "target": "fraud", "metric": "f1", "hidden": [8], "test_share": 0.25,
+    "data": "fraud.csv", "target": "fraud", "metric": "f1", "model": "boosted",
+    "engine": "xgboost", "hidden": [8], "test_share": 0.25,
     "positive": None, "epochs": 3, "budget": None, "seed": 1, "drop": "id", "sha256": ["abc", None],
     "group": "query", "amounts": {"amount": "paid"}, "keep": "paid",
 }  # fmt: skip
@@ -45,7 +48,8 @@ def test_results_of_runs() -> None:
     assert result.test_gain == pytest.approx(0.1)
     lower = RunResult.from_json(RUN | {"higher_is_better": False})
     assert lower.test_gain == pytest.approx(-0.1)
-    optional = ("command", "positive_share", "test_gain_interval", "columns")
+    optional = ("command", "positive_share", "test_gain_interval", "columns", "models")
+    optional += ("models_verdict", "unit")
     older = RunResult.from_json({name: RUN[name] for name in RUN if name not in optional})
     assert (older.command, older.positive_share, older.test_gain_interval) == (None, None, None)
 

@@ -167,7 +167,7 @@ class MetricClassifier(ClassifierMixin, BaseEstimator):
                 self.target_.outputs,
                 fitting_folds(self.folds, target),
                 self.balanced,
-                None if folder is None else Path(folder),
+                folder,
             ),
         )
         self.model_ = found.name

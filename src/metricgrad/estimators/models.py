@@ -46,7 +46,7 @@ class Work(NamedTuple):
     outputs: int  # scores of an item
     folds: int | None
     balanced: bool
-    folder: Path | None
+    folder: str | Path | None  # for checkpoints
 
 
 class FittedModel(NamedTuple):
@@ -84,7 +84,7 @@ def fitted_model(estimator: Any, work: Work) -> FittedModel:
             if found and left <= 0:
                 break
             budget = max(left, 0.01) * _SHARES[each]
-        folder = None if work.folder is None else work.folder / each
+        folder = None if work.folder is None else Path(work.folder) / each
         found.append(_trained(estimator, each, work._replace(folder=folder), seed, budget))
         if found[-1].fit.stopped:
             break
@@ -161,7 +161,8 @@ def _boosted(estimator: Any, work: Work, seed: int, budget: float | None) -> Fit
 
 def _named(found: Fit, kind: str) -> Fit:
     """A fit that says what kind of model it has trained."""
-    return replace(found, models=[ComparedModel(kind, found.method, found.value)])
+    found.models = [ComparedModel(kind, found.method, found.value)]
+    return found
 
 
 def _best(found: list[FittedModel], seed: int) -> FittedModel:

@@ -158,7 +158,7 @@ class MetricRanker(BaseEstimator):
                 1,
                 min(5, number) if self.folds is None and number < 1000 else self.folds,
                 False,
-                None if folder is None else Path(folder),
+                folder,
             ),
         )
         self.fit_: Fit = found.fit
@@ -170,11 +170,13 @@ class MetricRanker(BaseEstimator):
 
     def predict(self, X: Any) -> np.ndarray:  # noqa: N803
         """Scores `[documents]`; a query's documents are shown in falling order of score."""
-        return self.trained_.scores(self._prepared(X)).numpy()
+        x = self._prepared(X)
+        return self.trained_.scores(x).numpy()
 
     def score(self, X: Any, y: Any, *, groups: Any) -> float:  # noqa: N803
         """The mean of the metric over the queries that have a relevant document."""
-        return float(query_values(self.trained_, self.items(X, y, groups)).mean())
+        items = self.items(X, y, groups)
+        return float(query_values(self.trained_, items).mean())
 
     def items(self, X: Any, y: Any, groups: Any) -> Items:  # noqa: N803
         """Queries as `mg.fit` takes them: features, grades, and which documents are real."""

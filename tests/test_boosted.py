@@ -1,0 +1,479 @@
+"""Boosted trees at the front doors: the search, the choice between models, files and commands."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from sklearn.datasets import load_breast_cancer, load_wine
+from typer.testing import CliRunner
+
+import metricgrad as mg
+from metricgrad.boosting import growing
+from metricgrad.cli import app
+from metricgrad.estimators import models
+from metricgrad.training import fit_trees
+from metricgrad.training.candidates import Candidate
+from metricgrad.training.data import Items
+from metricgrad.training.fit_trees import TreeFit
+from metricgrad.training.split import SplitPlan, split_data
+from metricgrad.training.tree_trials import PlannedTrees, TreeData, TreeSearch
+
+X, Y = load_breast_cancer(return_X_y=True)
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Few and small trees: these tests are about the rules, not about the models."""
+    monkeypatch.setattr(fit_trees, "_LEAVES", (4, 7))
+    monkeypatch.setattr(fit_trees, "_MOST", 40)
+
+
+def mixed(number: int = 400) -> tuple[pd.DataFrame, np.ndarray]:
+    """A table with gaps and categories, and a target that needs both."""
+    source = np.random.default_rng(1)
+    frame = pd.DataFrame(
+        {
+            "size": source.normal(size=number),
+            "kind": source.choice(["a", "b", "c", None], number),
+            "when": pd.Timestamp("2020-01-01")
+            + pd.to_timedelta(source.integers(0, 99, number), "D"),
+        }
+    )
+    worth = frame["size"].to_numpy() + 2 * (frame["kind"] == "b")
+    frame.loc[::9, "size"] = np.nan
+    return frame, np.where(worth > 1, "yes", "no")
+
+
+def tree_data(metric: str = "f1", rows: Any = None) -> TreeData:
+    items = Items(torch.from_numpy(X), torch.from_numpy(Y), rows=rows or {})
+    return TreeData(items, "binary", 2, (), mg.metric(metric))
+
+
+def search_of(data: TreeData, folds: int = 2, most: int = 40) -> TreeSearch:
+    plan = SplitPlan(data.metric, True, 1, False, folds, 0.2)
+    split = split_data(data.items, None, plan, 0)
+    return TreeSearch(data, split, "lightgbm", 0, 1, most)
+
+
+ORDINARY = PlannedTrees(Candidate("cross_entropy"), 7, 0.1)
+
+
+# ---------------------------------------------------------------------------
+# trials
+
+
+def test_a_trial_measures_validation_rows_every_ten_trees() -> None:
+    search = search_of(tree_data())
+    trial = search.run(ORDINARY)
+    assert trial.epochs == 40
+    assert trial.epoch in (10, 20, 30, 40)
+    assert trial.curve.shape == (4, 2)
+    assert trial.curve[:, 0].isnan().all()  # trees tell no loss
+    assert trial.value == search.split.validation.measure(trial.scores).value
+    assert trial.value == pytest.approx(float(trial.curve[trial.epoch // 10 - 1, 1]))
+    assert trial.folds == 2
+    assert search.plans == {trial: ORDINARY}
+    # Out-of-fold scores are those of trees that never saw the row.
+    fold = search.split.folds[0]
+    booster = search.booster(ORDINARY, fold.train, X[fold.valid])
+    booster.grow(trial.epoch)
+    found = torch.from_numpy(booster.watched()).float()
+    assert torch.equal(trial.scores[0][: len(fold.valid)], found)
+
+
+def test_trees_on_the_ordinary_loss_cannot_win_for_the_metric() -> None:
+    search = search_of(tree_data())
+    plan = ORDINARY._replace(start=20, options={"slope": 1.0})
+    trial = search.run(plan)
+    assert trial.curve[:2, 1].isnan().all()
+    assert trial.epoch in (30, 40)
+
+
+def test_exactly_so_many_trees_are_measured() -> None:
+    search = search_of(tree_data())
+    whole = search.run(ORDINARY)
+    again = search.run(ORDINARY, 20)
+    assert again.epoch == 20
+    assert again.value == pytest.approx(float(whole.curve[1, 1]))
+
+
+def test_a_trial_ends_when_validation_data_gains_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    search = search_of(tree_data(), most=400)
+    told: list[int] = []
+    search.tell = lambda advance: told.append(advance)
+    trial = search.run(ORDINARY)
+    assert len(told) == trial.epoch // 10 + 5 < 40
+    search.late = lambda: True
+    told.clear()
+    search.run(ORDINARY)
+    assert told == [1]
+
+
+def test_own_rows_reach_the_objective_of_their_fold() -> None:
+    def profit(scores: Any, target: Any, amount: Any) -> Any:
+        return ((scores > 0) * (target * amount - 1)).mean()
+
+    amount = torch.arange(len(Y)).double()
+    metric = mg.reexpress(profit, higher_is_better=True)
+    items = Items(torch.from_numpy(X), torch.from_numpy(Y), rows={"amount": amount})
+    search = search_of(TreeData(items, "binary", 2, (), metric))
+    fold = search.split.folds[1]
+    plan = ORDINARY._replace(start=10, options={})
+    objective = search.objective(plan, fold.train, 1)
+    assert torch.equal(objective.rows["amount"], amount[fold.train])
+    assert search.objective(ORDINARY, fold.train, 1) is None
+
+
+# ---------------------------------------------------------------------------
+# the search
+
+
+def test_the_metric_follows_half_of_the_best_trees_and_both_grow_on_all_rows() -> None:
+    found = TreeFit(tree_data(), "lightgbm", folds=2).run()
+    usual = found.decision.ordinary
+    rival = found.decision.challenger
+    assert usual is not None
+    assert rival is not None
+    half = max(10, round(usual.epoch / 20) * 10)
+    assert f"after {half} trees" in str(rival.candidate)
+    assert rival.epoch > half
+    assert found.unit == "tree"
+    assert found.contested
+    assert set(found.finalists) == {"cross_entropy", "challenger"}
+    for role, trial in (("cross_entropy", usual), ("challenger", rival)):
+        forest = found.finalists[role].model.forest
+        assert forest.booster.num_trees() == trial.epoch
+    assert "best epoch" not in repr(found)
+
+
+@pytest.mark.parametrize(
+    ("method", "sides"),
+    [
+        ("cross_entropy", {"cross_entropy"}),
+        ("uniloss", {"challenger"}),
+        ("metric_loss", {"challenger"}),
+    ],
+)
+def test_one_method_alone(method: str, sides: set[str]) -> None:
+    found = TreeFit(tree_data(), "lightgbm", method, folds=2).run()
+    assert set(found.finalists) == sides
+    assert found.method.startswith(method)
+    assert not found.contested
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"method": "focal"}, "grow on cross_entropy, uniloss, metric_loss, or auto; got"),
+        ({"method": "auto", "options": {"slope": 2.0}}, "options are for a method on the metric"),
+        ({"method": "uniloss", "rate": 0.0}, "rate must be above 0; got 0.0"),
+    ],
+)
+def test_what_trees_cannot_be_asked_for(given: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        TreeFit(tree_data(), "lightgbm", **given).run()
+
+
+def test_scikit_learn_has_no_challenger_and_says_so() -> None:
+    found = TreeFit(tree_data(), "sklearn", folds=2).run()
+    assert found.decision.challenger is None
+    with pytest.raises(ValueError, match="ordinary loss only; pip install lightgbm, or xgboost"):
+        TreeFit(tree_data(), "sklearn", "uniloss").run()
+
+
+def test_a_function_that_comparisons_do_not_decide_is_tuned_only() -> None:
+    def brier(scores: Any, target: Any) -> float:
+        chances = 1 / (1 + np.exp(-np.asarray(scores, dtype=float)))
+        return float(np.square(chances - np.asarray(target)).mean())
+
+    metric = mg.from_function(brier, higher_is_better=False)
+    items = Items(torch.from_numpy(X), torch.from_numpy(Y))
+    found = TreeFit(TreeData(items, "binary", 2, (), metric), "lightgbm", folds=2).run()
+    assert found.decision.challenger is None
+    with pytest.raises(ValueError, match="trees cannot grow on brier, which comparisons"):
+        TreeFit(TreeData(items, "binary", 2, (), metric), "lightgbm", "uniloss").run()
+
+
+def test_ctrl_c_keeps_what_there_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    runs: list[PlannedTrees] = []
+    real = TreeSearch.run
+
+    def stopped(self: TreeSearch, plan: PlannedTrees, exactly: int | None = None) -> Any:
+        runs.append(plan)
+        if len(runs) == after:
+            raise KeyboardInterrupt
+        return real(self, plan, exactly)
+
+    monkeypatch.setattr(TreeSearch, "run", stopped)
+    after = 1
+    with pytest.raises(KeyboardInterrupt):
+        TreeFit(tree_data(), "lightgbm", folds=2).run()
+    runs.clear()
+    after = 3  # two sizes are done
+    found = TreeFit(tree_data(), "lightgbm", folds=2).run()
+    assert found.stopped
+    assert found.decision.challenger is None
+
+
+# ---------------------------------------------------------------------------
+# the estimators
+
+
+def test_categories_and_gaps_go_to_the_trees_as_they_are(tmp_path: Path) -> None:
+    frame, y = mixed()
+    model = mg.MetricClassifier("f1", model="boosted", random_state=0).fit(frame, y)
+    assert model.model_ == "boosted"
+    x = model.prepared(frame).numpy()
+    assert x.shape == (400, 3)
+    assert x.dtype == np.float64
+    np.testing.assert_array_equal(np.isnan(x[:, 0]), frame["size"].isna())
+    kinds = model.preparation_.columns[1].frequent
+    assert [kinds[int(each)] for each in x[:3, 1]] == frame["kind"].fillna("(missing)")[:3].tolist()
+    assert model.preparation_.categories == (1,)
+    assert model.score(frame, y) > 0.9
+    model.save(tmp_path / "model.safetensors")
+    loaded = mg.MetricClassifier.load(tmp_path / "model.safetensors")
+    np.testing.assert_array_equal(loaded.decision_function(frame), model.decision_function(frame))
+    np.testing.assert_array_equal(loaded.predict(frame), model.predict(frame))
+    np.testing.assert_array_equal(loaded.predict_proba(frame), model.predict_proba(frame))
+    same = {"metric": loaded.metric, "random_state": None}
+    assert loaded.get_params() == model.get_params() | same
+    assert loaded.booster_.num_trees() == model.booster_.num_trees() == model.n_iter_
+
+
+@pytest.mark.parametrize("engine", ["xgboost", "sklearn"])
+def test_other_libraries_are_stored_too(engine: str, tmp_path: Path) -> None:
+    frame, y = mixed()
+    model = mg.MetricClassifier("f1", model="boosted", engine=engine, random_state=0).fit(frame, y)
+    assert model.score(frame, y) > 0.9
+    model.save(tmp_path / "model.safetensors")
+    loaded = mg.MetricClassifier.load(tmp_path / "model.safetensors")
+    np.testing.assert_array_equal(loaded.decision_function(frame), model.decision_function(frame))
+    assert hasattr(model, "booster_") is (engine == "xgboost")
+
+
+def test_a_model_whose_library_is_missing_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "model.safetensors"
+    mg.MetricClassifier("f1", model="boosted", random_state=0).fit(X, Y).save(path)
+    monkeypatch.setattr(growing.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(ImportError, match="lightgbm is not installed"):
+        mg.MetricClassifier.load(path)
+
+
+def test_many_classes_have_offsets() -> None:
+    x, y = load_wine(return_X_y=True)
+    model = mg.MetricClassifier("f1", model="boosted", random_state=0).fit(x[::2], y[::2])
+    assert model.score(x[1::2], y[1::2]) > 0.85
+    assert model.trained_.offsets is not None
+    assert model.predict_proba(x).shape == (178, 3)
+    assert model.decision_function(x).shape == (178, 3)
+
+
+def test_the_same_seed_grows_the_same_trees() -> None:
+    found = [
+        mg.MetricClassifier("f1", model="boosted", random_state=3).fit(X, Y).decision_function(X)
+        for _ in range(2)
+    ]
+    np.testing.assert_array_equal(*found)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"model": "trees"}, "model must be 'linear', 'network', 'boosted' or 'auto'; got 'trees'"),
+        ({"model": "boosted", "balanced": True}, "balanced batches are for networks"),
+        ({"model": "boosted", "method": "soft_mcc"}, "boosted trees grow on cross_entropy"),
+        ({"model": "boosted", "engine": "forest"}, "engine must be one of lightgbm, xgboost"),
+    ],
+)
+def test_wrong_settings(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        mg.MetricClassifier("f1", **settings).fit(X, Y)
+
+
+def test_labels_are_refused() -> None:
+    with pytest.raises(ValueError, match="this target has several labels; pass model='network'"):
+        mg.MetricClassifier("f1", model="boosted").fit(X, np.stack([Y, 1 - Y], -1))
+
+
+def test_a_linear_model_has_no_hidden_layers(tmp_path: Path) -> None:
+    quick: dict[str, Any] = {"method": "cross_entropy", "epochs": 2, "rate": 0.03}
+    linear = mg.MetricClassifier("f1", model="linear", random_state=0, **quick).fit(X, Y)
+    plain = mg.MetricClassifier("f1", hidden=(), random_state=0, **quick).fit(X, Y)
+    np.testing.assert_array_equal(linear.decision_function(X), plain.decision_function(X))
+    assert (linear.model_, plain.model_) == ("linear", "linear")
+    linear.save(tmp_path / "model.safetensors")
+    loaded = mg.MetricClassifier.load(tmp_path / "model.safetensors")
+    np.testing.assert_array_equal(loaded.decision_function(X), linear.decision_function(X))
+
+
+def queries() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    source = np.random.default_rng(2)
+    x = source.normal(size=(900, 4))
+    grades = np.digitize(x[:, 0] * x[:, 1] + 0.2 * source.normal(size=900), [0.5, 1.2])
+    return x, grades, np.repeat(np.arange(60), 15)
+
+
+@pytest.mark.parametrize("method", ["auto", "lambdarank", "uniloss"])
+def test_a_ranker_of_trees(method: str, tmp_path: Path) -> None:
+    x, grades, groups = queries()
+    ranker = mg.MetricRanker("ndcg", method, model="boosted", folds=2, random_state=0)
+    ranker.fit(x, grades, groups=groups)
+    assert ranker.score(x, grades, groups=groups) > 0.9
+    ranker.save(tmp_path / "model.safetensors")
+    loaded = mg.MetricRanker.load(tmp_path / "model.safetensors")
+    np.testing.assert_array_equal(loaded.predict(x), ranker.predict(x))
+    assert ranker.booster_.num_trees() == ranker.n_iter_
+
+
+# ---------------------------------------------------------------------------
+# the choice between models
+
+
+QUICK: dict[str, Any] = {"method": "cross_entropy", "epochs": 2, "rate": 0.03, "hidden": (4,)}
+
+
+def test_auto_tries_every_kind_of_model_on_the_same_rows(tmp_path: Path) -> None:
+    model = mg.MetricClassifier("f1", model="auto", random_state=0, folds=2, **QUICK)
+    model.fit(X, Y, folder=tmp_path)
+    names = [each.name for each in model.fit_.models]
+    assert sorted(names) == ["a linear model", "a network", "boosted trees (LightGBM)"]
+    assert model.fit_.models_verdict().startswith("Chosen among 3 kinds of models: ")
+    assert model.fit_.models_verdict() in repr(model.fit_)
+    assert {each.name for each in tmp_path.iterdir()} == {"linear", "network"}
+    assert model.fit_.value == model.fit_.models[0].value
+
+
+def test_a_model_is_taken_where_its_gain_is_not_chance() -> None:
+    """A sign that is the product of two columns: no linear model has it, and trees do."""
+    source = np.random.default_rng(0)
+    x = source.normal(size=(600, 2))
+    product = (x[:, 0] * x[:, 1] > 0).astype(int)
+    line = (x[:, 0] + x[:, 1] + 0.01 * source.normal(size=600) > 0).astype(int)
+    settings = QUICK | {"hidden": (), "epochs": 20, "rate": 0.1}
+    for y, kind in ((product, "boosted"), (line, "linear")):
+        model = mg.MetricClassifier("accuracy", model="auto", random_state=0, **settings).fit(x, y)
+        assert model.model_ == kind
+        assert [each.name for each in model.fit_.models] == [
+            model.fit_.models[0].name,
+            *({"a linear model", "boosted trees (LightGBM)"} - {model.fit_.models[0].name}),
+        ]
+
+
+def test_trees_stay_unless_another_model_beats_chance(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("metricgrad.training.validation.Validation.luck", lambda *_: 1.0)
+    model = mg.MetricClassifier("f1", model="auto", random_state=0, folds=2, **QUICK).fit(X, Y)
+    assert model.model_ == "boosted"
+    assert model.fit_.models_luck == 1.0
+
+
+@pytest.mark.parametrize(
+    ("settings", "kinds"),
+    [
+        ({}, ["boosted", "linear", "network"]),
+        ({"hidden": ()}, ["boosted", "linear"]),
+        ({"method": "focal"}, ["linear", "network"]),
+        ({"balanced": True}, ["linear", "network"]),
+        ({"method": mg.UniLoss("f1")}, ["linear", "network"]),
+    ],
+)
+def test_what_auto_tries(
+    settings: dict[str, Any], kinds: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried: list[str] = []
+
+    def noted(_: Any, name: str, *rest: Any) -> Any:
+        tried.append(name)
+        if len(tried) == len(kinds):
+            raise StopIteration
+        return models.FittedModel(name, mg_fit, None)  # pyright: ignore[reportArgumentType]
+
+    class Unstopped:
+        stopped = False
+
+    mg_fit: Any = Unstopped()
+    monkeypatch.setattr(models, "_trained", noted)
+    with pytest.raises(StopIteration):
+        mg.MetricClassifier("f1", model="auto", **settings).fit(X, Y)
+    assert tried == kinds
+
+
+def test_a_budget_is_shared_by_the_models(monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[tuple[str, float]] = []
+    real = models._trained
+
+    def noted(estimator: Any, name: Any, work: Any, seed: int, budget: float) -> Any:
+        given.append((name, budget))
+        return real(estimator, name, work, seed, budget)
+
+    monkeypatch.setattr(models, "_trained", noted)
+    model = mg.MetricClassifier("f1", model="auto", random_state=0, budget=60.0, **QUICK)
+    model.fit(X, Y)
+    shares = dict(given)
+    assert shares["boosted"] == pytest.approx(21, abs=1)
+    assert shares["linear"] < 0.31 * 60
+    assert shares["network"] <= 60
+
+
+# ---------------------------------------------------------------------------
+# the command
+
+
+def run(*words: str) -> Any:
+    return CliRunner().invoke(app, [*words])
+
+
+def test_train_compare_and_predict_with_trees(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    frame, y = mixed()
+    frame.assign(target=y).to_csv("data.csv", index=False)
+    done = run("train", "data.csv", "--out", "run")
+    assert done.exit_code == 0, done.output
+    assert "Model: boosted trees (LightGBM)." in done.output
+    result = json.loads(Path("run/result.json").read_text())
+    assert result["unit"] == "tree"
+    assert result["models"][0]["name"] == "boosted trees (LightGBM)"
+    page = Path("run/report.html").read_text()
+    assert "boosted trees (LightGBM) trained on" in page
+    assert "best number" in page
+    found = run("predict", "run", "data.csv", "--target", "target", "--json")
+    assert json.loads(found.stdout)["value"] > 0.9
+    compared = run("compare", "data.csv", "--model", "boosted", "--splits", "2", "--out", "both")
+    assert compared.exit_code == 0, compared.output
+    stored = json.loads(Path("both/result.json").read_text())
+    assert list(stored["values"]) == ["cross_entropy", "uniloss", "metric_loss", "auto"]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--model", "tree"], "--model must be one of linear, network, boosted, auto; got 'tree'"),
+        (["--model", "boosted", "--hidden", "3"], "--hidden is for networks; leave it out with"),
+        (["--model", "boosted", "--method", "focal"], "boosted trees grow on cross_entropy"),
+        (["--engine", "forest"], "engine must be one of lightgbm, xgboost, sklearn"),
+    ],
+)
+def test_wrong_options(words: list[str], message: str, tmp_path: Path) -> None:
+    done = run("train", *words, "--out", str(tmp_path / "run"))
+    assert done.exit_code == 2
+    assert message in " ".join(done.output.split())
+
+
+def test_losses_of_networks_choose_a_network_and_only_trees_are_compared_with_trees() -> None:
+    from metricgrad.studies import RunSettings
+
+    assert RunSettings().default_model("auto") == "boosted"
+    assert RunSettings().default_model("focal") == "network"
+    assert RunSettings(group="query").default_model("metric_loss") == "network"
+    assert RunSettings(group="query").default_model("lambdarank") == "boosted"
+    done = run("compare", "--model", "boosted", "--methods", "focal")
+    assert done.exit_code == 2
+    assert "boosted trees do not grow on 'focal'" in " ".join(done.output.split())
