@@ -125,7 +125,7 @@ def test_ids_of_gzipped_parquet_files(tmp_path: Path) -> None:
 
 
 def test_a_model_of_an_array_takes_an_id_beside_its_columns(tmp_path: Path) -> None:
-    frame = table()[["one", "two", "label"]]
+    frame: Any = table()[["one", "two", "label"]]
     model = classifier(tmp_path, frame[["one", "two"]].to_numpy(), frame["label"])
     frame.drop(columns="label").assign(customer=IDS).to_csv(tmp_path / "new.csv", index=False)
     assert (

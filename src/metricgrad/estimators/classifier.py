@@ -16,6 +16,7 @@ from torch import Tensor
 
 from metricgrad.estimators.columns import checked_table
 from metricgrad.estimators.features import Preparation, stored_names
+from metricgrad.estimators.importances import KeepsRows
 from metricgrad.estimators.networks import (
     calibrated,
     load_estimator,
@@ -41,7 +42,7 @@ CLASSIFIER = "metricgrad_classifier"  # by which its files are known
 _STORED = ("method", "epochs", "batch", "rate", "decay", "folds", "balanced", "budget", "positive")
 
 
-class MetricClassifier(ClassifierMixin, BaseEstimator):
+class MetricClassifier(KeepsRows, ClassifierMixin, BaseEstimator):
     """A network, or a linear model, trained for a metric on two classes, many classes or labels.
 
     pandas DataFrames may have categories, dates and missing values; `estimators/features.py` says
@@ -74,6 +75,8 @@ class MetricClassifier(ClassifierMixin, BaseEstimator):
         n_iter_: The epoch that was kept.
         n_features_in_: Number of columns of the training data.
         feature_names_in_: Names of these columns, where they have names.
+        feature_importances_: How much the metric falls when a column is shuffled, measured on
+            first use (`estimators/importances.py`); a loaded classifier has none.
 
     Example:
         >>> import metricgrad as mg
@@ -158,11 +161,13 @@ class MetricClassifier(ClassifierMixin, BaseEstimator):
         self.preparation_ = Preparation().fit(table, rows)
         x = torch.from_numpy(self.preparation_.transform(table, rows))
         metric = self.target_.metric_for(to_metric(self.metric))
+        items = table_items(x, target, own, metric)
+        self.keep_rows(items)
         found = trained_network(
             self,
             x.shape[1],
             self.target_.outputs,
-            table_items(x, target, own, metric),
+            items,
             metric=metric,
             folds=fitting_folds(self.folds, target),
             balanced=self.balanced,
@@ -222,7 +227,8 @@ class MetricClassifier(ClassifierMixin, BaseEstimator):
         Returns:
             `[items, classes]`, or `[items, labels]`.
         """
-        return self._probabilities(self._decisions(X))
+        decided = self._decisions(X)
+        return self.target_.probabilities(decided, self._steepness)
 
     def score(self, X: Any, y: Any, sample_weight: Any = None, **data: Any) -> float:  # noqa: N803
         """The metric with the tuned decision, or minus the metric where lower is better.
@@ -303,7 +309,7 @@ class MetricClassifier(ClassifierMixin, BaseEstimator):
         threshold = None if header["threshold"] is None else torch.tensor(header["threshold"])
         model.trained_ = Trained(model=network, metric=metric, threshold=threshold)
         decided = model._decided(torch.zeros(1, inputs))
-        model._probabilities(decided)  # raises where parts do not fit
+        model.target_.probabilities(decided, model._steepness)  # raises where parts do not fit
         if model._cut.dim() and model._cut.shape != decided.shape[1:]:
             raise ValueError(f"it decides at {header['cut']!r:.60}, which is not a number a class")
         return model
@@ -329,16 +335,6 @@ class MetricClassifier(ClassifierMixin, BaseEstimator):
     def _decided(self, x: Tensor) -> Tensor:
         """Scores of prepared items, with the threshold or the offsets taken off."""
         return self.trained_.scores(x) - self._cut
-
-    def _probabilities(self, decided: Tensor) -> np.ndarray:
-        """What `predict_proba` gives, from what `decision_function` does."""
-        found = decided.double()
-        if self.target_.kind == "labels":
-            return found.sigmoid().numpy()
-        if self.target_.kind == "classes":
-            return found.softmax(-1).numpy()
-        positive = (self._steepness * found).sigmoid()
-        return torch.stack([1 - positive, positive], -1).numpy()[:, list(self.target_.order)]
 
     def __sklearn_tags__(self) -> Any:
         """States that missing values are filled in, and that labels are taken."""

@@ -11,6 +11,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
 
 from metricgrad.estimators.features import Preparation, stored_names
+from metricgrad.estimators.importances import KeepsRows
 from metricgrad.estimators.networks import (
     load_estimator,
     plain_setting,
@@ -47,7 +48,7 @@ def query_scores(trained: Trained, items: Items) -> Tensor:
     return trained.scores(items.x.flatten(0, 1)).unflatten(0, items.y.shape)
 
 
-class MetricRanker(BaseEstimator):
+class MetricRanker(KeepsRows, BaseEstimator):
     """A network, or a linear model, that orders the documents of queries.
 
     Args:
@@ -72,6 +73,8 @@ class MetricRanker(BaseEstimator):
         n_iter_: The epoch that was kept.
         trained_: The network; a loaded ranker has it, too.
         n_features_in_: Number of columns of the training data.
+        feature_importances_: How much the metric falls when a column is shuffled, measured on
+            first use (`estimators/importances.py`); a loaded ranker has none.
 
     Example:
         >>> import metricgrad as mg
@@ -138,6 +141,7 @@ class MetricRanker(BaseEstimator):
             raise ValueError(told)
         if len(items) < 2:
             raise ValueError(f"groups must have two or more queries; got {len(items)}")
+        self.keep_rows(items)
         few = self.folds is None and len(items) < 1000
         folds = min(5, len(items)) if few else self.folds
         width = items.x.shape[-1]
