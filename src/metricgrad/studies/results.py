@@ -9,6 +9,12 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from typing import Any, ClassVar, Literal, Self
 
+from metricgrad.studies.column_facts import (
+    DroppedColumn,
+    ImportantColumns,
+    SuspiciousColumn,
+    column_facts,
+)
 from metricgrad.studies.typed import checked
 from metricgrad.training.labels import label
 
@@ -94,6 +100,9 @@ class RunResult:
         folds: Folds of cross-validation; 1 is a single split.
         stopped: Whether the user stopped the search, so that it can continue.
         columns: Names of the columns that the model was trained on.
+        dropped: Columns of the file that it was not trained on.
+        suspicious: Columns that look wrong for training, by the training rows.
+        importances: What columns are worth on test rows; None in files of earlier versions.
     """
 
     command: str | None = None
@@ -115,6 +124,9 @@ class RunResult:
     stopped: bool
     rows: RowCounts
     columns: list[str] = field(default_factory=list)
+    dropped: list[DroppedColumn] = field(default_factory=list)
+    suspicious: list[SuspiciousColumn] = field(default_factory=list)
+    importances: ImportantColumns | None = None
 
     @property
     def winner(self) -> Finalist:
@@ -167,6 +179,7 @@ class RunResult:
                 ],
                 "tried": [checked(TrialSummary(**each)) for each in stored["tried"]],
                 "rows": checked(RowCounts(**stored["rows"])),
+                **column_facts(stored),
             }
             if stored["chosen"] not in stored["finalists"]:
                 raise KeyError(stored["chosen"])
@@ -211,7 +224,8 @@ class Difference:
 class ComparisonResult:
     """What `metricgrad compare` found; values and differences are kept by method.
 
-    `columns` are the names of the columns that models were trained on, and `ordinary` is the method
+    `columns` are the names of the columns that models were trained on, `dropped` are the others of
+    the file, and `suspicious` are columns that look wrong for training. `ordinary` is the method
     that the others are compared with.
     """
 
@@ -225,6 +239,8 @@ class ComparisonResult:
     differences: dict[str, Difference]
     columns: list[str] = field(default_factory=list)
     ordinary: str = "cross_entropy"
+    dropped: list[DroppedColumn] = field(default_factory=list)
+    suspicious: list[SuspiciousColumn] = field(default_factory=list)
 
     @property
     def yardstick(self) -> str:
@@ -241,7 +257,7 @@ class ComparisonResult:
         with _damage_told():
             stated = stored["differences"].items()
             found = {name: checked(Difference(**each)) for name, each in stated}
-            typed: dict[str, Any] = {"differences": found}
+            typed: dict[str, Any] = {"differences": found, **column_facts(stored)}
             return checked(cls(**stored | typed))
 
 

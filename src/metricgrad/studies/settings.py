@@ -16,7 +16,9 @@ from metricgrad.estimators import MetricClassifier, MetricRanker
 from metricgrad.estimators.ranker import ranks_documents
 from metricgrad.estimators.target import Target, plain
 from metricgrad.metrics import Metric
+from metricgrad.studies.column_facts import DroppedColumn
 from metricgrad.studies.own_metrics import named_metric, without_file
+from metricgrad.studies.tables import column_names
 from metricgrad.studies.typed import checked
 
 _TAKES = {  # what metrics take that do not take one class a row
@@ -70,6 +72,16 @@ class TableSettings:
     def metric_name(self) -> str:
         """The metric as pages name it, with its options and without the file it comes from."""
         return without_file(self.metric)
+
+    @property
+    def dropped(self) -> list[DroppedColumn]:
+        """The columns of the file that are no features, and the option that makes each so."""
+        found = dict.fromkeys(column_names(self.drop), "--drop")
+        amounts = set((self.amounts or {}).values())
+        found |= dict.fromkeys(sorted(amounts - set(column_names(self.keep))), "--amount")
+        found |= {} if self.group is None else {self.group: "--group"}
+        found |= {self.target: "--target"}
+        return [DroppedColumn(*each) for each in found.items()]
 
     def classifier(self, y: Any, method: str, seed: int, *, progress: bool) -> MetricClassifier:
         """An unfitted classifier with these settings; `y` says which classes there are."""
