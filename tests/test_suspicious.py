@@ -106,7 +106,7 @@ def test_reasons() -> None:
         }
     )
     told = {each.name: each.reason for each in suspicious_columns(frame, Y)}
-    assert told["same"] == told["none"] == "it is the same in all training rows"
+    assert told["same"] == told["none"] == "it has a single value"
     assert told["copy"] == "it is the target under other names"
     assert told["near"].startswith("it predicts the target by itself (AUC 0.99")
 
@@ -118,8 +118,19 @@ def test_only_the_rows_that_are_meant_are_looked_at() -> None:
     assert not suspicious_columns(frame, Y)
     (found,) = suspicious_columns(frame, Y, np.arange(200, ROWS))
     assert found.kind == "leak"
-    long = pd.DataFrame({"number": np.arange(120_000), "kind": np.arange(120_000) % 3})
-    assert [each.name for each in suspicious_columns(long, np.arange(120_000) % 2)] == ["number"]
+    assert suspicious_columns(frame, Y, np.arange(0)) == []
+    numbers = np.arange(120_000)
+    long = pd.DataFrame({"number": numbers, "kind": numbers % 3, "once": numbers == 0, "same": "a"})
+    found = [(each.name, each.kind) for each in suspicious_columns(long, numbers % 2)]
+    assert found == [("number", "id"), ("same", "constant")]
+
+
+def test_columns_that_training_refuses_are_no_error_here() -> None:
+    frame = pd.DataFrame({"lists": [[number] for number in range(ROWS)]})
+    frame["endless"] = np.where(np.arange(ROWS) < 2, np.inf, np.arange(ROWS))
+    frame["huge"] = 1.7e308 * np.linspace(-1, 1, ROWS)
+    found = {each.name: each.kind for each in suspicious_columns(frame, Y)}
+    assert found == {"lists": "id", "huge": "id"}
 
 
 # --------------------------------------------------------------------------------------------------
@@ -145,7 +156,7 @@ def test_commands_tell_what_is_suspicious(command: str, tmp_path: Path) -> None:
     told = " ".join(found.output.split())
     assert "Suspicious columns: number (looks like an id), copy, late (gives the target" in told
     assert "leave them out: --drop 'number,\"copy, late\"'" in told
-    assert "Columns that are the same in all training rows: same." in told
+    assert "Columns with a single value: same." in told
     result = json.loads((out / "result.json").read_text())
     assert [each["kind"] for each in result["suspicious"]] == ["id", "leak", "constant"]
     assert {each["name"]: each["reason"] for each in result["dropped"]} == {
@@ -164,7 +175,7 @@ def test_what_is_told_to_drop_can_be_dropped(tmp_path: Path) -> None:
     found = run("compare", tmp_path / "data.csv", *options, *compared)
     assert found.exit_code == 0, found.output
     assert "Suspicious" not in found.output
-    assert "are the same" not in found.output
+    assert "single value" not in found.output
     assert "<th>suspicious</th>" not in (tmp_path / "run" / "report.html").read_text()
 
 

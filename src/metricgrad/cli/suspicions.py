@@ -24,7 +24,7 @@ def print_suspicions(console: "Console", found: "Sequence[SuspiciousColumn]") ->
         )
         console.print(told, style="yellow", markup=False)
     if constants:
-        told = f"Columns that are the same in all training rows: {_listed(constants)}."
+        told = f"Columns with a single value: {_listed(constants)}."
         console.print(told, style="dim", markup=False)
 
 

@@ -1,9 +1,9 @@
 """Columns that look wrong for training: ids, columns that give the target away, constants.
 
-They are told, never left out: only the user knows what a column means. Nothing but training rows is
+They are told, never left out: only the user knows what a column means. Only training rows are
 looked at, 50,000 of them where a table has more.
 
-    constant       one value in all rows, or none at all
+    constant       one value in all training rows, or none at all
     id             text that is different in 95 % of the rows; or whole numbers that are, and that
                    count the rows, are spread evenly, or are called an id. Measured numbers crowd
                    somewhere, numbers that were handed out do not.
@@ -23,7 +23,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from metricgrad.estimators.columns import columns_of, some_rows
+from metricgrad.estimators.columns import Kind, columns_of, some_rows
+from metricgrad.estimators.features import as_text
 from metricgrad.studies.column_facts import SuspiciousColumn
 
 _MOST_ROWS = 50_000
@@ -56,24 +57,25 @@ def suspicious_columns(x: Any, y: Any, rows: np.ndarray | None = None) -> list[S
         >>> [(each.name, each.kind) for each in suspicious_columns(table, y)]
         [('number', 'id'), ('copy', 'leak'), ('same', 'constant')]
     """
-    known = np.arange(len(x)) if rows is None else rows
-    if len(known) > _MOST_ROWS:
-        known = np.sort(np.random.default_rng(0).permutation(known)[:_MOST_ROWS])
-    classes = _class_numbers(np.asarray(y)[known])
-    places = np.asarray(x.index)[known]
+    every = np.arange(len(x)) if rows is None else rows
+    if not len(every):
+        return []
+    taken = every
+    if len(every) > _MOST_ROWS:
+        taken = np.sort(np.random.default_rng(0).permutation(every)[:_MOST_ROWS])
+    classes = _class_numbers(np.asarray(y)[taken])
+    places = np.asarray(x.index)[taken]
     found = []
     for name, kind, values in columns_of(x):
-        some = some_rows(values, known)
-        numbers = kind != "categories"
+        some = some_rows(values, taken)
         codes, distinct = _codes(some)
-        if distinct <= 1:
-            found.append(SuspiciousColumn(name, "constant", "it is the same in all training rows"))
-        elif told := _given_away(_ranges(some) if numbers else codes, distinct, classes):
+        groups = codes if kind == "categories" else _ranges(some)
+        if distinct == 1 and (taken is every or _codes(some_rows(values, every))[1] == 1):
+            found.append(SuspiciousColumn(name, "constant", "it has a single value"))
+        elif told := _given_away(groups, distinct, classes):
             found.append(SuspiciousColumn(name, "leak", told))
-        elif kind in ("numbers", "categories") and distinct >= _DISTINCT * len(some):
-            told = _handed_out(name, some, places) if numbers else "it is text that is"
-            if told:
-                found.append(SuspiciousColumn(name, "id", f"{told} different in nearly every row"))
+        elif distinct >= _DISTINCT * len(some) and (told := _handed_out(name, kind, some, places)):
+            found.append(SuspiciousColumn(name, "id", f"{told} different in nearly every row"))
     return found
 
 
@@ -85,7 +87,8 @@ def _class_numbers(y: np.ndarray) -> np.ndarray:
 
 def _codes(values: Any) -> tuple[np.ndarray, int]:
     """A number for each distinct value, and how many there are; missing is one of them."""
-    codes, distinct = pd.factorize(values, use_na_sentinel=False)
+    plain = values if isinstance(values, np.ndarray) else as_text(values)
+    codes, distinct = pd.factorize(plain, use_na_sentinel=False)
     return codes, len(distinct)
 
 
@@ -93,13 +96,18 @@ def _ranges(values: np.ndarray) -> np.ndarray:
     """Numbers in ranges with about the same number of rows; missing ones are apart."""
     missing = pd.isna(values)
     known = np.sort(values[~missing])
+    if not len(known):
+        return np.zeros(len(values), dtype=np.int64)
     number = min(_RANGES, max(1, len(known) // _IN_A_RANGE))
     ends = np.unique(known[np.linspace(0, len(known) - 1, number + 1).astype(int)[1:]])
     return np.where(missing, len(ends), np.searchsorted(ends, values))
 
 
 def _given_away(groups: np.ndarray, distinct: int, classes: np.ndarray) -> str:
-    """How well groups of rows tell every class from the others, if they do; else nothing."""
+    """How well groups of rows tell every class from the others, if they do; else nothing.
+
+    `distinct` is the number of values that the column has.
+    """
     if 2 * len(np.unique(groups)) > len(groups):  # most rows have no others to be judged by
         return ""
     number = int(classes.max()) + 1
@@ -133,17 +141,21 @@ def _auc(positives: np.ndarray, rows: np.ndarray) -> float:
     return float(positives @ won / (positives.sum() * below[-1]))
 
 
-def _handed_out(name: str, values: np.ndarray, places: np.ndarray) -> str:
-    """Why distinct numbers look like an id, as the beginning of a sentence; else nothing."""
+def _handed_out(name: str, kind: Kind, values: Any, places: np.ndarray) -> str:
+    """Why distinct values look like an id, as the beginning of a sentence; else nothing."""
+    if kind == "categories":
+        return "it is text that is"
     known = values[~pd.isna(values)].astype(np.float64)
-    if not len(known) or (known % 1).any():
+    if kind != "numbers" or not np.isfinite(known).all() or (known % 1).any():
         return ""
-    if len(known) == len(values) and np.ptp(known - places) == 0:
+    if len(known) == len(values) and (known - places == known[0] - places[0]).all():
         return "it counts the rows, and is"
     if _CALLED_ID.search(name):
         return "it is called an id, and is"
-    low, high = known.min(), known.max()
-    even = (np.sort(known) - low) / (high - low)
+    if len(known) < _FEWEST:
+        return ""
+    even = np.sort(known / np.abs(known).max())  # which no difference makes too large
+    even = (even - even[0]) / (even[-1] - even[0])
     distance = np.abs(even - np.linspace(0, 1, len(even))).max()
     near = max(_NEARLY_EVEN, _EVEN / np.sqrt(len(even)))
-    return "it is evenly spread, and is" if len(even) >= _FEWEST and distance < near else ""
+    return "it is evenly spread, and is" if distance < near else ""
