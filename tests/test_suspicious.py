@@ -96,6 +96,13 @@ def test_many_classes_must_all_be_given_away() -> None:
     assert kind_of(np.where(rare, "a", "b"), rare) is None
 
 
+def test_small_groups_give_nothing_away() -> None:
+    """The customer of a rare row is told from most others by that very row, and by nothing else."""
+    rare = np.zeros(2000, dtype=bool)
+    rare[:: 2000 // 12] = True
+    assert kind_of([f"customer {number // 2}" for number in range(2000)], rare) is None
+
+
 def test_reasons() -> None:
     frame = pd.DataFrame(
         {
