@@ -1,6 +1,6 @@
 """Columns that look wrong for training: ids, columns that give the target away, constants.
 
-They are told, never left out: only the user knows what a column means. Only training rows are
+They are listed, never dropped: only the user knows what a column means. Only training rows are
 looked at, 50,000 of them where a table has more.
 
     constant       one value in all training rows, or none at all
