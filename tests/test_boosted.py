@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -13,8 +14,10 @@ from typer.testing import CliRunner
 
 import metricgrad as mg
 from metricgrad.boosting import growing
+from metricgrad.boosting.forest_module import own_booster
 from metricgrad.cli import app
 from metricgrad.estimators import models
+from metricgrad.estimators.features import Category
 from metricgrad.training import fit_trees
 from metricgrad.training.candidates import Candidate
 from metricgrad.training.data import Items
@@ -22,7 +25,7 @@ from metricgrad.training.fit_trees import TreeFit
 from metricgrad.training.split import SplitPlan, split_data
 from metricgrad.training.tree_trials import PlannedTrees, TreeData, TreeSearch
 
-X, Y = load_breast_cancer(return_X_y=True)
+X, Y = (np.asarray(each) for each in load_breast_cancer(return_X_y=True))
 
 
 @pytest.fixture(autouse=True)
@@ -38,7 +41,7 @@ def mixed(number: int = 400) -> tuple[pd.DataFrame, np.ndarray]:
     frame = pd.DataFrame(
         {
             "size": source.normal(size=number),
-            "kind": source.choice(["a", "b", "c", None], number),
+            "kind": np.array(["a", "b", "c", None])[source.integers(0, 4, number)],
             "when": pd.Timestamp("2020-01-01")
             + pd.to_timedelta(source.integers(0, 99, number), "D"),
         }
@@ -145,8 +148,7 @@ def test_the_metric_follows_half_of_the_best_trees_and_both_grow_on_all_rows() -
     assert found.contested
     assert set(found.finalists) == {"cross_entropy", "challenger"}
     for role, trial in (("cross_entropy", usual), ("challenger", rival)):
-        forest = found.finalists[role].model.forest
-        assert forest.booster.num_trees() == trial.epoch
+        assert own_booster(found.finalists[role].model).num_trees() == trial.epoch
     assert "best epoch" not in repr(found)
 
 
@@ -231,7 +233,9 @@ def test_categories_and_gaps_go_to_the_trees_as_they_are(tmp_path: Path) -> None
     assert x.shape == (400, 3)
     assert x.dtype == np.float64
     np.testing.assert_array_equal(np.isnan(x[:, 0]), frame["size"].isna())
-    kinds = model.preparation_.columns[1].frequent
+    column = model.preparation_.columns[1]
+    assert isinstance(column, Category)
+    kinds = column.frequent
     assert [kinds[int(each)] for each in x[:3, 1]] == frame["kind"].fillna("(missing)")[:3].tolist()
     assert model.preparation_.categories == (1,)
     assert model.score(frame, y) > 0.9
@@ -276,11 +280,11 @@ def test_many_classes_have_offsets() -> None:
 
 
 def test_the_same_seed_grows_the_same_trees() -> None:
-    found = [
+    one, other = (
         mg.MetricClassifier("f1", model="boosted", random_state=3).fit(X, Y).decision_function(X)
         for _ in range(2)
-    ]
-    np.testing.assert_array_equal(*found)
+    )
+    np.testing.assert_array_equal(one, other)
 
 
 @pytest.mark.parametrize(
@@ -392,12 +396,8 @@ def test_what_auto_tries(
         tried.append(name)
         if len(tried) == len(kinds):
             raise StopIteration
-        return models.FittedModel(name, mg_fit, None)  # pyright: ignore[reportArgumentType]
+        return SimpleNamespace(fit=SimpleNamespace(stopped=False))
 
-    class Unstopped:
-        stopped = False
-
-    mg_fit: Any = Unstopped()
     monkeypatch.setattr(models, "_trained", noted)
     with pytest.raises(StopIteration):
         mg.MetricClassifier("f1", model="auto", **settings).fit(X, Y)

@@ -101,11 +101,9 @@ def test_nodes_give_the_scores_that_scikit_learn_gives() -> None:
     rows, settings = rows_of("classes")
     booster = new_booster("sklearn", rows, settings, rows.x)
     booster.grow(10)
-    model = HistGradientBoostingClassifier(
-        max_iter=10, max_leaf_nodes=7, categorical_features=[3], early_stopping=False,
-        random_state=0,
-    ).fit(rows.x, rows.y)  # fmt: skip
-    expected = model.decision_function(rows.x)
+    options: dict[str, Any] = {"categorical_features": [3], "early_stopping": False}
+    model = HistGradientBoostingClassifier(max_iter=10, max_leaf_nodes=7, **options)
+    expected = model.fit(rows.x, rows.y).decision_function(rows.x)
     np.testing.assert_allclose(booster.forest().scores(rows.x), expected, atol=1e-12)
 
 

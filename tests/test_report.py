@@ -34,19 +34,23 @@ def test_a_report_needs_nothing_but_itself(finished: Path) -> None:
     assert (
         "://" not in page
     )  # no address: `:` is not among the letters that pictures are written in
-    assert page.count("data:image/png;base64,") == 12
+    assert page.count("data:image/png;base64,") == 13
     result = json.loads((finished / "result.json").read_text())
     assert html.escape(result["verdict"]).split(":")[0] in page
     assert html.escape(RunResult.from_json(result).told()) in page
     assert "4 columns used" in page
     assert "<p>one, two, three, kind</p>" in page
+    assert "Not used: label (--target)." in page
+    assert "<th>suspicious</th>" not in page
     assert "cross_entropy" not in page
     titles = re.findall("<h2>(.*?)</h2>", page)
     assert titles[:2] == ["On test data", "Is the loss aligned with the metric?"]
     assert "Where to cut" in titles
+    assert titles[-4:] == ["Which columns matter", "What was tried", "Columns", "How to reproduce"]
+    assert "How much F1 of 75 test rows falls when a column is shuffled" in page
     for each in result["finalists"].values():
         assert f"{each['test']:.4f}" in page
-    assert len(list((finished / "figures").glob("*.png"))) == 12
+    assert len(list((finished / "figures").glob("*.png"))) == 13
 
 
 def test_a_report_is_drawn_again(finished: Path) -> None:
@@ -80,7 +84,12 @@ def test_reports_of_other_tasks(kind: str, tmp_path: Path) -> None:
     )
     assert found.exit_code == 0, found.output
     pictures = {path.stem.split("-")[0] for path in (tmp_path / "run" / "figures").iterdir()}
-    common = {"comparison", "curves", "alignment"}  # a metric of order asks for no decision
+    common = {
+        "comparison",
+        "curves",
+        "alignment",
+        "importances",
+    }  # a metric of order asks for no decision
     assert pictures == common | ({"confusion"} if kind == "classes" else {"roc_pr"})
     page = (tmp_path / "run" / "report.html").read_text()
     assert ("threshold tuned" in page, "best threshold" in page) == (False, False)
@@ -201,8 +210,8 @@ def shown(path: Path) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("command", "pictures"),
     [
-        ((), 12),
-        (("train", "--metric", "average_precision"), 8),
+        ((), 13),
+        (("train", "--metric", "average_precision"), 9),
         (("compare", "--splits", 2, "--methods", "focal"), 1),
     ],
     ids=["decisions", "order", "comparison"],

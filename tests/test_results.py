@@ -29,6 +29,12 @@ RUN: dict[str, Any] = {
     "columns": ["amount", "age"],
     "models": [{"name": "a network", "method": "focal", "value": 0.5}],
     "models_verdict": "Chosen among 2 kinds", "unit": "epoch",
+    "dropped": [{"name": "id", "reason": "--drop"}, {"name": "fraud", "reason": "--target"}],
+    "suspicious": [{"name": "age", "kind": "leak", "reason": "it is the target under other names"}],
+    "importances": {
+        "names": ["age", "amount"], "means": [0.3, 0.0], "spreads": [0.02, 0.01], "rows": 25,
+        "shuffles": 5,
+    },
 }  # fmt: skip
 ASKED: dict[str, Any] = {
     "data": "fraud.csv", "target": "fraud", "metric": "f1", "model": "boosted",
@@ -48,10 +54,13 @@ def test_results_of_runs() -> None:
     assert result.test_gain == pytest.approx(0.1)
     lower = RunResult.from_json(RUN | {"higher_is_better": False})
     assert lower.test_gain == pytest.approx(-0.1)
-    optional = ("command", "positive_share", "test_gain_interval", "columns", "models")
-    optional += ("models_verdict", "unit")
+    assert [each.label for each in result.suspicious] == ["gives the target away"]
+    told = ("columns", "dropped", "suspicious", "importances")
+    newer = ("models", "models_verdict", "unit")
+    optional = ("command", "positive_share", "test_gain_interval", *told, *newer)
     older = RunResult.from_json({name: RUN[name] for name in RUN if name not in optional})
     assert (older.command, older.positive_share, older.test_gain_interval) == (None, None, None)
+    assert [getattr(older, name) for name in told] == [[], [], [], None]
 
 
 @pytest.mark.parametrize(
@@ -81,11 +90,14 @@ def test_results_of_comparisons() -> None:
         "values": {"cross_entropy": [0.5, 0.6], "focal": [0.6, 0.8]},
         "differences": {"focal": {"mean": 0.15, "error": 0.04, "interval": [-0.3, 0.6], "p": 0.04}},
         "columns": ["amount"], "ordinary": "cross_entropy",
+        "dropped": RUN["dropped"], "suspicious": RUN["suspicious"],
     }  # fmt: skip
     result = ComparisonResult.from_json(stored)
     assert json.loads(json.dumps(result.to_json())) == stored
     older = {name: each for name, each in stored.items() if name != "ordinary"}
     assert ComparisonResult.from_json(older) == result
+    without = {name: each for name, each in older.items() if name not in ("dropped", "suspicious")}
+    assert ComparisonResult.from_json(without).suspicious == []
     assert result.yardstick == "tuned cross-entropy"
     assert result.differences["focal"].significant
     shown = {
@@ -121,6 +133,17 @@ def test_settings(kind: type[RunSettings] | type[ComparisonSettings]) -> None:
     assert kind(target="odd").folder_name.startswith("digits-odd-f1")
 
 
+def test_settings_know_the_columns_that_are_no_features() -> None:
+    own = {"amount": "paid", "cost": "price"}
+    asked = RunSettings(target="grade", drop='id, "a,b"', group="query", amounts=own, keep="price")
+    found = [(each.name, each.reason) for each in asked.dropped]
+    assert found == [
+        *(("id", "--drop"), ("a,b", "--drop"), ("paid", "--amount")),
+        *(("query", "--group"), ("grade", "--target")),
+    ]
+    assert [each.name for each in ComparisonSettings().dropped] == ["target"]
+
+
 @pytest.mark.parametrize(
     "damage",
     [
@@ -128,6 +151,8 @@ def test_settings(kind: type[RunSettings] | type[ComparisonSettings]) -> None:
         *({"gain": "0.1"}, {"gain": float("nan")}, {"folds": 2.5}, {"folds": True}),
         *({"luck": 10**400}, {"classes": "ab"}, {"classes": ["a"]}, {"test_gain_interval": [1]}),
         *({"finalists": {"challenger": FINALIST}}, {"columns": [3]}, {"metric_config": []}),
+        *({"dropped": [{"name": "id"}]}, {"suspicious": [RUN["suspicious"][0] | {"kind": "odd"}]}),
+        *({"importances": RUN["importances"] | {"means": [value]}} for value in (0.3, "0.3")),
     ],
     ids=str,
 )

@@ -133,6 +133,8 @@ def test_columns_are_chosen_and_left_out() -> None:
         with_columns(frame, ["a", "d"], Path("new.csv"))
     assert with_columns(frame, ["a", "d"], Path("new.svm.gz"))["d"].tolist() == [0.0]
     assert list(without_columns(frame, " a, c,")) == ["b"]
+    named = frame.rename(columns={"c": "c, d", "b": 'b"'})
+    assert list(without_columns(named, 'b", "c, d"')) == ["a"]
     assert without_columns(frame, None) is frame
     with pytest.raises(ValueError, match="--drop names 'd', which the table does not have"):
         without_columns(frame, "a,d")

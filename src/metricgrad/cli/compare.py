@@ -8,6 +8,7 @@ import typer
 
 from metricgrad.cli import options
 from metricgrad.cli.app import app, command_line, examples, plain_errors, refuse
+from metricgrad.cli.suspicions import print_suspicions
 
 if TYPE_CHECKING:
     from metricgrad.studies import ComparisonResult
@@ -124,4 +125,5 @@ def _show(result: "ComparisonResult", page: Path) -> None:
         f"Test values over {result.splits} splits; {arrow} is better. "
         f"Gains are over {result.yardstick}."
     )
+    print_suspicions(console, result.suspicious)
     console.print(str(page), style="dim")

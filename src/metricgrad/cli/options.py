@@ -67,7 +67,11 @@ TestShareOption = Annotated[
     float, typer.Option(help="Share of the rows that is kept for testing.", min=0.01, max=0.9)
 ]
 DropOption = Annotated[
-    str | None, typer.Option(help="Columns to leave out, separated by commas: id,date.")
+    str | None,
+    typer.Option(
+        help="Columns to leave out, separated by commas: id,date. Quotes hold a name with a comma "
+        "together."
+    ),
 ]
 BudgetOption = Annotated[
     str | None, typer.Option(help="Longest time to train: 90s, 2m, 1h. No limit unless given.")

@@ -13,7 +13,12 @@ from metricgrad.cli import options
 from metricgrad.cli.app import app, examples, plain_errors
 
 
-@app.command(epilog=examples("metricgrad predict runs/fraud-f1 new.csv --out predictions.csv"))
+@app.command(
+    epilog=examples(
+        "metricgrad predict runs/fraud-f1 new.csv --out predictions.csv",
+        "metricgrad predict runs/fraud-f1 new.csv --id customer --out predictions.csv",
+    )
+)
 def predict(
     model: Annotated[
         Path, typer.Argument(help="Folder that train has written, or a model.safetensors file.")
@@ -43,6 +48,15 @@ def predict(
         ),
     ] = None,
     amount: options.AmountOption = None,
+    ids: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--id",
+            metavar="COLUMN",
+            help="Columns that predictions begin with, copied unchanged, separated by commas: "
+            "id,date. May be repeated.",
+        ),
+    ] = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print the predictions as JSON instead of CSV.")
     ] = False,
@@ -55,7 +69,7 @@ def predict(
         if out is not None and out.exists():
             raise ValueError(f"{out} exists already; choose another --out")
         amounts = studies.AmountColumns.of(options.amounts(amount), None)
-        found = studies.predict(model, data, target, group, metric, amounts)
+        found = studies.predict(model, data, target, group, metric, amounts, ",".join(ids or []))
         told: dict[str, Any] = {"rows": 0, "out": None if out is None else str(out)}
         if out is not None:
             with (
@@ -66,9 +80,7 @@ def predict(
         elif as_json:
             whole = list(found.parts)
             told["rows"] = sum(map(len, whole))
-            told["predictions"] = [
-                row for part in whole for row in json.loads(part.to_json(orient="records"))
-            ]
+            told["predictions"] = [row for part in whole for row in _records(part)]
         else:
             _write(found.parts, sys.stdout)
         if found.measured is not None:
@@ -78,6 +90,11 @@ def predict(
                 typer.echo(f"{each.metric}: {each.value:.4f} on {each.rows} rows", err=True)
         if as_json:
             typer.echo(json.dumps(told, indent=2))
+
+
+def _records(part: Any) -> list[dict[str, Any]]:
+    """Rows as JSON has them."""
+    return json.loads(part.to_json(orient="records", date_format="iso"))
 
 
 def _opened(path: Path, *, packed: bool) -> IO[str]:

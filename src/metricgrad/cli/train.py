@@ -8,6 +8,7 @@ import typer
 
 from metricgrad.cli import options
 from metricgrad.cli.app import app, command_line, examples, plain_errors
+from metricgrad.cli.suspicions import print_suspicions
 
 if TYPE_CHECKING:
     from metricgrad.studies import RunResult
@@ -134,6 +135,7 @@ def _show(result: "RunResult", page: Path) -> None:
         shown = ", ".join(result.columns[:_SHOWN])
         more = "" if len(result.columns) <= _SHOWN else ", ... (the report lists them all)"
         console.print(f"Trained on {len(result.columns)} columns: {shown}{more}.", style="dim")
+    print_suspicions(console, result.suspicious)
     if result.rows.validation is not None:
         console.print(f"Streamed: {result.rows.told()}, drawn at random.", style="dim")
     if result.stopped:

@@ -18,6 +18,7 @@ from torch import Tensor
 from metricgrad.boosting.forest_module import own_booster
 from metricgrad.estimators.classifier_files import CLASSIFIER, stored_classifier, write_classifier
 from metricgrad.estimators.columns import checked_table
+from metricgrad.estimators.importances import KeepsRows
 from metricgrad.estimators.models import Work, fitted_model, hidden_of
 from metricgrad.estimators.networks import calibrated, load_estimator
 from metricgrad.estimators.parquet_tables import is_dataset
@@ -31,7 +32,7 @@ from metricgrad.training import Fit, Trained
 from metricgrad.training.row_space import table_items
 
 
-class MetricClassifier(ClassifierMixin, BaseEstimator):
+class MetricClassifier(KeepsRows, ClassifierMixin, BaseEstimator):
     """A linear model, a network or boosted trees, for a metric of two or many classes or of labels.
 
     pandas DataFrames may have categories, dates and missing values; `estimators/features.py` says
@@ -69,6 +70,8 @@ class MetricClassifier(ClassifierMixin, BaseEstimator):
         n_iter_: The epoch that was kept, or the number of trees.
         n_features_in_: Number of columns of the training data.
         feature_names_in_: Names of these columns, where they have names.
+        feature_importances_: How much the metric falls when a column is shuffled, measured on
+            first use (`estimators/importances.py`); a loaded classifier has none.
 
     Example:
         >>> import metricgrad as mg
@@ -172,6 +175,7 @@ class MetricClassifier(ClassifierMixin, BaseEstimator):
         )
         self.model_ = found.name
         self.preparation_ = found.preparation
+        self.keep_rows(found.items)
         return self._finished(found.fit)
 
     def fit_surveyed(self, surveyed: Survey, *, folder: Any = None) -> Self:
@@ -227,7 +231,8 @@ class MetricClassifier(ClassifierMixin, BaseEstimator):
         Returns:
             `[items, classes]`, or `[items, labels]`.
         """
-        return self._probabilities(self._decisions(X))
+        decided = self._decisions(X)
+        return self.target_.probabilities(decided, self._steepness)
 
     def score(self, X: Any, y: Any, sample_weight: Any = None, **data: Any) -> float:  # noqa: N803
         """The metric with the tuned decision, or minus the metric where lower is better.
@@ -272,8 +277,7 @@ class MetricClassifier(ClassifierMixin, BaseEstimator):
         """Features as the model takes them, `[items, width]`; `rows` None takes all."""
         check_is_fitted(self)
         table, _ = checked_table(self, X, reset=False)
-        raw = self.model_ == "boosted"
-        return torch.from_numpy(self.preparation_.transform(table, rows, raw=raw))
+        return torch.from_numpy(self.preparation_.transform(table, rows))
 
     @property
     def booster_(self) -> Any:
@@ -296,16 +300,6 @@ class MetricClassifier(ClassifierMixin, BaseEstimator):
     def _decided(self, x: Tensor) -> Tensor:
         """Scores of prepared items, with the threshold or the offsets taken off."""
         return self.trained_.scores(x) - self._cut
-
-    def _probabilities(self, decided: Tensor) -> np.ndarray:
-        """What `predict_proba` gives, from what `decision_function` does."""
-        found = decided.double()
-        if self.target_.kind == "labels":
-            return found.sigmoid().numpy()
-        if self.target_.kind == "classes":
-            return found.softmax(-1).numpy()
-        positive = (self._steepness * found).sigmoid()
-        return torch.stack([1 - positive, positive], -1).numpy()[:, list(self.target_.order)]
 
     def __sklearn_tags__(self) -> Any:
         """States that missing values are filled in, and that labels are taken."""

@@ -63,20 +63,21 @@ def stored_model(
     Files that were written before there were other models than networks do not say the kind.
     """
     kind = header.get("model", "network")
+    inputs = sum(preparation.widths)
     if kind == "boosted":
         forest = read_forest(header["engine"], bytes(tensors[_TREES].numpy()).decode())
-        return kind, BoostedTrees(forest).eval(), len(preparation.columns)
+        return kind, BoostedTrees(forest).eval(), inputs
     if kind not in ("network", "linear"):
         raise ValueError(f"its model is of an unknown kind, {kind!r:.40}")
     hidden = () if kind == "linear" else widths(header["hidden"])
-    inputs = sum(column.width for column in preparation.columns)
     return kind, stored_perceptron(tensors, inputs, hidden, outputs), inputs
 
 
 def take_columns(model: "MetricClassifier | MetricRanker", header: dict[str, Any]) -> None:
     """Gives an estimator the columns that its file describes."""
     model.n_iter_ = header["epoch"]
-    model.preparation_ = Preparation.from_json(header["columns"])
+    raw = header.get("model") == "boosted"
+    model.preparation_ = Preparation.from_json(header["columns"], raw=raw)
     model.n_features_in_ = len(model.preparation_.columns)
     if header["names"]:
         model.feature_names_in_ = stored_names(header["names"], model.n_features_in_)
@@ -122,7 +123,7 @@ def stored_classifier(
     threshold = None if header["threshold"] is None else torch.tensor(header["threshold"])
     model.trained_ = Trained(model=network, metric=metric, threshold=threshold)
     decided = model._decided(torch.zeros(1, inputs))
-    model._probabilities(decided)  # raises where parts do not fit
+    model.target_.probabilities(decided, model._steepness)  # raises where parts do not fit
     if model._cut.dim() and model._cut.shape != decided.shape[1:]:
         raise ValueError(f"it decides at {header['cut']!r:.60}, which is not a number a class")
     return model

@@ -105,6 +105,7 @@ class Preparation:
         least: A category in fewer rows than this is rare. In tables below 1,000 rows the limit is
             one row in a hundred, but at least two.
         most: The most categories of a column that get a column of their own.
+        raw: Whether the columns are for trees: as they are, with gaps and numbered categories.
 
     Attributes:
         columns: How each column is prepared.
@@ -114,9 +115,10 @@ class Preparation:
         array([[3., 1.]], dtype=float32)
     """
 
-    def __init__(self, least: int = 10, most: int = 50) -> None:
+    def __init__(self, least: int = 10, most: int = 50, *, raw: bool = False) -> None:
         self.least = least
         self.most = most
+        self.raw = raw
         self.columns: list[Number | Category] = []
 
     def fit(self, table: Any, rows: np.ndarray | None = None) -> "Preparation":
@@ -140,32 +142,34 @@ class Preparation:
         return self
 
     @property
+    def widths(self) -> list[int]:
+        """How many columns come out of each."""
+        return [1 if self.raw else column.width for column in self.columns]
+
+    @property
     def categories(self) -> tuple[int, ...]:
         """Which columns hold categories."""
         return tuple(
             number for number, each in enumerate(self.columns) if isinstance(each, Category)
         )
 
-    def transform(
-        self, table: Any, rows: np.ndarray | None = None, *, raw: bool = False
-    ) -> np.ndarray:
+    def transform(self, table: Any, rows: np.ndarray | None = None) -> np.ndarray:
         """The table as numbers.
 
         Args:
             table: A table with the columns that `fit` was given.
             rows: Numbers of the rows to transform; None takes all.
-            raw: Whether the columns are for trees: as they are, with gaps and numbered categories.
 
         Returns:
-            `[n, width]`, float32; if `raw`, `[n, columns]`, float64.
+            `[n, width]`, float32; raw columns are float64.
         """
         if not self.columns:
             raise NotFittedError("this preparation is not fitted yet; call fit first")
         taken = len(table) if rows is None else len(rows)
         # Memory comes from torch: NumPy asks for huge pages, which virtual machines may take ten
         # times as long to hand out.
-        widths = [1 if raw else column.width for column in self.columns]
-        dtype = torch.float64 if raw else torch.float32
+        widths = self.widths
+        dtype = torch.float64 if self.raw else torch.float32
         out = torch.empty(taken, sum(widths), dtype=dtype).numpy()
         ends = np.cumsum(widths)
         every = list(columns_of(table))
@@ -180,7 +184,7 @@ class Preparation:
                 zip(self.columns, every, strict=True)
             ):
                 some = some_rows(values, block if rows is None else rows[block])
-                write = column.write_raw if raw else column.write
+                write = column.write_raw if self.raw else column.write
                 write(name, some, out[block, ends[number] - widths[number] : ends[number]])
         return out
 
@@ -189,9 +193,9 @@ class Preparation:
         return [{"kind": type(each).__name__, **asdict(each)} for each in self.columns]
 
     @classmethod
-    def from_json(cls, stored: list[dict[str, Any]]) -> "Preparation":
+    def from_json(cls, stored: list[dict[str, Any]], *, raw: bool = False) -> "Preparation":
         """A preparation that `to_json` wrote; ValueError or TypeError where it is damaged."""
-        found = cls()
+        found = cls(raw=raw)
         found.columns = [_stored_column(**each) for each in stored]
         return found
 

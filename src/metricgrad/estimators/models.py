@@ -50,11 +50,12 @@ class Work(NamedTuple):
 
 
 class FittedModel(NamedTuple):
-    """A trained model, and how its columns are prepared."""
+    """A trained model, how its columns are prepared, and its items."""
 
     name: str
     fit: Fit
     preparation: Preparation
+    items: Items  # that it was trained on, prepared
 
 
 def check_model(model: Any) -> ModelName:
@@ -127,7 +128,7 @@ def _trained(
         folder=work.folder,
     )
     kind = "a network" if hidden else "a linear model"
-    return FittedModel("network" if hidden else "linear", _named(found, kind), preparation)
+    return FittedModel("network" if hidden else "linear", _named(found, kind), preparation, items)
 
 
 def _boosted(estimator: Any, work: Work, seed: int, budget: float | None) -> FittedModel:
@@ -140,8 +141,8 @@ def _boosted(estimator: Any, work: Work, seed: int, budget: float | None) -> Fit
     if work.balanced:
         raise ValueError("balanced batches are for networks; leave out balanced=True, or model")
     engine = installed_engine(estimator.engine)
-    preparation = Preparation(most=_CATEGORIES).fit(work.table, work.rows)
-    x = torch.from_numpy(preparation.transform(work.table, work.rows, raw=True))
+    preparation = Preparation(most=_CATEGORIES, raw=True).fit(work.table, work.rows)
+    x = torch.from_numpy(preparation.transform(work.table, work.rows))
     items = work.items(x)
     data = TreeData(items, work.task, work.outputs, preparation.categories, work.metric)
     asked = TreeFit(
@@ -156,7 +157,7 @@ def _boosted(estimator: Any, work: Work, seed: int, budget: float | None) -> Fit
         estimator.progress,
     )
     kind = f"boosted trees ({ENGINES[engine]})"
-    return FittedModel("boosted", _named(asked.run(), kind), preparation)
+    return FittedModel("boosted", _named(asked.run(), kind), preparation, items)
 
 
 def _named(found: Fit, kind: str) -> Fit:

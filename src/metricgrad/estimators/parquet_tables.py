@@ -92,18 +92,17 @@ class ParquetTable:
         return names
 
     def parts(self, number: int, columns: list[str]) -> "Iterator[pa.RecordBatch]":
-        """Some columns of a row group, in parts of at most 65,536 rows.
+        """Some columns of a row group, in parts of at most 65,536 rows, as features have them."""
+        return map(plain_part, self.stored_parts(number, columns))
 
-        Numbers with a fixed number of digits become floats, and days times, as pandas has them.
-        """
+    def stored_parts(self, number: int, columns: list[str]) -> "Iterator[pa.RecordBatch]":
+        """The same with the types that the files have."""
         import pyarrow as pa
         from pyarrow import parquet
 
         group = self.groups[number]
         constants = self._constants[group.file]
         stored = [name for name in columns if name not in constants]
-        wanted = pa.schema([(name, _plain(self.kind(name))) for name in columns])
-        same = wanted.equals(pa.schema([self._schema.field(name) for name in columns]))
         # Without a buffer, pyarrow would read the bytes of a whole group before decoding them.
         with (
             self._files[group.file].open() as source,
@@ -115,16 +114,16 @@ class ParquetTable:
             ) as file,
         ):
             for batch in file.iter_batches(PART, row_groups=[group.number], columns=stored):
-                if same and not constants and batch.schema.names == columns:
+                if batch.schema.names == columns:
                     yield batch
                     continue
                 arrays = [
-                    batch.column(name).cast(wanted.field(name).type)
+                    batch.column(name)
                     if name not in constants
-                    else pa.array([constants[name]] * len(batch)).cast(wanted.field(name).type)
+                    else pa.array([constants[name]] * len(batch)).cast(self.kind(name))
                     for name in columns
                 ]
-                yield pa.RecordBatch.from_arrays(arrays, schema=wanted)
+                yield pa.RecordBatch.from_arrays(arrays, names=columns)
 
     def frames(self, columns: list[str]) -> Iterator[Any]:
         """Some columns of all rows as pandas DataFrames, in parts, in the order of the files."""
@@ -179,6 +178,25 @@ def is_dataset(data: Any) -> bool:
 def to_frame(batch: "pa.RecordBatch | pa.Table") -> Any:
     """A table, or a part of one, as a pandas DataFrame."""
     return batch.to_pandas(split_blocks=True, date_as_object=False)
+
+
+def to_stored_frame(batch: "pa.RecordBatch | pa.Table") -> Any:
+    """The same with values as they are stored: whole numbers with gaps do not become floats."""
+    return batch.to_pandas(integer_object_nulls=True, ignore_metadata=True)
+
+
+def plain_part(batch: "pa.RecordBatch") -> "pa.RecordBatch":
+    """Columns as features have them.
+
+    Numbers with a fixed number of digits become floats, and days times, as pandas has them.
+    """
+    import pyarrow as pa
+
+    kinds = [_plain(kind) for kind in batch.schema.types]
+    if kinds == batch.schema.types:
+        return batch
+    arrays = [each.cast(kind) for each, kind in zip(batch.columns, kinds, strict=True)]
+    return pa.RecordBatch.from_arrays(arrays, names=batch.schema.names)
 
 
 def inner_type(kind: Any) -> "pa.DataType":

@@ -82,7 +82,7 @@ class PooledBatches(IterableDataset[tuple[Tensor, Tensor]]):
         """The rows of a pool, prepared."""
         source = np.random.default_rng([self._surveyed.split.seed, number, 1])
         plan = pool_groups(self._surveyed.counts, self._shares, source)
-        width = sum(column.width for column in self._surveyed.preparation.columns)
+        width = sum(self._surveyed.preparation.widths)
         x = torch.empty(int(self._shares.sum()), width)
         y = torch.empty(len(x), dtype=torch.int64)
         filled = 0
@@ -103,7 +103,7 @@ class PooledBatches(IterableDataset[tuple[Tensor, Tensor]]):
 def pool_shares(surveyed: Survey) -> np.ndarray:
     """How many rows of each class a pool has, `[classes]`: its share of the table, or all rows."""
     total = surveyed.counts.sum(0)
-    width = sum(column.width for column in surveyed.preparation.columns)
+    width = sum(surveyed.preparation.widths)
     rows = min(_ROWS, max(1, _BYTES // (4 * width)), int(total.sum()))
     exact = np.rint(total * (rows / total.sum())).astype(np.int64)
     return np.maximum(exact, np.minimum(total, _LEAST))

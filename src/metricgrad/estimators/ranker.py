@@ -17,6 +17,7 @@ from metricgrad.estimators.classifier_files import (
     stored_model,
     take_columns,
 )
+from metricgrad.estimators.importances import KeepsRows
 from metricgrad.estimators.models import Work, fitted_model
 from metricgrad.estimators.networks import load_estimator, plain_setting, widths
 from metricgrad.metrics import Metric
@@ -48,7 +49,7 @@ def query_scores(trained: Trained, items: Items) -> Tensor:
     return trained.scores(items.x.flatten(0, 1)).unflatten(0, items.y.shape)
 
 
-class MetricRanker(BaseEstimator):
+class MetricRanker(KeepsRows, BaseEstimator):
     """A linear model, a network or boosted trees that order the documents of queries.
 
     Args:
@@ -77,6 +78,8 @@ class MetricRanker(BaseEstimator):
         model_: The kind of model that was taken: `"network"`, `"linear"` or `"boosted"`.
         trained_: The model; a loaded ranker has it, too.
         n_features_in_: Number of columns of the training data.
+        feature_importances_: How much the metric falls when a column is shuffled, measured on
+            first use (`estimators/importances.py`); a loaded ranker has none.
 
     Example:
         >>> import metricgrad as mg
@@ -165,6 +168,7 @@ class MetricRanker(BaseEstimator):
         self.trained_: Trained = found.fit
         self.model_ = found.name
         self.preparation_ = found.preparation
+        self.keep_rows(found.items)
         self.n_iter_ = found.fit.decision.winner.epoch
         return self
 
@@ -223,9 +227,7 @@ class MetricRanker(BaseEstimator):
     def _prepared(self, x: Any) -> Tensor:
         """Features as the model takes them, `[documents, width]`."""
         check_is_fitted(self)
-        table = self._table(x, reset=False)
-        raw = self.model_ == "boosted"
-        return torch.from_numpy(self.preparation_.transform(table, raw=raw))
+        return torch.from_numpy(self.preparation_.transform(self._table(x, reset=False)))
 
     def _table(self, x: Any, *, reset: bool) -> Any:
         """Features after scikit-learn's checks; a DataFrame keeps its column types."""

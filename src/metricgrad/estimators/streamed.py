@@ -21,6 +21,7 @@ from metricgrad.estimators.surveys import Survey, survey
 from metricgrad.estimators.target import Target
 from metricgrad.metrics import metric as to_metric
 from metricgrad.training import Fit
+from metricgrad.training.data import Items
 
 if TYPE_CHECKING:
     from metricgrad.estimators.classifier import MetricClassifier
@@ -72,6 +73,7 @@ def fitted_on(model: "MetricClassifier", surveyed: Survey, target: Target, folde
     y = target.encode(surveyed.valid.y)
     _refuse_few(surveyed, y)
     x = torch.from_numpy(surveyed.preparation.transform(surveyed.valid.x))
+    model.keep_rows(Items(x, y))
     batches = PooledBatches(surveyed, target, model.batch, model.balanced)
     return trained_network(
         model,

@@ -72,6 +72,19 @@ class Target:
         """The classes as `encode` numbers them; of two, the negative one is first."""
         return self.classes[list(self.order)] if self.kind == "binary" else self.classes
 
+    def probabilities(self, decided: Tensor, steepness: float) -> np.ndarray:
+        """Probabilities `[items, classes]` of scores that decide at 0.
+
+        `steepness` is for two classes, as `estimators/networks.py` has it.
+        """
+        found = decided.double()
+        if self.kind == "labels":
+            return found.sigmoid().numpy()
+        if self.kind == "classes":
+            return found.softmax(-1).numpy()
+        positive = (steepness * found).sigmoid()
+        return torch.stack([1 - positive, positive], -1).numpy()[:, list(self.order)]
+
     def metric_for(self, metric: Metric) -> Metric:
         """The metric for such targets: for labels, the same metric with `multilabel=True`."""
         if self.kind != "labels" or metric.layout == "labels" or metric.set_dims is not None:

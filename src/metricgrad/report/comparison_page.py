@@ -14,7 +14,7 @@ def write_comparison(folder: Path, stored: StoredComparison) -> Path:
     result = stored.result
     sections = [
         page.section("Comparison", _figure(folder, result), _table(result)),
-        *([page.section("Columns", page.columns(result.columns))] if result.columns else []),
+        *page.columns(result),
         page.section("How to reproduce", page.reproduction(stored.config, result.command)),
     ]
     title = f"{label(result.metric)} on {stored.config.settings.source}: a comparison"

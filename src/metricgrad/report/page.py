@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from metricgrad.storage import write_text
+from metricgrad.studies.results import ComparisonResult, RunResult
 from metricgrad.studies.settings import RunConfig
 
 _SCALE = 0.62  # shown width of a figure over its own; one for all, so that letters agree
@@ -80,10 +81,26 @@ def folded(summary: str, content: str) -> str:
     return f"<details><summary>{html.escape(summary)}</summary>{content}</details>"
 
 
-def columns(names: Sequence[str]) -> str:
-    """The columns that models were trained on."""
+def columns(result: RunResult | ComparisonResult) -> list[str]:
+    """A section on the columns: used, left out and suspicious; none where nothing is known."""
+    names = result.columns
+    if not names:
+        return []
     number = f"{len(names)} column{'s' if len(names) != 1 else ''} used"
-    return folded(number, f"<p>{html.escape(', '.join(names))}</p>") if names else ""
+    parts = [folded(number, f"<p>{html.escape(', '.join(names))}</p>")]
+    if result.dropped:
+        left_out = ", ".join(f"{each.name} ({each.reason})" for each in result.dropped)
+        parts.append(note(f"Not used: {left_out}."))
+    if result.suspicious:
+        rows = [(each.name, each.label, each.reason) for each in result.suspicious]
+        parts.append(table(("suspicious", "", "in the training rows"), rows))
+        parts.append(
+            note(
+                "All of these were used. A column that is not known for new rows, or cannot help "
+                "there, is left out by --drop."
+            )
+        )
+    return [section("Columns", *parts)]
 
 
 def amounts(columns: Mapping[str, str] | None) -> str:

@@ -18,6 +18,7 @@ from metricgrad.studies.evidence import LossAlignment
 _ORDINARY = "#8d99ae"
 _OURS = "#2a6f97"
 _QUIET = "#5c677d"
+_LETTERS = 44  # of a column's name
 _WIDTH = 3.5  # inches; 325 pixels on the page
 
 
@@ -61,6 +62,30 @@ def intervals(
     axes.spines["left"].set_visible(False)
     axes.set_ylim(-len(rows) + 0.6, 0.7)
     axes.xaxis.set_major_locator(MaxNLocator(5))
+    axes.set_xlabel(name, fontsize=9)
+    return [_save(figure, path)]
+
+
+def importances(rows: Sequence[tuple[str, float, float]], name: str, path: Path) -> list[Path]:
+    """What columns are worth, one bar each with its name above; `name` is that of the axis.
+
+    A row is the column, the mean and the standard deviation, which is drawn as a line.
+    """
+    figure, axes = _panel(0.6 + 0.36 * len(rows))
+    places = -np.arange(len(rows))
+    names, means, spreads = zip(*rows, strict=True)
+    axes.barh(places, means, height=0.4, color=_OURS, alpha=0.75)
+    axes.errorbar(means, places, xerr=spreads, fmt="none", ecolor=_QUIET, elinewidth=1.2)
+    axes.vlines(0 * places, places - 0.3, places + 0.2, color=_QUIET, linewidth=0.8)
+    above = {"transform": axes.get_yaxis_transform(), "fontsize": 8, "va": "bottom"}
+    for place, each, mean in zip(places, names, means, strict=True):
+        short = each if len(each) <= _LETTERS else f"{each[: _LETTERS - 1]}…"
+        axes.text(0.0, place + 0.22, short.replace("$", r"\$"), **above)
+        axes.text(1.0, place + 0.22, f"{mean:.4f}", ha="right", **above)
+    axes.set_yticks([])
+    axes.spines["left"].set_visible(False)
+    axes.set_ylim(-len(rows) + 0.6, 0.7)
+    axes.xaxis.set_major_locator(MaxNLocator(4))
     axes.set_xlabel(name, fontsize=9)
     return [_save(figure, path)]
 

@@ -14,6 +14,7 @@ from metricgrad.training.labels import label
 
 _EPOCHS = ("epochs", "best epoch")
 _TREES = ("most trees", "best number")
+_IMPORTANT = 15  # columns that are drawn
 
 
 def write_run(folder: Path, stored: StoredRun) -> Path:
@@ -26,8 +27,9 @@ def write_run(folder: Path, stored: StoredRun) -> Path:
         page.section("During training", _curves(result, figures)),
         *_binary_figures(stored, figures),
         *_decisions(stored, figures),
+        *_importances(result, figures),
         page.section("What was tried", _trials(result)),
-        *([page.section("Columns", page.columns(result.columns))] if result.columns else []),
+        *page.columns(result),
         page.section("How to reproduce", page.reproduction(stored.config, result.command)),
     ]
     settings = stored.config.settings
@@ -142,6 +144,24 @@ def _decisions(stored: StoredRun, figures: Path) -> list[str]:
     path = figures / "confusion.png"
     drawn = plots.confusions(decisions, evidence.test_target, stored.result.classes, path)
     return [page.section("Decisions", page.figure(drawn, "Test data, counts of items."))]
+
+
+def _importances(result: RunResult, figures: Path) -> list[str]:
+    """The columns that matter most, where they are known."""
+    found = result.importances
+    if found is None:
+        return []
+    rows = list(zip(found.names, found.means, found.spreads, strict=True))[:_IMPORTANT]
+    worse = "falls" if result.higher_is_better else "rises"
+    name = label(result.metric)
+    axis = f"how much {name} {worse}"
+    drawn = plots.importances(rows, axis, figures / "importances.png")
+    caption = (
+        f"How much {name} of {found.rows:,} test rows {worse} when a column is shuffled: mean and "
+        f"standard deviation of {found.shuffles} shuffles. Of columns that say the same, each may "
+        "look unimportant. If you choose columns by this figure, test on other rows afterwards."
+    )
+    return [page.section("Which columns matter", page.figure(drawn, caption))]
 
 
 def _alignment(stored: StoredRun, figures: Path) -> list[str]:

@@ -10,6 +10,7 @@ from metricgrad.studies.cells import LocalProcesses as LocalProcesses
 from metricgrad.studies.cells import LostCellError as LostCellError
 from metricgrad.studies.cells import Outcome as Outcome
 from metricgrad.studies.cells import UnfinishedError as UnfinishedError
+from metricgrad.studies.column_facts import SuspiciousColumn as SuspiciousColumn
 from metricgrad.studies.comparison import compare as compare
 from metricgrad.studies.comparison import paired_differences as paired_differences
 from metricgrad.studies.measuring import measure_methods as measure_methods

@@ -28,7 +28,8 @@ from metricgrad.metrics import Metric
 from metricgrad.studies import splits
 from metricgrad.studies.amounts import AmountColumns
 from metricgrad.studies.cells import Executor
-from metricgrad.studies.measuring import measure_methods
+from metricgrad.studies.column_facts import SuspiciousColumn
+from metricgrad.studies.measuring import measure_methods, split
 from metricgrad.studies.own_metrics import named_metric
 from metricgrad.studies.queries import QueryRows, load_rows
 from metricgrad.studies.results import ComparisonResult, Difference
@@ -41,6 +42,7 @@ from metricgrad.studies.settings import (
     refuse_unranked,
 )
 from metricgrad.studies.splits import load_table
+from metricgrad.studies.suspicious import suspicious_columns
 from metricgrad.studies.tables import LabelledTable
 from metricgrad.surrogates.base import TargetKind
 from metricgrad.training.candidates import (
@@ -76,6 +78,7 @@ def compare(
     data = None if settings.data is None else Path(settings.data)
     sha256 = splits.digests(data) + splits.metric_digests(settings.metric)
     folder = RunFolder(out or Path("runs") / settings.folder_name, settings, sha256)
+    suspicious = _suspicious(settings, table)
     values = measure_methods(folder, settings, table, progress=progress, executor=executor)
     higher = metric.higher_is_better
     result = ComparisonResult(
@@ -93,6 +96,8 @@ def compare(
         ),
         columns=[str(name) for name in table.x.columns],
         ordinary=names[0],
+        dropped=settings.dropped,
+        suspicious=suspicious,
     )
     folder.finish(result)
     return folder.path, result
@@ -114,6 +119,16 @@ def _table_and_methods(
     positive = chosen_class(settings.positive, table.y)
     refuse_misfit(metric, table.y, positive)
     return table, methods_to_compare(methods, metric, table.y, positive, settings.model)
+
+
+def _suspicious(
+    settings: ComparisonSettings, table: LabelledTable | QueryRows
+) -> list[SuspiciousColumn]:
+    """Columns that look wrong, by the training rows of the first split."""
+    train = split(settings, table, settings.seed)[0]
+    if isinstance(train, QueryRows):
+        return suspicious_columns(train.x, train.grades)
+    return suspicious_columns(train.x, train.y, train.rows)
 
 
 def _test_items(settings: ComparisonSettings, table: LabelledTable | QueryRows) -> int:

@@ -21,9 +21,11 @@ from metricgrad.estimators.written_numbers import looks_like_number
 from metricgrad.metrics import Metric
 from metricgrad.processes import alone
 from metricgrad.studies import splits, tables
+from metricgrad.studies.column_facts import SuspiciousColumn
 from metricgrad.studies.evidence import TestedRows
 from metricgrad.studies.results import RowCounts
 from metricgrad.studies.settings import RunSettings, chosen_class, refuse_misfit
+from metricgrad.studies.suspicious import suspicious_columns
 from metricgrad.studies.table_files import named_in_errors, parquet_table
 from metricgrad.training.data import Items
 
@@ -81,6 +83,10 @@ class StreamedClasses:
     def columns(self) -> list[str]:
         """The columns that the model is trained on."""
         return self.surveyed.features
+
+    def suspicious(self) -> list[SuspiciousColumn]:
+        """Columns that look wrong, by the validation rows: no training row is kept in memory."""
+        return suspicious_columns(self.surveyed.valid.x, self.surveyed.valid.y)
 
     def fitted(self, checkpoints: Path, progress: bool) -> MetricClassifier:
         """A classifier that was trained on the training rows."""

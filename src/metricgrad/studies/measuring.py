@@ -108,12 +108,12 @@ def _cell_value(shared: _Shared, cell: tuple[str, int]) -> float:
     """The test value of a method on a split, both named by the cell, on any machine."""
     name, number = cell
     seed = shared.settings.seed + _APART * number
-    train, test = _split(shared.settings, shared.table, seed)
+    train, test = split(shared.settings, shared.table, seed)
     with carried_source(shared.settings.metric, shared.source):
         return _test_value(shared.settings, train, test, name, seed)
 
 
-def _split(
+def split(
     settings: ComparisonSettings, table: LabelledTable | QueryRows, seed: int
 ) -> tuple[TableRows, TableRows] | tuple[QueryRows, QueryRows]:
     """Training and test rows; of documents, all of a query are in one part."""

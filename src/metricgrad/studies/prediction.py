@@ -4,7 +4,7 @@ Where the truth is known, the metric is measured, too. A model file holds no cod
 is a function of one's own has to be named again to be measured; predicting does without it.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from metricgrad.estimators import MetricClassifier, MetricRanker
 from metricgrad.estimators.classifier import CLASSIFIER
 from metricgrad.estimators.columns import refuse_other_kind
 from metricgrad.estimators.features import Number
-from metricgrad.estimators.parquet_tables import ParquetTable
+from metricgrad.estimators.parquet_tables import ParquetTable, plain_part, to_frame, to_stored_frame
 from metricgrad.estimators.ranker import RANKER
 from metricgrad.metrics import from_function
 from metricgrad.storage import damage_told, holds, read_tensors
@@ -26,7 +26,7 @@ from metricgrad.studies.amounts import NO_AMOUNTS, AmountColumns
 from metricgrad.studies.large_tables import too_large
 from metricgrad.studies.own_metrics import named_metric
 from metricgrad.studies.queries import check_queries, read_queries
-from metricgrad.studies.table_files import QUERY, named_in_errors, read_table
+from metricgrad.studies.table_files import QUERY, named_in_errors, read_table, stored_columns
 
 
 @dataclass(frozen=True)
@@ -56,20 +56,23 @@ def predict(
     group: str | None = None,
     metric: str | None = None,
     amounts: AmountColumns = NO_AMOUNTS,
+    ids: str | None = None,
 ) -> Predictions:
     """Predicts the rows of a file with the model of a run folder or file.
 
     `target` names a column with the true classes, or grades, to measure the model on; `group` the
     column of queries, for a model that ranks. `metric`, as in own.py:profit, and `amounts` are for
-    a model that was trained for a function.
+    a model that was trained for a function. `ids`, as in id,date, are columns that the predictions
+    begin with, features of the model or not.
     """
+    copied = list(dict.fromkeys(tables.column_names(ids)))
     path = model / "model.safetensors" if model.is_dir() else model
     if target is None and (metric is not None or amounts.columns):
         raise ValueError("--metric and --amount measure the model; pass --target COLUMN with them")
     if holds(path, RANKER):
         if metric is not None or amounts.columns:
             raise ValueError(f"{path} ranks documents; leave out --metric and --amount")
-        return _ranked(MetricRanker.load(path), data, target, group)
+        return _ranked(MetricRanker.load(path), data, target, group, copied)
     if group is not None:
         raise ValueError(f"{path} does not rank documents; leave out --group {group}")
     classifier = _loaded(path, target, metric)
@@ -77,11 +80,12 @@ def predict(
         amounts.refuse_misfit(classifier.trained_.metric)
     large = too_large(data)
     if large is not None:
-        return _streamed(classifier, large, data, target, amounts)
-    table = read_table(data)
-    x = _features(classifier, amounts.features(table), data, target)
+        return _streamed(classifier, large, data, target, amounts, copied)
+    table = read_table(data, queries=QUERY in copied)
+    stored = _stored(table, data, copied)
+    x = _features(classifier, amounts.features(table), data, target, copied)
     with named_in_errors(data):
-        found = _predicted(classifier, x)
+        found = _with_ids(stored, _predicted(classifier, x))
         if target is None:
             return Predictions([found])
         return Predictions([found], _measured(classifier, table, x, target, amounts))
@@ -96,12 +100,34 @@ def _predicted(classifier: MetricClassifier, x: Any) -> Any:
     return found
 
 
+def _stored(table: Any, path: Path, ids: list[str]) -> Any:
+    """Columns of a file as it has them; None if there are none to copy."""
+    with named_in_errors(path):
+        for name in ids:
+            tables.check_column(table, name)
+        return stored_columns(path, ids) if ids else None
+
+
+def _with_ids(stored: Any, found: Any) -> Any:
+    """Predictions behind the columns that are copied to them."""
+    if stored is None:
+        return found
+    same = [name for name in stored.columns if name in found.columns]
+    if same:
+        raise ValueError(
+            f"the predictions have a column {same[0]!r} of their own; rename the one that --id "
+            "names"
+        )
+    return pd.concat([stored, found], axis=1)
+
+
 def _streamed(
     classifier: MetricClassifier,
     table: ParquetTable,
     path: Path,
     target: str | None,
     amounts: AmountColumns,
+    ids: list[str],
 ) -> Predictions:
     """Predictions for a table that does not fit into memory, part after part.
 
@@ -109,19 +135,24 @@ def _streamed(
     """
     if amounts.columns:
         raise ValueError(f"{path} is too large to be read as a whole, which --amount needs")
-    if target is not None:
-        table.check_column(target)
+    with named_in_errors(path):
+        for name in (*ids, *([] if target is None else [target])):
+            table.check_column(name)
     names = list(vars(classifier).get("feature_names_in_", []))
     used = [name for name in table.names if not names or name in names or name == target]
+    read = list(dict.fromkeys([*used, *ids]))
     found = Predictions(())
 
     def parts() -> Iterator[Any]:
         scores: list[Tensor] = []
         truth: list[Tensor] = []
-        for frame in table.frames(used):
-            x = _features(classifier, frame, path, target)
+        numbers = range(len(table.groups))
+        for part in (part for each in numbers for part in table.stored_parts(each, read)):
+            stored = to_stored_frame(part.select(ids)) if ids else None
+            frame = to_frame(plain_part(part.select(used)))
+            x = _features(classifier, frame, path, target, ids)
             with named_in_errors(path):
-                yield _predicted(classifier, x)
+                yield _with_ids(stored, _predicted(classifier, x))
                 if target is not None and (known := frame[target].notna().to_numpy()).any():
                     scores.append(classifier.trained_.scores(classifier.prepared(x[known])))
                     truth.append(classifier.encoded(frame[target].to_numpy()[known]))
@@ -162,30 +193,41 @@ def _unmeasured(scores: Any, target: Any) -> float:
     raise RuntimeError("a model that only predicts has no metric")
 
 
-def _ranked(ranker: MetricRanker, data: Path, target: str | None, group: str | None) -> Predictions:
+def _ranked(
+    ranker: MetricRanker, data: Path, target: str | None, group: str | None, ids: list[str]
+) -> Predictions:
     """Scores of documents, and their ranks within queries where those are known."""
-    table = read_table(data, queries=group == QUERY)
-    x = _features(ranker, table, data, target)
+    table = read_table(data, queries=QUERY in (group, *ids))
+    stored = _stored(table, data, ids)
+    x = _features(ranker, table, data, target, ids)
     with named_in_errors(data):
         found = pd.DataFrame({"score": ranker.predict(x)})
         if group is not None:
             check_queries(table, group)
             queries = found["score"].groupby(table[group].to_numpy())
             found["rank"] = queries.rank(ascending=False, method="first").astype(int)
+        found = _with_ids(stored, found)
     if target is None:
         return Predictions([found])
     if group is None:
         raise ValueError("grades are measured query by query; pass --group COLUMN beside --target")
     rows, _ = read_queries(data, target, group)
-    x = _features(ranker, rows.x, data, target)
+    x = _features(ranker, rows.x, data, target, ids)
     value = ranker.score(x, rows.grades, groups=rows.queries)
     return Predictions([found], MeasuredValue(ranker.trained_.metric.name, value, len(rows)))
 
 
 def _features(
-    model: MetricClassifier | MetricRanker, table: Any, path: Path, target: str | None
+    model: MetricClassifier | MetricRanker,
+    table: Any,
+    path: Path,
+    target: str | None,
+    ids: Sequence[str],
 ) -> Any:
-    """The columns that the model was trained on; by position where it was trained on an array."""
+    """The columns that the model was trained on; by position where it was trained on an array.
+
+    The columns of an array had no names, so `ids` are features there only if all columns are.
+    """
     names = list(vars(model).get("feature_names_in_", []))
     if names:
         table = tables.with_columns(table, names, path)
@@ -196,6 +238,8 @@ def _features(
             parsed = tables.parsed(table[numbers])
         return parsed if numbers == names else table.assign(**parsed)
     columns = [name for name in table.columns if name != target]
+    if len(columns) > model.n_features_in_:
+        columns = [name for name in columns if name not in ids]
     if len(columns) != model.n_features_in_:
         raise ValueError(
             f"{path} has {len(columns)} columns; the model was trained on {model.n_features_in_}"

@@ -9,6 +9,12 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from typing import Any, ClassVar, Literal, Self
 
+from metricgrad.studies.column_facts import (
+    DroppedColumn,
+    ImportantColumns,
+    SuspiciousColumn,
+    column_facts,
+)
 from metricgrad.studies.typed import checked
 from metricgrad.training.labels import label
 
@@ -109,6 +115,9 @@ class RunResult:
         models: The kinds of models that were tried, the one that was taken first.
         models_verdict: How they compare on validation data, in a sentence.
         unit: What a model has more and more of while it is trained: epochs, or trees.
+        dropped: Columns of the file that it was not trained on.
+        suspicious: Columns that look wrong for training, by the training rows.
+        importances: What columns are worth on test rows; None in files of earlier versions.
     """
 
     command: str | None = None
@@ -133,6 +142,9 @@ class RunResult:
     models: list[ModelSummary] = field(default_factory=list)
     models_verdict: str = ""
     unit: Literal["epoch", "tree"] = "epoch"
+    dropped: list[DroppedColumn] = field(default_factory=list)
+    suspicious: list[SuspiciousColumn] = field(default_factory=list)
+    importances: ImportantColumns | None = None
 
     @property
     def winner(self) -> Finalist:
@@ -186,6 +198,7 @@ class RunResult:
                 "tried": [checked(TrialSummary(**each)) for each in stored["tried"]],
                 "rows": checked(RowCounts(**stored["rows"])),
                 "models": [checked(ModelSummary(**each)) for each in stored.get("models", [])],
+                **column_facts(stored),
             }
             if stored["chosen"] not in stored["finalists"]:
                 raise KeyError(stored["chosen"])
@@ -230,7 +243,8 @@ class Difference:
 class ComparisonResult:
     """What `metricgrad compare` found; values and differences are kept by method.
 
-    `columns` are the names of the columns that models were trained on, and `ordinary` is the method
+    `columns` are the names of the columns that models were trained on, `dropped` are the others of
+    the file, and `suspicious` are columns that look wrong for training. `ordinary` is the method
     that the others are compared with.
     """
 
@@ -244,6 +258,8 @@ class ComparisonResult:
     differences: dict[str, Difference]
     columns: list[str] = field(default_factory=list)
     ordinary: str = "cross_entropy"
+    dropped: list[DroppedColumn] = field(default_factory=list)
+    suspicious: list[SuspiciousColumn] = field(default_factory=list)
 
     @property
     def yardstick(self) -> str:
@@ -260,7 +276,7 @@ class ComparisonResult:
         with _damage_told():
             stated = stored["differences"].items()
             found = {name: checked(Difference(**each)) for name, each in stated}
-            typed: dict[str, Any] = {"differences": found}
+            typed: dict[str, Any] = {"differences": found, **column_facts(stored)}
             return checked(cls(**stored | typed))
 
 

@@ -5,10 +5,11 @@ a threshold on validation data.
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from metricgrad.estimators import MetricClassifier, MetricRanker
+from metricgrad.estimators.importances import importances
 from metricgrad.metrics import Metric
 from metricgrad.metrics.registry import metric_config
 from metricgrad.metrics.rows import to_rows
@@ -16,6 +17,7 @@ from metricgrad.processes import from_first
 from metricgrad.storage import read_json
 from metricgrad.studies import results, splits
 from metricgrad.studies.amounts import AmountColumns
+from metricgrad.studies.column_facts import ImportantColumns, SuspiciousColumn
 from metricgrad.studies.evidence import (
     Evidence,
     TestedRows,
@@ -36,10 +38,12 @@ from metricgrad.studies.settings import (
     refuse_misfit,
     refuse_unranked,
 )
+from metricgrad.studies.suspicious import suspicious_columns
 from metricgrad.studies.table_files import named_in_errors
 from metricgrad.training import Fit
 from metricgrad.training.data import Items
 
+_MOST_IMPORTANT = 30  # columns whose importances are stored
 # What reading JSON and .npz files raises when bytes are wrong.
 _DAMAGE = (ValueError, OSError, KeyError, TypeError, AttributeError)
 
@@ -85,9 +89,10 @@ def train(settings: RunSettings, out: Path | None, *, command: str, progress: bo
     known = from_first(lambda: _finished(folder))
     if known is not None:
         return Run(folder.path, known, fresh=False)
+    suspicious = from_first(work.suspicious)
     model = work.fitted(folder.checkpoints, progress)
-    result = from_first(lambda: _tested_result(folder, work, model, command))
-    return Run(folder.path, result, fresh=True)
+    tested = from_first(lambda: _tested_result(folder, work, model, command, suspicious))
+    return Run(folder.path, tested, fresh=True)
 
 
 def _finished(folder: RunFolder) -> RunResult | None:
@@ -105,14 +110,39 @@ def _tested_result(
     work: "_Classes | _Queries | StreamedClasses",
     model: MetricClassifier | MetricRanker,
     command: str,
+    suspicious: list[SuspiciousColumn],
 ) -> RunResult:
     """What the test rows say of a model, which its folder then holds."""
     model.save(folder.path / "model.safetensors")
     tested = work.tested()
     Evidence.gather(model.fit_, tested.items).save(folder.path / "evidence.npz")
-    result = _result(model.fit_, tested, work.rows, work.columns, command)
+    result = replace(
+        _result(model.fit_, tested, work.rows, work.columns, command),
+        dropped=work.settings.dropped,
+        suspicious=suspicious,
+        importances=_important(model, tested, work.columns),
+    )
     folder.finish(result)
     return result
+
+
+def _important(
+    model: MetricClassifier | MetricRanker, tested: TestedRows, columns: list[str]
+) -> ImportantColumns:
+    """The columns that the metric of the test rows owes most to.
+
+    No other rows are honest: the model may have been trained again on all others. They come after
+    every choice, so nothing is chosen by them.
+    """
+    found = importances(model.trained_, model.preparation_, tested.items)
+    best = (-found.means).argsort(kind="stable")[:_MOST_IMPORTANT]
+    return ImportantColumns(
+        [columns[number] for number in best],
+        found.means[best].tolist(),
+        found.spreads[best].tolist(),
+        found.rows,
+        found.shuffles,
+    )
 
 
 def _work(
@@ -141,6 +171,11 @@ class _Classes:
         self.columns = [str(name) for name in self.split.train.x.columns]
         y = self.split.train.y
         refuse_misfit(metric, y, chosen_class(settings.positive, y))
+
+    def suspicious(self) -> list[SuspiciousColumn]:
+        """Columns that look wrong, by the training rows."""
+        train = self.split.train
+        return suspicious_columns(train.x, train.y, train.rows)
 
     def fitted(self, checkpoints: Path, progress: bool) -> MetricClassifier:
         """A classifier that was trained on the training rows."""
@@ -182,6 +217,10 @@ class _Queries:
         self.sha256 = self.split.sha256
         self.rows = _row_counts(self.split)
         self.columns = [str(name) for name in self.split.train.x.columns]
+
+    def suspicious(self) -> list[SuspiciousColumn]:
+        """Columns that look wrong, by the training queries."""
+        return suspicious_columns(self.split.train.x, self.split.train.grades)
 
     def fitted(self, checkpoints: Path, progress: bool) -> MetricRanker:
         """A ranker that was trained on the training queries."""

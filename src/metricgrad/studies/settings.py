@@ -17,7 +17,9 @@ from metricgrad.estimators.ranker import ranks_documents
 from metricgrad.estimators.target import Target, plain
 from metricgrad.metrics import Metric
 from metricgrad.processes import alone
+from metricgrad.studies.column_facts import DroppedColumn
 from metricgrad.studies.own_metrics import named_metric, without_file
+from metricgrad.studies.tables import column_names
 from metricgrad.studies.typed import checked
 from metricgrad.training.fit_trees import fits_trees
 
@@ -78,6 +80,16 @@ class TableSettings:
     def default_model(self, method: str) -> str:
         """The kind of model unless one is asked for; losses are compared on networks."""
         return "network"
+
+    @property
+    def dropped(self) -> list[DroppedColumn]:
+        """The columns of the file that are no features, and the option that makes each so."""
+        found = dict.fromkeys(column_names(self.drop), "--drop")
+        amounts = set((self.amounts or {}).values())
+        found |= dict.fromkeys(sorted(amounts - set(column_names(self.keep))), "--amount")
+        found |= {} if self.group is None else {self.group: "--group"}
+        found |= {self.target: "--target"}
+        return [DroppedColumn(*each) for each in found.items()]
 
     def classifier(self, y: Any, method: str, seed: int, *, progress: bool) -> MetricClassifier:
         """An unfitted classifier with these settings; `y` says which classes there are."""

@@ -21,7 +21,7 @@ import numpy as np
 import pandas as pd
 from sklearn.datasets import load_svmlight_file
 
-from metricgrad.estimators.parquet_tables import ParquetTable
+from metricgrad.estimators.parquet_tables import ParquetTable, to_stored_frame
 from metricgrad.estimators.written_numbers import (
     decimal_mark,
     is_text,
@@ -66,6 +66,22 @@ def read_table(path: Path, *, queries: bool = False) -> Any:
     if not len(table):
         raise ValueError(f"{path} has columns but no rows")
     return table
+
+
+def stored_columns(path: Path, names: list[str]) -> Any:
+    """Some columns of a file that `read_table` reads, as the file has them: 007 is not 7.
+
+    Those of a CSV file are text, unless whole numbers are written in the same way; those of an
+    svmlight file are numbers, among them the target and the query ids.
+    """
+    kind = ".parquet" if path.is_dir() else _kind(path)
+    if kind in _SPARSE:
+        return read_table(path, queries=True)[names]
+    if kind == ".parquet":
+        return _stored_parquet(path, names)
+    text = _text_reader(path)(usecols=names, dtype=str, keep_default_na=False, index_col=False)
+    whole = {name: each for name in names if (each := _whole_numbers(text[name])) is not None}
+    return text.assign(**whole)[names]
 
 
 @contextmanager
@@ -142,11 +158,7 @@ def _read_text(path: Path) -> Any:
     """Columns are separated by commas, semicolons or tabs, whichever the header has most of."""
     if _gzipped(path):
         _unpack(path)
-    opened = gzip.open if _gzipped(path) else open
-    with opened(path, "rt", encoding="utf-8", errors="replace") as file:
-        first = next((line for line in file if line.strip()), "")
-    unquoted = re.sub(r'"[^"]*"', "", first)
-    read = partial(pd.read_csv, path, sep=max(",;\t", key=unquoted.count))
+    read = _text_reader(path)
     _refuse_repeated(read(header=None, nrows=1, dtype=str).iloc[0].dropna())
     table = _every_cell(read)
     texts = _texts(table)
@@ -155,6 +167,15 @@ def _read_text(path: Path) -> Any:
         floats = list(table.select_dtypes("float"))
         texts = texts.assign(**read(dtype=str)[floats])
     return _with_numbers(table, texts)
+
+
+def _text_reader(path: Path) -> Callable[..., Any]:
+    """Reads a CSV file with options of pandas; its separator is known."""
+    opened = gzip.open if _gzipped(path) else open
+    with opened(path, "rt", encoding="utf-8", errors="replace") as file:
+        first = next((line for line in file if line.strip()), "")
+    unquoted = re.sub(r'"[^"]*"', "", first)
+    return partial(pd.read_csv, path, sep=max(",;\t", key=unquoted.count))
 
 
 def _every_cell(read: Callable[..., Any]) -> Any:
@@ -170,6 +191,28 @@ def _every_cell(read: Callable[..., Any]) -> Any:
                 "rows have more cells than the first line has names; name every column, and put "
                 "numbers with decimal commas in quotes"
             ) from None
+
+
+def _whole_numbers(text: Any) -> Any:
+    """Text as whole numbers, if these are written in the same way; None otherwise."""
+    numbers = plain_numbers(text)
+    same = numbers is not None and numbers.dtype.kind == "i" and (numbers.astype(str) == text).all()
+    return numbers if same else None
+
+
+def _stored_parquet(path: Path, names: list[str]) -> Any:
+    """Columns of Parquet files with the types that they are stored with."""
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    if _gzipped(path):
+        source = io.BytesIO(gzip.decompress(path.read_bytes()))
+        return to_stored_frame(parquet.read_table(source, columns=names))
+    table = parquet_table(path)
+    assert table is not None
+    numbers = range(len(table.groups))
+    parts = [part for number in numbers for part in table.stored_parts(number, names)]
+    return to_stored_frame(pa.Table.from_batches(parts).unify_dictionaries())
 
 
 def _read_parquet(path: Path) -> Any:

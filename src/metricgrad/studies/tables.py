@@ -4,6 +4,7 @@ What is wrong with a column is said in one sentence, before anything is trained:
 exist, text among numbers, a target that is the same in every row.
 """
 
+import csv
 import difflib
 import re
 from collections.abc import Mapping
@@ -55,8 +56,9 @@ def with_columns(table: Any, columns: Any, path: Path) -> Any:
 
 
 def column_names(text: str | None) -> list[str]:
-    """Names of columns from text such as `id,date`."""
-    return [each.strip() for each in (text or "").split(",") if each.strip()]
+    """Names of columns from text such as `id,date`; quotes hold one with a comma together."""
+    cells = next(csv.reader([text or ""], skipinitialspace=True))
+    return [each.strip() for each in cells if each.strip()]
 
 
 def without_columns(table: Any, columns: str | None) -> Any:
