@@ -1,10 +1,10 @@
 """A complete training run of boosted trees, as `fit.py` is one of networks.
 
-The ordinary side tries a few sizes of trees on log loss, or on lambdarank for queries. Its
-challenger begins with half of the trees of the best of them, and goes on with trees on the metric.
-Where there are many folds, what is tried first has two of them. The rule that decides between both
-sides is the same as for networks (`decision.py`). In the end the trees of both grow once more, on
-all items.
+The ordinary side grows trees on log loss, or on lambdarank for queries. A hundred of them, where
+there are many folds on two of these, show which of a few sizes is best. Its challenger begins with
+half of the trees that were best, and goes on with trees on the metric. The rule that decides
+between both sides is the same as for networks (`decision.py`). In the end the trees of both grow
+once more, on all items.
 """
 
 from collections.abc import Callable, Mapping
@@ -27,6 +27,7 @@ from metricgrad.training.trials import Trial, best_first
 _LEAVES = (15, 31, 63)  # sizes of trees that are tried
 _RATE = 0.1
 _MOST = 300  # trees of a trial
+_SCREENED = 100  # trees that show which size is best
 _START = 0.5  # of the best number of trees on the ordinary loss: where those on the metric begin
 _SLOPE = 1.0
 _MIXED = 0.5  # share of the ordinary loss in what stands for MetricLoss
@@ -107,7 +108,8 @@ class TreeFit:
         search = TreeSearch(data, split, self.engine, self.seed, torch.get_num_threads(), _MOST)
         ordinary = tree_methods(data.task)[0]
         contested = self.method != ordinary and self._on_metric()
-        total = (len(_LEAVES) + 1 + 2 * contested) * (_MOST // BLOCK)
+        screened = len(_LEAVES) * min(_SCREENED, _MOST)
+        total = (screened + (1 + contested) * _MOST) // BLOCK
         title = f"growing trees for {data.metric.name}"
         with to_progress(title, total, self.progress) as search.tell:
             search.late = self._ends(started, _ENDS[0])
@@ -203,23 +205,21 @@ class TreeFit:
 
 
 def _tried(search: TreeSearch, plans: list[PlannedTrees]) -> list[Trial]:
-    """Trials on all folds, the best first; of several plans, on a few folds first.
+    """The trial of the best plan; of several, each is tried with fewer trees on a few folds first.
 
     If the user stops the search, these are the trials so far.
     """
     metric = search.data.metric
-    few = search.on(search.split.screening())
+    few = replace(search, split=search.split.screening(), most=min(_SCREENED, search.most))
     found: list[Trial] = []
     try:
-        if few.split is not search.split and len(plans) > 1:
-            screened = best_first([few.run(plan) for plan in plans], metric)
-            plans = [search.plans[screened[0]]]
-        for plan in plans:
-            if not (found and search.late()):
-                found.append(search.run(plan))
+        if len(plans) > 1:
+            found = best_first([few.run(plan) for plan in plans], metric)
+            plans = [search.plans[found[0]]]
+        found = [search.run(plans[0])]
     except KeyboardInterrupt:
         search.stopped = True
-    return best_first(found, metric)
+    return [trial for trial in found if trial.folds == len(search.split.folds)]
 
 
 def _other_splits(search: TreeSearch, split: Split) -> OtherSplits:
