@@ -17,10 +17,10 @@ STEPS ?= 10000
 demo: $(STAMP)  ## trains on bundled data, shows where the metric pays and where it does not
 	@echo "1. Which handwritten digits are odd? Train a linear model for the partial AUC: the share of"
 	@echo "   odd digits it finds with at most 5 % false alarms."
-	OMP_NUM_THREADS=1 $(BIN)/metricgrad train --target odd --metric pauc:max_fpr=0.05 --hidden none --out runs/demo
+	OMP_NUM_THREADS=1 $(BIN)/metricgrad train --target odd --metric pauc:max_fpr=0.05 --model linear --out runs/demo
 	@echo "2. Does it pay? The same over 12 splits: a linear model cannot find all odd digits, and the"
 	@echo "   metric decides which ones it gives up."
-	OMP_NUM_THREADS=1 $(BIN)/metricgrad compare --target odd --metric pauc:max_fpr=0.05 --hidden none --splits 12 --methods metric_loss --out runs/demo-pays
+	OMP_NUM_THREADS=1 $(BIN)/metricgrad compare --target odd --metric pauc:max_fpr=0.05 --model linear --splits 12 --methods metric_loss --out runs/demo-pays
 	@echo "3. Where it does not: a network finds them all, and cross-entropy is enough for F1."
 	OMP_NUM_THREADS=1 $(BIN)/metricgrad compare --target odd --metric f1 --hidden 32 --splits 6 --methods metric_loss --out runs/demo-level
 

@@ -23,7 +23,7 @@ _SHOWN = 8  # columns that are listed
         "metricgrad train fraud.csv --target is_fraud --model auto --budget 5m",
         "metricgrad train search.csv --target grade --metric ndcg:k=10 --group query",
         "metricgrad train customers.csv --metric own.py:profit --amount value",
-        "metricgrad train data.parquet --metric fbeta:beta=2 --hidden none --budget 2m",
+        "metricgrad train data.parquet --metric fbeta:beta=2 --model linear --budget 2m",
         "metricgrad train folder-of-parquet --metric f1 --memory 2GB",
         "torchrun --nproc-per-node 4 -m metricgrad train fraud.csv --target is_fraud",
     )

@@ -35,7 +35,11 @@ _TRIED = 64  # items that show whether comparisons decide the metric
 # Of the time: when the ordinary side must end, the challengers, and the second comparison.
 _ENDS = (0.35, 0.65, 0.85)
 _RANKED = "lambdarank"
-ENGINES = {"lightgbm": "LightGBM", "xgboost": "XGBoost", "sklearn": "scikit-learn"}
+ENGINES = {  # as people write them
+    "lightgbm": "LightGBM",
+    "xgboost": "XGBoost",
+    "sklearn": "scikit-learn, on the ordinary loss only; install lightgbm to train on the metric",
+}
 
 
 def tree_methods(task: Task) -> list[str]:
