@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from metricgrad.metrics import Metric
 from metricgrad.metrics import metric as to_metric
 from metricgrad.metrics.registry import metric_from_config
+from metricgrad.metrics.rows import SAMPLE_WEIGHT
 from metricgrad.processes import from_first
 from metricgrad.storage import damage_told, read_tensors
 from metricgrad.surrogates.base import TargetKind
@@ -110,11 +111,23 @@ def stored_perceptron(
     return network.eval()
 
 
-def trained_network(estimator: Any, inputs: int, outputs: int, data: Any, **more: Any) -> Fit:
-    """A network for an estimator, trained by `mg.fit` with the estimator's settings and `more`."""
+def trained_network(
+    estimator: Any,
+    inputs: int,
+    outputs: int,
+    data: Any,
+    *,
+    network: nn.Module | None = None,
+    **more: Any,
+) -> Fit:
+    """A network for an estimator, trained by `mg.fit` with the estimator's settings and `more`.
+
+    It is a new one unless one is given.
+    """
     drawn = check_random_state(estimator.random_state)
     seed = from_first(lambda: int(drawn.randint(2**31 - 1)))
-    network = perceptron(inputs, widths(estimator.hidden), outputs, seed)
+    if network is None:
+        network = perceptron(inputs, widths(estimator.hidden), outputs, seed)
     settings = {name: getattr(estimator, name) for name in _PASSED_ON}
     return fit(network, data, seed=seed, **settings, **more)
 
@@ -129,7 +142,9 @@ def calibrated(found: Fit, kind: TargetKind) -> tuple[float, Tensor]:
     live = found.validation.live
     scores = found.decision.winner.scores[live].double().numpy()
     target = found.validation.target[live].numpy()
-    line = LogisticRegression(C=1e4).fit(scores.reshape(-1, 1), target)
+    weights = found.validation.rows.get(SAMPLE_WEIGHT)
+    mass = None if weights is None else weights[live].numpy()
+    line = LogisticRegression(C=1e4).fit(scores.reshape(-1, 1), target, mass)
     slope = float(line.coef_[0, 0])
     shift = float(line.intercept_[0])
     if slope <= 0:  # the scores say nothing about the target

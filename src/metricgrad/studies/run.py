@@ -140,7 +140,7 @@ class _Classes:
         self.rows = _row_counts(self.split)
         self.columns = [str(name) for name in self.split.train.x.columns]
         y = self.split.train.y
-        refuse_misfit(metric, y, chosen_class(settings.positive, y))
+        refuse_misfit(metric, y, chosen_class(settings.positive, y, metric))
 
     def fitted(self, checkpoints: Path, progress: bool) -> MetricClassifier:
         """A classifier that was trained on the training rows."""
