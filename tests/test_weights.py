@@ -13,6 +13,8 @@ from torch import Tensor
 
 import metricgrad as mg
 from metricgrad.metrics.reexpression import ComparisonMetric, tried_flip_gains
+from metricgrad.metrics.registry import with_options
+from metricgrad.metrics.threshold import stable_threshold
 from tests.cases import CASES, VARIANTS, Case
 from tests.sets import make_set
 
@@ -366,9 +368,68 @@ def test_a_fit_trains_and_validates_on_the_weighted_metric() -> None:
             own = items.rows["sample_weight"][0][live]
             value = metric(moved, items.target[0][live], sample_weight=own)
             assert found.value == pytest.approx(float(value), abs=1e-6)
-    tried = {str(trial.candidate).split()[0] for trial in found.trials}
-    assert tried == {"uniloss"}
+            tried = {trial.candidate.method for trial in found.trials}
+            ours = (
+                {"uniloss"} if method == "uniloss" else {"cross_entropy", "metric_loss", "uniloss"}
+            )
+            assert tried == ours  # no loss that would train on something else
     with pytest.raises(ValueError, match=r"soft_f_beta takes no weights of items"):
         mg.fit(model, (x, y, weight), metric="f1", method="soft_f_beta")
     with pytest.raises(ValueError, match=r"past items join a batch without their sample_weight"):
         mg.fit(model, (x, y, weight), metric="f1", memory=64)
+
+
+def test_a_warm_start_is_weighted(monkeypatch: pytest.MonkeyPatch) -> None:
+    bound = []
+    values = mg.baselines.CrossEntropy.values
+
+    def watched(self: Any, *inputs: Any) -> Tensor:
+        bound.append(set(self.rows))
+        return values(self, *inputs)
+
+    monkeypatch.setattr(mg.baselines.CrossEntropy, "values", watched)
+    x = torch.randn(60, 2, generator=torch.Generator().manual_seed(0))
+    data = (x, (x[:, 0] > 0).long(), torch.rand(60))
+    mg.fit(torch.nn.Linear(2, 1), data, metric="f1", method="uniloss", rate=0.1, epochs=2, folds=1)
+    assert bound
+    assert all(each == {"sample_weight"} for each in bound)
+
+
+def test_other_options_and_thresholds_keep_the_weights() -> None:
+    bound = mg.metric("f1").with_rows({"sample_weight": torch.ones(3)})
+    moved, _ = bound.at_threshold(torch.tensor(0.5), torch.zeros(3))
+    for metric in (moved, with_options(bound, average="macro")):
+        assert metric.rows["sample_weight"].tolist() == [1, 1, 1]
+    assert not bound.with_rows({}).rows
+
+
+@pytest.mark.parametrize("average", [None, "macro", "micro"])
+def test_a_stable_threshold_follows_the_weights(average: Any) -> None:
+    generator = torch.Generator().manual_seed(0)
+    scores = torch.randn(400, generator=generator)
+    target = torch.where(torch.arange(400) < 200, scores > 1, scores > -1).long()
+    metric = mg.metric("f1")
+    if average is not None:
+        scores, target = (torch.stack([part, part], -1) for part in (scores, target))
+        metric = mg.metric("f1", multilabel=True, average=average)
+    for cut, counts in ((1.0, torch.arange(400) < 200), (-1.0, torch.arange(400) >= 200)):
+        weighed = metric.with_rows({"sample_weight": counts.double()})
+        found = stable_threshold(scores, target, weighed)
+        assert found.shape == ((2,) if average == "macro" else ())
+        torch.testing.assert_close(found, torch.full_like(found, cut), atol=0.1, rtol=0)
+
+
+def test_of_positives_that_beat_each_other_in_turn_the_heavier_is_before() -> None:
+    weight = torch.tensor([1.0, 2.0, 3.0, 1.0], dtype=torch.float64)
+    target = torch.tensor([1, 1, 1, 0])
+    bound = mg.metric("average_precision").with_rows({"sample_weight": weight})
+    assert isinstance(bound, ComparisonMetric)
+    bits = torch.zeros(3, 1 + 3, dtype=torch.bool)  # all lost to the negative
+    bits[1, 1 + 0] = True  # the second is ahead of the first,
+    bits[2, 1 + 1] = True  # and the third of the second, but the first of the third
+    in_order = torch.tensor([1.0, 2.0, 3.0, 4.0], dtype=torch.float64)
+    turned = torch.tensor([3.0, 2.0, 1.0, 4.0], dtype=torch.float64)
+    metric = mg.metric("average_precision")
+    value = bound.from_bits(bits.flatten(), target)
+    torch.testing.assert_close(value, metric(in_order, target, sample_weight=weight))
+    assert value > metric(turned, target, sample_weight=weight)
