@@ -24,4 +24,5 @@ class FakeFit(Trained):
         self.decision: Any = SimpleNamespace(winner=winner)
         target = made.get("target", torch.tensor([[0, 1]]))
         live = made.get("live", torch.ones(target.shape[:2], dtype=torch.bool))
-        self.validation: Any = SimpleNamespace(target=target, live=live)
+        rows = made.get("rows", {})
+        self.validation: Any = SimpleNamespace(target=target, live=live, rows=rows)

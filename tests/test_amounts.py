@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from sklearn.metrics import f1_score
 
 import metricgrad as mg
 from metricgrad.cli import options
@@ -121,7 +122,7 @@ def test_predict_measures_with_the_function_and_its_columns(place: Path) -> None
     assert train("f1", "--method", "cross_entropy", "--out", plain).exit_code == 0
     asked = ("predict", plain, "new.csv", "--target", "buys")
     assert "was trained for f1; leave out --metric own.py:profit" in told(run(*asked, *metric))
-    assert "f1 takes scores and target alone; leave out --amount value" in told(
+    assert "f1 has no parameter amount, which --amount value is for" in told(
         run(*asked, "--amount", "value")
     )
 
@@ -139,6 +140,20 @@ def test_the_threshold_is_tuned_with_the_amounts(place: Path) -> None:
         rows = json.loads(run("predict", column, "customers.csv", "--json").output)
         shares.append(np.mean([each["prediction"] for each in rows["predictions"]]))
     assert shares[0] < 0.05 < 0.6 < shares[1]
+
+
+def test_a_column_of_weights_weighs_the_rows(place: Path) -> None:
+    customers(seed=1).to_csv("test.csv", index=False)
+    asked = ("--amount", "sample_weight=value", "--test", "test.csv", "--method", "cross_entropy")
+    found = train("f1", *asked, "--out", "weighed")
+    assert found.exit_code == 0, found.output
+    result = json.loads((place / "weighed" / "result.json").read_text())
+    assert result["columns"] == ["one", "two", "price"]
+    test = customers(seed=1)
+    rows = json.loads(run("predict", "weighed", "test.csv", "--json").output)["predictions"]
+    decided = [each["prediction"] for each in rows]
+    value = f1_score(test["buys"], decided, sample_weight=test["value"])
+    assert result["finalists"]["cross_entropy"]["test"] == pytest.approx(value, abs=1e-5)
 
 
 def test_several_parameters_and_columns_that_are_features_too(place: Path) -> None:
@@ -220,7 +235,16 @@ def test_compare_measures_with_the_amounts(place: Path) -> None:
             ("--amount", "cost=price"),
             "which --amount cost=price is for; it takes a",
         ),
-        ("f1", ("--amount", "value"), "f1 takes scores and target alone; leave out --amount value"),
+        (
+            "f1",
+            ("--amount", "value"),
+            "f1 has no .*; it takes sample_weight: pass --amount sample_",
+        ),
+        (
+            "exact_match",
+            ("--amount", "value"),
+            "exact_match takes scores and target alone; leave o",
+        ),
         ("own.py:profit", ("--amount", "valu"), "no column 'valu' .* Did you mean 'value'"),
         ("own.py:profit", ("--amount", "buys"), "must be two columns; got 'buys' for both"),
         ("own.py:profit", ("--amount", "one", "--amount", "two"), "two columns, 'one' and 'two'"),

@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from scipy.sparse import csr_matrix
 from sklearn.datasets import load_breast_cancer, load_wine
 from typer.testing import CliRunner
 
@@ -48,7 +49,7 @@ def mixed(number: int = 400) -> tuple[pd.DataFrame, np.ndarray]:
     )
     worth = frame["size"].to_numpy() + 2 * (frame["kind"] == "b")
     frame.loc[::9, "size"] = np.nan
-    return frame, np.where(worth > 1, "yes", "no")
+    return frame, (worth > 1).to_numpy().astype(int)
 
 
 def tree_data(metric: str = "f1", rows: Any = None) -> TreeData:
@@ -247,6 +248,40 @@ def test_categories_and_gaps_go_to_the_trees_as_they_are(tmp_path: Path) -> None
     same = {"metric": loaded.metric, "random_state": None}
     assert loaded.get_params() == model.get_params() | same
     assert loaded.booster_.num_trees() == model.booster_.num_trees() == model.n_iter_
+
+
+def test_columns_weights_and_sparse_tables_of_trees() -> None:
+    frame, y = mixed()
+    model = mg.MetricClassifier("f1", model="boosted", random_state=0).fit(frame, y)
+    assert model.feature_importances_.shape == (3,)
+    assert model.feature_importances_.argmin() == 2  # dates say nothing
+    assert model.get_feature_names_out().tolist() == ["size", "kind", "when"]
+    assert not hasattr(model, "coef_")
+    assert model.threshold_ == pytest.approx(float(model.trained_.threshold))  # pyright: ignore[reportArgumentType]
+    sparse = mg.MetricClassifier("f1", model="boosted", random_state=0).fit(csr_matrix(X), Y)
+    dense = mg.MetricClassifier("f1", model="boosted", random_state=0).fit(X, Y)
+    np.testing.assert_array_equal(sparse.decision_function(X), dense.decision_function(X))
+    left = np.arange(len(Y)) % 2 == 0
+    weighted = mg.MetricClassifier("f1", model="boosted", random_state=0)
+    weighted.fit(X, Y, sample_weight=left.astype(float))
+    assert not np.array_equal(weighted.decision_function(X), dense.decision_function(X))
+    with pytest.raises(ValueError, match="trees grow anew; pass warm_start=False"):
+        mg.MetricClassifier("f1", model="boosted", warm_start=True).fit(X, Y)
+
+
+def test_the_weights_of_the_rows_reach_the_library_once() -> None:
+    weight = torch.arange(len(Y)).double()
+    items = Items(torch.from_numpy(X), torch.from_numpy(Y), rows={"sample_weight": weight})
+    search = search_of(TreeData(items, "binary", 2, (), mg.metric("f1")))
+    train = search.split.folds[0].train
+    rows = search.data.rows(train)
+    np.testing.assert_array_equal(rows.weight, weight[train].numpy())
+    goal = search.objective(ORDINARY._replace(start=10, options={}), train, 0)
+    assert goal.rows == {}
+    unit = Items(items.x, items.y, rows={"sample_weight": torch.ones(len(Y))})
+    even = search_of(TreeData(unit, "binary", 2, (), mg.metric("f1")))
+    assert even.run(ORDINARY).value == pytest.approx(search_of(tree_data()).run(ORDINARY).value)
+    assert search.run(ORDINARY).value != even.run(ORDINARY).value
 
 
 @pytest.mark.parametrize("engine", ["xgboost", "sklearn"])

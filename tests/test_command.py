@@ -244,7 +244,8 @@ def test_prediction_refuses_columns_of_another_kind(
     change: dict[str, Any], message: str, tmp_path: Path
 ) -> None:
     frame = table().assign(day=pd.date_range("2024-01-31", periods=300).strftime("%Y-%m-%d"))
-    model = mg.MetricClassifier("f1", method="focal", hidden=(), epochs=1, rate=0.1)
+    options: dict[str, Any] = {"method": "focal", "hidden": (), "epochs": 1, "rate": 0.1}
+    model = mg.MetricClassifier("f1", positive="yes", **options)
     times = frame.assign(day=pd.to_datetime(frame["day"]))
     model.fit(times.drop(columns="label"), frame["label"]).save(tmp_path / "model.safetensors")
     frame.to_csv(tmp_path / "new.csv", index=False)
@@ -324,7 +325,7 @@ def test_true_and_false_with_gaps_are_the_same_categories(tmp_path: Path) -> Non
 def test_a_model_that_was_trained_on_an_array_predicts_a_table(tmp_path: Path) -> None:
     frame: Any = table()[["one", "label"]]
     model = mg.MetricClassifier(
-        "f1", "cross_entropy", hidden=(), epochs=1, rate=0.1, random_state=0
+        "f1", "cross_entropy", hidden=(), epochs=1, rate=0.1, positive="yes", random_state=0
     )
     model.fit(frame[["one"]].to_numpy(), frame["label"].to_numpy()).save(
         tmp_path / "model.safetensors"
@@ -524,7 +525,8 @@ def saved_model(folder: Path) -> Path:
     """A model of three columns, whose table is beside it as data.csv."""
     x = table()[["one", "two", "three"]]
     x.to_csv(folder / "data.csv", index=False)
-    model = mg.MetricClassifier("f1", method="focal", hidden=(), epochs=1, rate=0.1)
+    options: dict[str, Any] = {"method": "focal", "hidden": (), "epochs": 1, "rate": 0.1}
+    model = mg.MetricClassifier("f1", positive="yes", **options)
     model.fit(x.to_numpy(), table()["label"]).save(folder / "model.safetensors")
     return folder / "model.safetensors"
 

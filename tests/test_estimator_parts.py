@@ -173,6 +173,9 @@ def test_probabilities_are_fitted_on_the_validation_items() -> None:
     steepness, cut = probabilities("binary", "f1", THRESHOLD, made)
     assert steepness == pytest.approx(slope, rel=1e-3)
     assert cut is THRESHOLD
+    every = {**made, "live": torch.ones_like(live), "rows": {"sample_weight": live.double()}}
+    weighed, _ = probabilities("binary", "auc", None, every)
+    assert weighed == pytest.approx(slope, rel=1e-3)
 
 
 def test_probabilities_of_scores_that_say_nothing() -> None:

@@ -50,7 +50,8 @@ def test_defaults() -> None:
         "folds": None, "budget": None, "options": None, "random_state": None, "progress": False,
     }  # fmt: skip
     assert mg.MetricClassifier().get_params() == {
-        **common, "metric": "f1", "batch": 256, "balanced": False, "positive": None
+        **common, "metric": "f1", "batch": 256, "balanced": False, "positive": None,
+        "class_weight": None, "warm_start": False,
     }  # fmt: skip
     assert mg.MetricRanker().get_params() == {**common, "metric": "ndcg", "batch": 32}
 
@@ -104,7 +105,7 @@ def test_folds_are_no_more_than_the_rarest_class_has_items(
 
 
 def test_two_classes_are_decided_at_the_threshold(passed: dict[str, Any]) -> None:
-    model = mg.MetricClassifier("f1", hidden=()).fit(X, Y)
+    model = mg.MetricClassifier("f1", hidden=(), positive="yes").fit(X, Y)
     model._steepness = 2.0
     new = np.array([[0.2], [0.25], [0.3], [1.25]])
     scores = new.ravel() - 0.25
@@ -161,7 +162,7 @@ def test_tags_and_tables_that_do_not_fit(passed: dict[str, Any]) -> None:
     model = mg.MetricClassifier().fit(pd.DataFrame({"one": [0.0, 1.0], "two": ["a", "a"]}), [0, 1])
     assert model.n_features_in_ == 2
     with pytest.raises(ValueError, match="has 3 features"):
-        mg.MetricClassifier().fit(X, Y).predict(np.ones((2, 3)))
+        mg.MetricClassifier(positive="yes").fit(X, Y).predict(np.ones((2, 3)))
     with pytest.raises(ValueError, match="one of \\['no', 'yes'\\]; got 'on'"):
         mg.MetricClassifier(positive="on").fit(X, Y)
 
@@ -224,7 +225,7 @@ def test_a_file_holds_everything_that_predicting_needs(
 def test_files_of_arrays_and_of_names(passed: dict[str, Any], tmp_path: Path) -> None:
     passed["kind"] = "order"
     for number, y in enumerate((Y, Y.astype(object), np.array([[0, 1]] * 3 + [[1, 0]] * 3))):
-        model = mg.MetricClassifier("f1", hidden=()).fit(X, y)
+        model = mg.MetricClassifier("f1", hidden=(), positive="yes").fit(X, y)
         model.save(tmp_path / "model.safetensors")
         again = mg.MetricClassifier.load(tmp_path / "model.safetensors")
         assert again.classes_.dtype == model.classes_.dtype, number

@@ -38,6 +38,8 @@ def fitted(metric: Any, hidden: tuple[int, ...], kind: str) -> tuple[Any, Any, A
         y = np.digitize(x["one"] + (x["kind"] == "a"), [-0.3, 0.8])
     if kind == "labels":
         y = np.stack([y == "yes", x["two"] > 0.5], -1).astype(int)
+    if kind in ("binary", "amounts"):
+        y = (y == "yes").astype(int)
     if kind == "amounts":
         own = {"amount": np.abs(x["three"].to_numpy())}
     return mg.MetricClassifier(metric, hidden=hidden, **QUICK).fit(x, y, **own), x, y, own
@@ -204,7 +206,7 @@ def test_importances_are_measured_when_asked_for_and_never_saved(
 
     monkeypatch.setattr("metricgrad.estimators.importances.importances", counted)
     x, y = table()[["one", "two", "three"]], table()["label"]
-    model = mg.MetricClassifier("f1", hidden=(), **QUICK)
+    model = mg.MetricClassifier("f1", hidden=(), positive="yes", **QUICK)
     assert not hasattr(model, "feature_importances_")
     model.fit(x, y)
     assert not calls
@@ -223,7 +225,8 @@ def test_importances_are_measured_when_asked_for_and_never_saved(
 
 def test_scikit_learn_selects_columns_by_importance() -> None:
     x = table()[["two", "one", "three"]]
-    chosen = SelectFromModel(mg.MetricClassifier("f1", hidden=(), **QUICK)).fit(x, table()["label"])
+    model = mg.MetricClassifier("f1", hidden=(), positive="yes", **QUICK)
+    chosen = SelectFromModel(model).fit(x, table()["label"])
     assert chosen.get_feature_names_out().tolist() == ["one"]
 
 

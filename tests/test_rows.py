@@ -245,7 +245,7 @@ def test_a_metric_loss_splits_the_data_by_groups() -> None:
     torch.testing.assert_close(
         value_and_gradient(value, scores), value_and_gradient(expected, scores)
     )
-    with pytest.raises(TypeError, match="MetricLoss takes scores and target alone here; got amou"):
+    with pytest.raises(TypeError, match="f1 takes sample_weight besides scores and target; got am"):
         mg.MetricLoss("f1")(scores, target, groups=ids, amount=amount)
 
 
@@ -324,11 +324,13 @@ def test_what_is_wrong_is_told() -> None:
             call(scores, target, amount=amount.index_fill(1, torch.tensor(0), torch.nan))
     with pytest.raises(TypeError, match=r"takes amount besides .* \(scores, target, amount="):
         mg.UniLoss(profit)(scores, target, amount)  # the third argument is where
-    with pytest.raises(TypeError, match=r"f1 takes scores and target alone\. .*; got amount"):
-        mg.metric("f1")(scores, target, amount=amount)
+    with pytest.raises(TypeError, match=r"ndcg takes scores and target alone\. .*; got amount"):
+        mg.metric("ndcg")(scores, target, amount=amount)
     for loss in (mg.UniLoss("f1"), baselines.CrossEntropy()):
-        with pytest.raises(TypeError, match="takes scores and target alone here; got amount"):
+        with pytest.raises(TypeError, match=r"takes sample_weight besides .*; got amount"):
             loss(scores, target, amount=amount)
+    with pytest.raises(TypeError, match="SoftFBeta takes scores and target alone here; got amount"):
+        baselines.SoftFBeta()(scores, target, amount=amount)
     for learned in (mg.ReLoss, mg.BilevelLoss):
         with pytest.raises(ValueError, match=r"have no amount; take mg\.UniLoss"):
             learned(profit)
@@ -445,8 +447,8 @@ def test_wrong_data_of_a_fit_is_told() -> None:
     ):
         with pytest.raises((TypeError, ValueError), match=message):
             mg.fit(model, data, (x, y, amount), metric=profit, **UNILOSS)
-    with pytest.raises(TypeError, match="f1 takes x and y alone; got 3 parts"):
-        mg.fit(model, (x, y, amount), metric="f1", **UNILOSS)
+    with pytest.raises(TypeError, match="f1 takes sample_weight after x and y; got 4 parts"):
+        mg.fit(model, (x, y, amount, amount), metric="f1", **UNILOSS)
     with pytest.raises(ValueError, match="without amount, which profit takes; pass memory=0"):
         mg.fit(model, (x, y, amount), metric=profit, memory=64, **UNILOSS)
     with pytest.raises(ValueError, match=r"have no amount; take mg\.UniLoss"):

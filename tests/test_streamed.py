@@ -233,13 +233,18 @@ def test_what_a_dataset_cannot_do_is_told(folder: Path, table: Any) -> None:
     data = dataset_of(folder)
 
     def refused(told: str, *arguments: Any, **options: Any) -> None:
-        fitted = {key: options.pop(key) for key in ("rows", "amount") if key in options}
+        fitted = {
+            key: options.pop(key) for key in ("rows", "amount", "sample_weight") if key in options
+        }
         with pytest.raises(ValueError, match=told):
             mg.MetricClassifier(options.pop("metric", "f1"), **options).fit(*arguments, **fitted)
 
     refused("y is the name of the target column; got Series", data, table["target"])
-    refused("leave out rows and data", data, "target", rows=np.arange(3))
-    refused("leave out rows and data", data, "target", amount=np.arange(3))
+    refused("leave out rows, or pass a table in memory", data, "target", rows=np.arange(3))
+    refused("leave out amount, or pass a table in memory", data, "target", amount=np.arange(3))
+    refused("leave out sample_weight, or", data, "target", sample_weight=np.arange(3))
+    refused("leave out class_weight, or", data, "target", class_weight="balanced")
+    refused("leave out warm_start, or", data, "target", warm_start=True)
     refused("leave out folds. Got folds=5", data, "target", folds=5)
     refused("'bilevel' draws its own batches", data, "target", method="bilevel")
     refused("no column 'label'", data, "label")

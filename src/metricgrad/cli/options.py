@@ -89,7 +89,9 @@ SeedOption = Annotated[
 ]
 PositiveOption = Annotated[
     str | None,
-    typer.Option(help="Class that counts as positive; the second in order unless given."),
+    typer.Option(
+        help="Class that counts as positive; unless given, the rarer of names, the higher number."
+    ),
 ]
 OnOption = Annotated[
     str,

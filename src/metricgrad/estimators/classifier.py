@@ -16,28 +16,32 @@ from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from metricgrad.boosting.forest_module import own_booster
+from metricgrad.estimators.attributes import FittedAttributes
 from metricgrad.estimators.classifier_files import CLASSIFIER, stored_classifier, write_classifier
 from metricgrad.estimators.columns import checked_table
 from metricgrad.estimators.importances import KeepsRows
 from metricgrad.estimators.models import Work, fitted_model, hidden_of
 from metricgrad.estimators.networks import calibrated, load_estimator
 from metricgrad.estimators.parquet_tables import is_dataset
-from metricgrad.estimators.streamed import fitted_on, scores_of, surveyed_dataset
+from metricgrad.estimators.sparse import prepared_features
+from metricgrad.estimators.streamed import fitted_on, refuse_given, scores_of, surveyed_dataset
 from metricgrad.estimators.surveys import Survey
 from metricgrad.estimators.target import Target, fitting_folds, plain
+from metricgrad.estimators.warm_start import start_of
+from metricgrad.estimators.weights import item_data
 from metricgrad.metrics import metric as to_metric
-from metricgrad.metrics.rows import at, to_rows
 from metricgrad.surrogates import Surrogate
 from metricgrad.training import Fit, Trained
 from metricgrad.training.row_space import table_items
 
 
-class MetricClassifier(KeepsRows, ClassifierMixin, BaseEstimator):
+class MetricClassifier(KeepsRows, FittedAttributes, ClassifierMixin, BaseEstimator):
     """A linear model, a network or boosted trees, for a metric of two or many classes or of labels.
 
     pandas DataFrames may have categories, dates and missing values; `estimators/features.py` says
-    what becomes of each. A table that does not fit into memory is passed as a
-    `pyarrow.dataset.Dataset` of Parquet files, to `fit`, `predict` and `score` alike.
+    what becomes of each. Sparse tables of SciPy are made dense. A table that does not fit into
+    memory is passed as a `pyarrow.dataset.Dataset` of Parquet files, to `fit`, `predict` and
+    `score` alike.
 
     Args:
         metric: A name, a `Metric` or a callable `(scores, target) -> number`.
@@ -56,7 +60,11 @@ class MetricClassifier(KeepsRows, ClassifierMixin, BaseEstimator):
         balanced: Whether every class has an equal share of a network's batches.
         budget: Seconds for the whole search; None sets no limit.
         options: Options of the loss, for a method that is given by name.
-        positive: The positive one of two classes; None takes the second in order.
+        positive: The positive one of two classes; None takes the second in order, or of names the
+            rarer one if the metric tells the classes apart, with a warning.
+        class_weight: A dict from classes to the weights of their items in `fit`; `"balanced"` gives
+            all classes the same weight in total.
+        warm_start: Whether another `fit` goes on from the network, with its columns and classes.
         random_state: A number or `RandomState` for splits, weights and batches; None draws anew.
         progress: Shows a bar on a terminal.
 
@@ -64,6 +72,9 @@ class MetricClassifier(KeepsRows, ClassifierMixin, BaseEstimator):
         classes_: The classes in order; for labels their numbers.
         model_: The kind of model that was taken: `"network"`, `"linear"` or `"boosted"`.
         trained_: The model with its threshold, or the offsets of its classes.
+        threshold_: The score above which a decision is positive, or one for each label.
+        coef_: Weights of a linear model, `[scores, columns]`, for the prepared columns that
+            `get_feature_names_out` names; `intercept_` has the threshold in it.
         fit_: What `mg.fit` returned, with every trial; a loaded classifier has none.
         target_: Whether targets are two classes, many or labels, and which class is positive.
         preparation_: What becomes of each column, as `estimators/features.py` describes it.
@@ -83,9 +94,6 @@ class MetricClassifier(KeepsRows, ClassifierMixin, BaseEstimator):
         True
     """
 
-    n_features_in_: int
-    feature_names_in_: np.ndarray
-
     def __init__(
         self,
         metric: Any = "f1",
@@ -103,6 +111,8 @@ class MetricClassifier(KeepsRows, ClassifierMixin, BaseEstimator):
         budget: float | None = None,
         options: Mapping[str, Any] | None = None,
         positive: Any = None,
+        class_weight: Any = None,
+        warm_start: bool = False,
         random_state: Any = None,
         progress: bool = False,
     ) -> None:
@@ -120,6 +130,8 @@ class MetricClassifier(KeepsRows, ClassifierMixin, BaseEstimator):
         self.budget = budget
         self.options = options
         self.positive = positive
+        self.class_weight = class_weight
+        self.warm_start = warm_start
         self.random_state = random_state
         self.progress = progress
 
@@ -127,6 +139,7 @@ class MetricClassifier(KeepsRows, ClassifierMixin, BaseEstimator):
         self,
         X: Any,  # noqa: N803 (scikit-learn's name)
         y: Any,
+        sample_weight: Any = None,
         *,
         rows: np.ndarray | None = None,
         folder: Any = None,
@@ -139,6 +152,7 @@ class MetricClassifier(KeepsRows, ClassifierMixin, BaseEstimator):
                 which is read in row groups, with at most 50,000 random rows for validation.
             y: `[items]` classes, or `[items, labels]` of 0 and 1; of a dataset, the name of the
                 column with the classes.
+            sample_weight: `[items]`, how much each item counts in training and validation.
             rows: Numbers of the items to train on, so that a large table need not be copied; None
                 takes all.
             folder: Where checkpoints go, from which an interrupted training continues.
@@ -146,17 +160,16 @@ class MetricClassifier(KeepsRows, ClassifierMixin, BaseEstimator):
                 `amount=amount`: `[items]`.
         """
         if is_dataset(X):
-            if rows is not None or data:
-                raise ValueError(
-                    "a pyarrow dataset is trained on as it is; leave out rows and data"
-                )
+            refuse_given(self, rows, sample_weight, data)
             return self.fit_surveyed(surveyed_dataset(self, X, y), folder=folder)
-        table, y = checked_table(self, X, reset=True, y=None if y is None else plain(y))
+        y = None if y is None else plain(y)
+        table, y = checked_table(self, X, reset=True, y=y, sparse=True)
         y = y if rows is None else np.asarray(y)[rows]
-        self.target_ = Target.of(y, to_metric(self.metric), self.positive)
+        start = start_of(self, table.shape[1])
+        self.target_ = start.target_of(y, to_metric(self.metric), self.positive)
         self.classes_ = self.target_.classes
         target = self.target_.encode(y)
-        own = to_rows(data) if rows is None else at(to_rows(data), torch.as_tensor(rows))
+        own = item_data(table, y, sample_weight, self.class_weight, data, rows)
         metric = self.target_.metric_for(to_metric(self.metric))
         kind = self.target_.kind
         found = fitted_model(
@@ -171,6 +184,7 @@ class MetricClassifier(KeepsRows, ClassifierMixin, BaseEstimator):
                 fitting_folds(self.folds, target),
                 self.balanced,
                 folder,
+                start,
             ),
         )
         self.model_ = found.name
@@ -237,12 +251,9 @@ class MetricClassifier(KeepsRows, ClassifierMixin, BaseEstimator):
     def score(self, X: Any, y: Any, sample_weight: Any = None, **data: Any) -> float:  # noqa: N803
         """The metric with the tuned decision, or minus the metric where lower is better.
 
-        `data` is as in `fit`. `sample_weight` must be None, unless the metric is a function with a
-        parameter of that name: other metrics weigh every item alike.
+        `sample_weight` and `data` are as in `fit`; None weighs every item alike.
         """
         if sample_weight is not None:
-            if "sample_weight" not in self.trained_.metric.row_names.every:
-                raise ValueError("metrics weigh every item alike; pass sample_weight=None")
             data["sample_weight"] = sample_weight
         if is_dataset(X):
             parts = zip(*scores_of(self, X, y), strict=True)
@@ -276,8 +287,8 @@ class MetricClassifier(KeepsRows, ClassifierMixin, BaseEstimator):
     def prepared(self, X: Any, rows: np.ndarray | None = None) -> Tensor:  # noqa: N803
         """Features as the model takes them, `[items, width]`; `rows` None takes all."""
         check_is_fitted(self)
-        table, _ = checked_table(self, X, reset=False)
-        return torch.from_numpy(self.preparation_.transform(table, rows))
+        table, _ = checked_table(self, X, reset=False, sparse=True)
+        return torch.from_numpy(prepared_features(self.preparation_, table, rows))
 
     @property
     def booster_(self) -> Any:
@@ -300,12 +311,3 @@ class MetricClassifier(KeepsRows, ClassifierMixin, BaseEstimator):
     def _decided(self, x: Tensor) -> Tensor:
         """Scores of prepared items, with the threshold or the offsets taken off."""
         return self.trained_.scores(x) - self._cut
-
-    def __sklearn_tags__(self) -> Any:
-        """States that missing values are filled in, and that labels are taken."""
-        tags = super().__sklearn_tags__()
-        tags.input_tags.allow_nan = True
-        tags.classifier_tags.multi_label = True
-        tags.target_tags.single_output = True
-        tags.non_deterministic = False
-        return tags

@@ -11,16 +11,21 @@ from typing import Any, Literal
 import numpy as np
 from sklearn.utils.validation import validate_data
 
+from metricgrad.estimators.sparse import is_sparse, sparse_columns
+
 Kind = Literal["numbers", "times", "durations", "categories"]
 
 _EPOCH = np.datetime64("2000-01-01")
 _DAY = np.timedelta64(1, "D")
 
 
-def checked_table(estimator: Any, x: Any, *, reset: bool, y: Any = None) -> tuple[Any, Any]:
+def checked_table(
+    estimator: Any, x: Any, *, reset: bool, y: Any = None, sparse: bool = False
+) -> tuple[Any, Any]:
     """Features and target after scikit-learn's checks; a DataFrame keeps its column types.
 
     With `reset` the estimator learns the names and the number of columns, else it compares them.
+    With `sparse`, tables of SciPy stay sparse; they are refused otherwise.
     """
     if hasattr(x, "iloc"):
         validate_data(estimator, x, reset=reset, skip_check_array=True)
@@ -30,6 +35,7 @@ def checked_table(estimator: Any, x: Any, *, reset: bool, y: Any = None) -> tupl
             )
         return x, y
     checks: dict[str, Any] = {"ensure_all_finite": "allow-nan", "dtype": "numeric"}
+    checks["accept_sparse"] = "csr" if sparse else False
     if not reset:
         return validate_data(estimator, x, reset=False, **checks), None
     table, y = validate_data(estimator, x, y, reset=True, multi_output=True, **checks)
@@ -41,6 +47,10 @@ def columns_of(table: Any) -> Iterator[tuple[str, Kind, Any]]:
 
     Times are days since 2000, and durations are days.
     """
+    if is_sparse(table):
+        for number, values in enumerate(sparse_columns(table)):
+            yield f"x{number}", "numbers", values
+        return
     if not hasattr(table, "iloc"):
         for number in range(table.shape[1]):
             yield f"x{number}", "numbers", table[:, number]

@@ -17,6 +17,8 @@ from torch import Tensor
 from metricgrad.boosting.growing import Task, installed_engine
 from metricgrad.estimators.features import Preparation
 from metricgrad.estimators.networks import drawn_seed, trained_network, widths
+from metricgrad.estimators.sparse import prepared_features
+from metricgrad.estimators.warm_start import Start
 from metricgrad.metrics import Metric
 from metricgrad.processes import clock
 from metricgrad.surrogates.base import one_of
@@ -47,6 +49,7 @@ class Work(NamedTuple):
     folds: int | None
     balanced: bool
     folder: str | Path | None  # for checkpoints
+    start: Start = Start()  # what a second `fit` goes on from
 
 
 class FittedModel(NamedTuple):
@@ -110,8 +113,8 @@ def _trained(
     """One kind of model, trained."""
     if name == "boosted":
         return _boosted(estimator, work, seed, budget)
-    preparation = Preparation().fit(work.table, work.rows)
-    x = torch.from_numpy(preparation.transform(work.table, work.rows))
+    preparation = work.start.preparation or Preparation().fit(work.table, work.rows)
+    x = torch.from_numpy(prepared_features(preparation, work.table, work.rows))
     hidden = () if name == "linear" else hidden_of(estimator)
     items = work.items(x)
     found = trained_network(
@@ -126,6 +129,7 @@ def _trained(
         balanced=work.balanced,
         budget=budget,
         folder=work.folder,
+        network=work.start.network,
     )
     kind = "a network" if hidden else "a linear model"
     return FittedModel("network" if hidden else "linear", _named(found, kind), preparation, items)
@@ -142,7 +146,7 @@ def _boosted(estimator: Any, work: Work, seed: int, budget: float | None) -> Fit
         raise ValueError("balanced batches are for networks; leave out balanced=True, or model")
     engine = installed_engine(estimator.engine)
     preparation = Preparation(most=_CATEGORIES, raw=True).fit(work.table, work.rows)
-    x = torch.from_numpy(preparation.transform(work.table, work.rows))
+    x = torch.from_numpy(prepared_features(preparation, work.table, work.rows))
     items = work.items(x)
     data = TreeData(items, work.task, work.outputs, preparation.categories, work.metric)
     asked = TreeFit(

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from metricgrad.metrics import Metric
 from metricgrad.metrics import metric as to_metric
 from metricgrad.metrics.registry import metric_from_config
+from metricgrad.metrics.rows import SAMPLE_WEIGHT
 from metricgrad.processes import from_first
 from metricgrad.storage import damage_told, read_tensors
 from metricgrad.surrogates.base import TargetKind
@@ -121,10 +122,11 @@ def trained_network(
 ) -> Fit:
     """A network for an estimator, trained by `mg.fit` with the estimator's settings.
 
-    `more` are arguments of `mg.fit` that go before the settings, the `inputs` of the network and
-    the `seed` among them.
+    `more` are arguments of `mg.fit` that go before the settings, the `seed` among them, the
+    `inputs` of the network, and a `network` to go on from, unless it is None.
     """
-    network = perceptron(more.pop("inputs"), hidden, outputs, more["seed"])
+    inputs = more.pop("inputs")
+    network = more.pop("network", None) or perceptron(inputs, hidden, outputs, more["seed"])
     settings = {name: getattr(estimator, name) for name in _PASSED_ON}
     return fit(network, data, **settings | more)
 
@@ -139,7 +141,9 @@ def calibrated(found: Fit, kind: TargetKind) -> tuple[float, Tensor]:
     live = found.validation.live
     scores = found.decision.winner.scores[live].double().numpy()
     target = found.validation.target[live].numpy()
-    line = LogisticRegression(C=1e4).fit(scores.reshape(-1, 1), target)
+    weights = found.validation.rows.get(SAMPLE_WEIGHT)
+    mass = None if weights is None else weights[live].numpy()
+    line = LogisticRegression(C=1e4).fit(scores.reshape(-1, 1), target, mass)
     slope = float(line.coef_[0, 0])
     shift = float(line.intercept_[0])
     if slope <= 0:  # the scores say nothing about the target

@@ -49,6 +49,18 @@ def surveyed_dataset(model: "MetricClassifier", data: Any, target: Any) -> Surve
     return found
 
 
+def refuse_given(model: "MetricClassifier", rows: Any, sample_weight: Any, data: Any) -> None:
+    """Raises ValueError for what a dataset is not trained with."""
+    given = {"rows": rows, "sample_weight": sample_weight, **data}
+    given |= {"class_weight": model.class_weight, "warm_start": model.warm_start or None}
+    wrong = [name for name, value in given.items() if value is not None]
+    if wrong:
+        raise ValueError(
+            f"a pyarrow dataset is trained on as it is, from the start; leave out "
+            f"{', '.join(wrong)}, or pass a table in memory"
+        )
+
+
 def fitted_on(model: "MetricClassifier", surveyed: Survey, target: Target, folder: Any) -> Fit:
     """Trains a network with the settings of a classifier; checkpoints go to the `folder`.
 

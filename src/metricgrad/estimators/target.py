@@ -37,7 +37,8 @@ class Target:
     def of(cls, y: Any, metric: Metric, positive: Any) -> "Target":
         """What `y` is; ValueError where the metric has no value for it, or nothing can be learned.
 
-        `positive` is the positive one of two classes; None takes the second.
+        `positive` is the positive one of two classes; None takes the second, or of names the rarer
+        one if the metric tells the classes apart.
         """
         check_classification_targets(y)
         if type_of_target(y) == "multilabel-indicator":
@@ -50,9 +51,10 @@ class Target:
         if len(classes) == 2:
             if positive is not None and positive not in classes:
                 raise ValueError(f"positive must be one of {classes.tolist()}; got {positive!r}")
-            first = positive is not None and classes[0] == positive
             if positive is None:
-                _tell_positive(np.ravel(np.asarray(y)), classes, metric)
+                positive = default_positive(y, metric)
+                _tell_positive(positive, classes)
+            first = positive is not None and classes[0] == positive
             return cls("binary", classes, (1, 0) if first else (0, 1))
         if not metric.takes_classes:
             raise ValueError(
@@ -122,25 +124,34 @@ def fitting_folds(asked: int | None, target: Tensor) -> int | None:
     return max(1, rarest) if rarest < 5 else None
 
 
-def _tell_positive(y: np.ndarray, classes: np.ndarray, metric: Metric) -> None:
-    """Warns, once, if the second of two names is taken as positive, and is the more common one.
+def default_positive(y: Any, metric: Metric) -> Any:
+    """The positive one of two names unless one is chosen: the rarer, or the second of equal ones.
 
-    Numbers and booleans say themselves which is positive. Metrics that are the same for both
-    classes, such as accuracy and AUC, are asked for a value with the classes exchanged.
+    None for anything but two names: numbers and booleans say themselves which is positive. None
+    also if the metric is the same for both classes, as accuracy and AUC are, which is found out by
+    asking for a value with the classes exchanged.
     """
-    negative, positive = classes.tolist()
-    if not isinstance(positive, str) or 2 * (y == positive).sum() <= len(y):
-        return
+    classes, counts = np.unique(np.ravel(np.asarray(y)), return_counts=True)
+    if len(classes) != 2 or not isinstance(classes.tolist()[1], str):
+        return None
     if metric.portable:
         source = torch.Generator().manual_seed(0)
         scores = torch.randn(64, generator=source, dtype=torch.float64)
         truth = torch.arange(64) % 4 == 0
         if torch.isclose(metric(scores, truth), metric(-scores, ~truth)).all():
-            return
+            return None
+    return classes.tolist()[0 if counts[0] < counts[1] else 1]
+
+
+def _tell_positive(positive: Any, classes: np.ndarray) -> None:
+    """Warns, once, which of two names was taken as positive, and how to choose."""
+    if positive is None:
+        return
+    (other,) = (each for each in classes.tolist() if each != positive)
     warn_once(
-        f"{positive!r} is the positive class, as it is the second in order, and the more common "
-        f"one; pass positive={negative!r} (--positive {negative}) for the rare class, or "
-        f"positive={positive!r} if the common one is meant",
+        f"{positive!r} is the positive class, as the rarer of {classes.tolist()}; pass "
+        f"positive={positive!r} (--positive {positive}) to say so, or positive={other!r} for the "
+        "other one",
         stacklevel=4,
     )
 

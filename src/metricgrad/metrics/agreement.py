@@ -17,6 +17,7 @@ from metricgrad.metrics.confusion import ConfusionMetric
 from metricgrad.metrics.counts import Average, Counts, Pooling, averaged, one_hot, share
 from metricgrad.metrics.decisions import AllRivals, ItemDecisions, own_margin
 from metricgrad.metrics.reexpression import Reexpression
+from metricgrad.metrics.weights import weighted_share
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,7 +52,13 @@ class RecallMetric(JointMetric):
         live = torch.ones_like(target, dtype=torch.bool) if where is None else where
         pooling = self.class_pooling()
         items = ItemDecisions(
-            lambda scores: own_margin(scores, target, self.k), target, live, classes, pooling, dtype
+            compare=lambda scores: own_margin(scores, target, self.k),
+            target=target,
+            live=live,
+            classes=classes,
+            pooling=pooling,
+            dtype=dtype,
+            weight=self.item_weights(target.shape, where),
         )
         if self.pairs == "best":
             return items
@@ -120,7 +127,7 @@ class Accuracy(RecallMetric):
     def multi_class(self, scores: Tensor, target: Tensor, where: Tensor | None) -> Tensor:
         """Share of the items whose class has fewer than k classes before it."""
         if self.k == 1:
-            return ops.masked_mean((scores.argmax(-1) == target).to(scores.dtype), where)
+            return self._share(scores.argmax(-1) == target, where, scores.dtype)
         if self.k >= scores.shape[-1]:
             raise ValueError(
                 f"accuracy with k={self.k} is always 1 on the {scores.shape[-1]} classes of scores "
@@ -130,7 +137,14 @@ class Accuracy(RecallMetric):
         own = scores.gather(-1, index)
         earlier = torch.arange(scores.shape[-1], device=scores.device) < index
         before = ((scores > own) | ((scores == own) & earlier)).sum(-1)
-        return ops.masked_mean((before < self.k).to(scores.dtype), where)
+        return self._share(before < self.k, where, scores.dtype)
+
+    def _share(self, right: Tensor, where: Tensor | None, dtype: torch.dtype) -> Tensor:
+        """Right items over all items that count, or their weights."""
+        weight = self.item_weights(right.shape, where)
+        if weight is not None:
+            return weighted_share(right, weight)
+        return ops.masked_mean(right.to(dtype), where)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -94,7 +94,7 @@ class ConfusionMetric(ClassificationMetric):
         """The metric with this threshold and the scores as they are; scores moved for classes."""
         if threshold is None or (threshold.dim() and not self.multilabel):
             return super().at_threshold(threshold, scores)
-        return replace(self, threshold=threshold), scores
+        return replace(self, threshold=threshold).with_rows(self.rows), scores
 
     @abstractmethod
     def of_counts(self, counts: Counts) -> Tensor:
@@ -119,17 +119,22 @@ class ConfusionMetric(ClassificationMetric):
 
     def binary(self, scores: Tensor, target: Tensor, where: Tensor | None) -> Tensor:
         """The formula of each set's counts."""
-        return self.of_counts(binary_counts(self.margin(scores) > 0, target, where, scores.dtype))
+        weight = self.item_weights(target.shape, where)
+        decisions = self.margin(scores) > 0
+        return self.of_counts(binary_counts(decisions, target, where, scores.dtype, weight))
 
     def multi_label(self, scores: Tensor, target: Tensor, where: Tensor | None) -> Tensor:
         """The formula of each label's counts, averaged; micro adds the counts up first."""
-        where = None if where is None else where.mT
-        counts = binary_counts(self.margin(scores).mT > 0, target.mT, where, scores.dtype)
+        weight = self.item_weights(target.shape, where)
+        where, weight = (None if each is None else each.mT for each in (where, weight))
+        counts = binary_counts(self.margin(scores).mT > 0, target.mT, where, scores.dtype, weight)
         return self.label_pooling()(counts)
 
     def multi_class(self, scores: Tensor, target: Tensor, where: Tensor | None) -> Tensor:
         """The value of the highest-scored classes' counts."""
-        counts = class_counts(scores.argmax(-1), target, scores.shape[-1], where, scores.dtype)
+        weight = self.item_weights(target.shape, where)
+        predicted = scores.argmax(-1)
+        counts = class_counts(predicted, target, scores.shape[-1], where, scores.dtype, weight)
         return self.class_pooling()(counts)
 
     def reexpress(
@@ -140,21 +145,26 @@ class ConfusionMetric(ClassificationMetric):
         if task == "multiclass":
             return self.reexpress_classes(shape[-1], target, where, dtype)
         live = torch.ones_like(target) if where is None else where
+        weight = self.item_weights(target.shape, where)
         if task == "multilabel":
-            return LabelDecisions(self.margin, target, live, self.label_pooling(), dtype)
+            pooling = self.label_pooling()
+            return LabelDecisions(self.margin, target, live, pooling, dtype, weight=weight)
         return LabelDecisions(
             compare=lambda scores: self.margin(scores).unsqueeze(-1),
             truth=target.unsqueeze(-1),
             live=live.unsqueeze(-1),
             pooling=pooled(self.of_counts),
             dtype=dtype,
+            weight=None if weight is None else weight.unsqueeze(-1),
         )
 
     def reexpress_classes(
         self, classes: int, target: Tensor, where: Tensor | None, dtype: torch.dtype
     ) -> Reexpression:
         """A bit for each item and class, or for each pair of classes."""
-        return label_decisions(classes, target, where, self.class_pooling(), self.pairs, dtype)
+        weight = self.item_weights(target.shape, where)
+        pooling = self.class_pooling()
+        return label_decisions(classes, target, where, pooling, self.pairs, dtype, weight=weight)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -184,14 +194,19 @@ def label_decisions(
     pairs: PairsOption,
     dtype: torch.dtype,
     items: Compare = itself,
+    weight: Tensor | None = None,
 ) -> Reexpression:
     """Bits for each item and class: against the best other class, or against each of them.
 
-    `items` turns the metric's scores into those of the items' classes, `[..., N, C]`.
+    `items` turns the metric's scores into those of the items' classes, `[..., N, C]`. Weights are
+    those of the items, `[..., N]`.
     """
     truth = one_hot(target, classes)
     live = torch.ones_like(truth) if where is None else where.unsqueeze(-1).expand_as(truth)
-    labels = LabelDecisions(lambda s: best_other_margin(items(s)), truth, live, pooling, dtype)
+    weight = None if weight is None else weight.unsqueeze(-1)
+    labels = LabelDecisions(
+        lambda scores: best_other_margin(items(scores)), truth, live, pooling, dtype, weight=weight
+    )
     return labels if pairs == "best" else AllClassPairs(target, labels, items)
 
 

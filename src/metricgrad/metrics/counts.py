@@ -14,12 +14,15 @@ average, as scikit-learn and torchmetrics do; labels of a multi-label target alw
 A `Curve` holds the counts for every threshold at once: walk down the sorted scores and count the
 positives (tp) and negatives (fp) passed. Items with equal scores are passed together, so a curve
 has a vertex only at the last of them. O(N log N) time, O(N) memory, all sets at once.
+
+Items may have weights (`weights.py`). Counts are then sums of weights, in float64.
 """
 
+import copy
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple, Self, get_args
 
 import torch
 import torch.nn.functional as F
@@ -29,6 +32,8 @@ from metricgrad import ops
 from metricgrad.metrics.base import Inputs, Layout
 from metricgrad.metrics.checks import class_indices, expand_where, real_scores, zero_one
 from metricgrad.metrics.reexpression import ComparisonMetric
+from metricgrad.metrics.rows import RowNames, to_rows
+from metricgrad.metrics.weights import exact_weights, weight_names, without_weightless
 
 Average = Literal["macro", "micro", "weighted"]
 Task = Literal["binary", "multiclass", "multilabel"]
@@ -68,6 +73,24 @@ class ClassificationMetric(ComparisonMetric):
         """The scale of the scores changes neither the order of items nor the highest class."""
         return True
 
+    @property
+    def row_names(self) -> RowNames:
+        """Items may have weights."""
+        return weight_names(self.name)
+
+    def with_rows(self, rows: Mapping[str, Any]) -> Self:
+        """The same metric with weights of the items; `Metric.with_rows` describes it."""
+        super().with_rows(rows)
+        if not rows and not self.rows:
+            return self
+        bound = copy.copy(self)
+        object.__setattr__(bound, "rows", to_rows(rows))
+        return bound
+
+    def item_weights(self, full: Sequence[int], where: Tensor | None) -> Tensor | None:
+        """The weights of the items in a shape, 0 for what does not count; None for no weights."""
+        return exact_weights(self.rows, full, where)
+
     def item_scores(self, scores: Tensor, target: Tensor) -> Tensor:
         """Binary scores without their trailing dimension; those of a two-class model as s1 - s0."""
         if scores.dim() == target.dim() + 1 and self._is_binary(scores.shape[-1]):
@@ -88,12 +111,15 @@ class ClassificationMetric(ComparisonMetric):
         """Binary scores and a bool target (two classes as s1 - s0), or class indices."""
         if self.task(scores.shape, target.shape) == "multiclass":
             where = expand_where(where, target.shape, target.dim())
+            where = without_weightless(self.rows, target.shape, where, target.shape)
             scores = real_scores(scores, None if where is None else where.unsqueeze(-1))
             target = class_indices(target, scores.shape[-1], where)
             if self._is_binary(scores.shape[-1]):
                 return Inputs(scores[..., 1] - scores[..., 0], target == 1, where)
             return Inputs(scores, target, where)
-        where = expand_where(where, scores.shape, scores.dim() - self.multilabel)
+        items = scores.dim() - self.multilabel
+        where = expand_where(where, scores.shape, items)
+        where = without_weightless(self.rows, scores.shape[:items], where, scores.shape)
         scores = real_scores(scores, where)
         hint = "; class indices need scores [..., N, C] with a column per class"
         target = zero_one("target", target, where, "" if self.multilabel else hint)
@@ -141,9 +167,20 @@ class ClassificationMetric(ComparisonMetric):
 
 
 def binary_counts(
-    decisions: Tensor, target: Tensor, where: Tensor | None, dtype: torch.dtype
+    decisions: Tensor,
+    target: Tensor,
+    where: Tensor | None,
+    dtype: torch.dtype,
+    weight: Tensor | None = None,
 ) -> Counts:
     """Counts `[...]` of yes-or-no decisions `[..., N]` about a bool target `[..., N]`."""
+    if weight is not None:
+        tp, predicted, positives = (
+            torch.where(chosen, weight, 0.0).sum(-1)
+            for chosen in (decisions & target, decisions, target)
+        )
+        rest = weight.sum(-1) - predicted - positives + tp
+        return Counts(tp, predicted - tp, positives - tp, rest)
     if where is not None:
         decisions = decisions & where
         target = target & where
@@ -155,7 +192,12 @@ def binary_counts(
 
 
 def class_counts(
-    predicted: Tensor, target: Tensor, classes: int, where: Tensor | None, dtype: torch.dtype
+    predicted: Tensor,
+    target: Tensor,
+    classes: int,
+    where: Tensor | None,
+    dtype: torch.dtype,
+    weight: Tensor | None = None,
 ) -> Counts:
     """One-against-rest counts `[..., C]` of class indices `[..., N]`, without one-hot tensors."""
     lead = target.shape[:-1]
@@ -165,8 +207,10 @@ def class_counts(
 
     def histogram(index: Tensor, counted: Tensor | None) -> Tensor:
         cells = index.reshape(sets, size) + offsets
-        cells = cells.flatten() if counted is None else cells[counted.reshape(sets, size)]
-        return torch.bincount(cells, minlength=sets * classes).reshape(*lead, classes).to(dtype)
+        kept = ... if counted is None else counted.reshape(sets, size)
+        each = None if weight is None else weight.reshape(sets, size)[kept].flatten()
+        found = torch.bincount(cells[kept].flatten(), each, minlength=sets * classes)
+        return found.reshape(*lead, classes).to(dtype if weight is None else weight.dtype)
 
     match = predicted == target
     tp = histogram(target, match if where is None else match & where)
@@ -179,13 +223,14 @@ class Curve(NamedTuple):
     """The counts on the way down from the highest score, `[..., N]` each."""
 
     scores: Tensor  # from the highest to the lowest
-    tp: Tensor  # int64, positives at or above the i-th highest score
+    tp: Tensor  # positives at or above the i-th highest score: int64, or float64 for weights
     fp: Tensor  # negatives likewise
     tp_before: Tensor  # positives strictly above it: tp at the previous vertex
     fp_before: Tensor
     vertex: Tensor  # bool, True at the last of equal scores
     positives: Tensor  # [..., 1], all of them
     negatives: Tensor
+    counted: Tensor  # [..., 1], items that count, whatever their weights
 
     @property
     def dtype(self) -> torch.dtype:
@@ -205,27 +250,36 @@ class Curve(NamedTuple):
         return self.ratio(self.tp, self.tp + self.fp)
 
 
-def walk_down(scores: Tensor, positive: Tensor, where: Tensor | None) -> Curve:
+def walk_down(
+    scores: Tensor, positive: Tensor, where: Tensor | None, weight: Tensor | None = None
+) -> Curve:
     """The curve of every set `[..., N]`; items that do not count come last, without vertices."""
     size = scores.shape[-1]
     counting = scores if where is None else scores.masked_fill(~where, -torch.inf)
     ordered, order = counting.sort(-1, descending=True)
     hits = positive.gather(-1, order)
-    tp = hits.cumsum(-1)
     starts = ops.tie_starts(ordered)
     positions = torch.arange(1, size + 1, device=scores.device)
     vertex = F.pad(starts[..., 1:] == positions[:-1], (0, 1), value=True)[..., :size]
-    positives = positive.sum(-1, keepdim=True)
     if where is None:
-        counted = torch.full_like(positives, size)
+        counted = positive.new_full((*positive.shape[:-1], 1), size, dtype=torch.int64)
     else:
         counted = where.sum(-1, keepdim=True)
         vertex = vertex & (positions <= counted)
-    tp_before = (tp - hits.to(tp.dtype)).gather(-1, starts)
-    fp_before = starts - tp_before
-    return Curve(
-        ordered, tp, positions - tp, tp_before, fp_before, vertex, positives, counted - positives
-    )
+    if weight is None:
+        tp = hits.cumsum(-1)
+        fp = positions - tp
+        positives = positive.sum(-1, keepdim=True)
+        negatives = counted - positives
+    else:
+        weight = weight.gather(-1, order)
+        hit = torch.where(hits, weight, 0.0)
+        tp = hit.cumsum(-1)
+        fp = (weight - hit).cumsum(-1)
+        positives = hit.sum(-1, keepdim=True)
+        negatives = weight.sum(-1, keepdim=True) - positives
+    tp_before, fp_before = (F.pad(each, (1, 0))[..., :size].gather(-1, starts) for each in (tp, fp))
+    return Curve(ordered, tp, fp, tp_before, fp_before, vertex, positives, negatives, counted)
 
 
 def one_hot(target: Tensor, classes: int) -> Tensor:

@@ -18,8 +18,9 @@ from torch import Tensor
 
 from metricgrad import ops
 from metricgrad.metrics.counts import ClassificationMetric, Curve, one_hot, walk_down
-from metricgrad.metrics.order import Cycles, Pairs, PlaceRule, make_pairs
-from metricgrad.metrics.reexpression import itself
+from metricgrad.metrics.order import Cycles, PlaceRule, make_pairs
+from metricgrad.metrics.reexpression import Compare, Reexpression, itself
+from metricgrad.metrics.weighted_order import weighed
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,7 +42,8 @@ class CurveMetric(ClassificationMetric):
 
     def binary(self, scores: Tensor, target: Tensor, where: Tensor | None) -> Tensor:
         """The expression over each set's curve."""
-        return self.of_curve(walk_down(scores, target, where))
+        weight = self.item_weights(target.shape, where)
+        return self.of_curve(walk_down(scores, target, where, weight))
 
     def multi_class(self, scores: Tensor, target: Tensor, where: Tensor | None) -> Tensor:
         """Every class ranked against the rest by the log-odds of its softmax probability."""
@@ -50,46 +52,51 @@ class CurveMetric(ClassificationMetric):
 
     def multi_label(self, scores: Tensor, target: Tensor, where: Tensor | None) -> Tensor:
         """Every label ranked by its own scores, leaving out labels without a value."""
+        weight = self.item_weights(target.shape, where)
         if self.average == "micro":
-            where = None if where is None else where.flatten(-2)
-            return self.binary(scores.flatten(-2), target.flatten(-2), where)
-        curve = walk_down(scores.mT, target.mT, None if where is None else where.mT)
-        weight = self._weights(curve.positives, curve.negatives, curve.dtype).squeeze(-1)
-        return ops.divide((self.of_curve(curve) * weight).sum(-1), weight.sum(-1))
+            where, weight = (None if part is None else part.flatten(-2) for part in (where, weight))
+            curve = walk_down(scores.flatten(-2), target.flatten(-2), where, weight)
+            return self.of_curve(curve)
+        where, weight = (None if part is None else part.mT for part in (where, weight))
+        curve = walk_down(scores.mT, target.mT, where, weight)
+        share = self._shares(curve.positives, curve.negatives, curve.dtype).squeeze(-1)
+        return ops.divide((self.of_curve(curve) * share).sum(-1), share.sum(-1))
 
-    def _weights(self, positives: Tensor, negatives: Tensor, dtype: torch.dtype) -> Tensor:
+    def _shares(self, positives: Tensor, negatives: Tensor, dtype: torch.dtype) -> Tensor:
         """What the classes weigh in their average; 0 for those without a value of their own."""
         defined = (positives > 0) & ((negatives > 0) | (not self.needs_negatives))
-        weight = defined.to(dtype)
-        return weight * positives.to(dtype) if self.average == "weighted" else weight
+        share = defined.to(dtype)
+        return share * positives.to(dtype) if self.average == "weighted" else share
 
     def reexpress(
         self, shape: Sequence[int], target: Tensor, where: Tensor | None, dtype: torch.dtype
-    ) -> Pairs:
+    ) -> Reexpression:
         """Positives against negatives, class by class where there are classes."""
         task = self.task(shape, target.shape)
         rule = self.rule()._replace(needs_negatives=self.needs_negatives)
-        if task == "binary":
-            return make_pairs(itself, target, where, rule, dtype)
         convert = itself
         if task == "multiclass":
             convert = ops.log_odds
             target, where = _against_rest(shape[-1], target, where)
+        weight = self.item_weights(target.shape, where)
+        if task == "binary":
+            return weighed(make_pairs(itself, target, where, rule, dtype), weight)
         if self.average == "micro":
-            return make_pairs(
-                lambda scores: convert(scores).flatten(-2),
-                target.flatten(-2),
-                None if where is None else where.flatten(-2),
-                rule,
-                dtype,
+            where, weight = (None if part is None else part.flatten(-2) for part in (where, weight))
+            pairs = make_pairs(
+                lambda scores: convert(scores).flatten(-2), target.flatten(-2), where, rule, dtype
             )
+            return weighed(pairs, weight)
+        where, weight = (None if part is None else part.mT for part in (where, weight))
         target = target.mT
-        where = None if where is None else where.mT
-        positives = target.sum(-1)
-        counted = torch.full_like(positives, target.shape[-1]) if where is None else where.sum(-1)
-        weight = self._weights(positives, counted - positives, dtype)
-        weight = ops.divide(weight, weight.sum(-1, keepdim=True))
-        return make_pairs(lambda scores: convert(scores).mT, target, where, rule, dtype, weight)
+        mass = weight
+        if mass is None:
+            mass = (torch.ones_like(target) if where is None else where).to(dtype)
+        positives = torch.where(target, mass, 0.0).sum(-1)
+        share = self._shares(positives, mass.sum(-1) - positives, dtype)
+        share = ops.divide(share, share.sum(-1, keepdim=True))
+        ranked: Compare = lambda scores: convert(scores).mT  # noqa: E731
+        return weighed(make_pairs(ranked, target, where, rule, dtype, share), weight)
 
 
 def _against_rest(
@@ -121,7 +128,7 @@ class Auc(CurveMetric):
 
     def rule(self) -> PlaceRule:
         """sum_r (1 - n_(r) / N) / P."""
-        return PlaceRule(lambda r, n, p, m: (1 - n / m) / p)
+        return PlaceRule(lambda r, n, p, m: (1 - n / m) / p, by_place=False)
 
     def of_curve(self, curve: Curve) -> Tensor:
         """Trapezoids between vertices, in whole numbers until the last division."""
@@ -167,6 +174,7 @@ class PartialAuc(CurveMetric):
             lambda r, n, p, m: (self.max_fpr - n / m).clamp(min=0) / p,
             sign=scale,
             offset=0.5 - scale * smallest,
+            by_place=False,
         )
 
     def of_curve(self, curve: Curve) -> Tensor:

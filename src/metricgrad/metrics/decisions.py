@@ -13,10 +13,11 @@ There are three ways to cut a metric of decisions into bits:
 
 The value is a function of sums over classes of terms that depend on the counts of one class
 (`Pooling`). A flip changes the counts of one class by one, so all flip gains of a set follow from
-four changes per class, whatever the number of items.
+four changes per class, whatever the number of items. Where items have weights, it changes them by
+the weight of its item, and there are four changes per item and class.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
@@ -34,6 +35,7 @@ class LabelDecisions(Reexpression):
     live: Tensor  # [..., N, C], bool, False where a label does not count
     pooling: Pooling
     dtype: torch.dtype  # of the values
+    weight: Tensor | None = field(default=None, kw_only=True)  # [..., N, 1] or [..., N, C]
 
     def comparisons(self, scores: Tensor) -> tuple[Tensor, Tensor]:
         """score - threshold where the label is present, its negative elsewhere: `[..., N * C]`."""
@@ -50,24 +52,31 @@ class LabelDecisions(Reexpression):
 
     def _sizes(self) -> tuple[Tensor, Tensor]:
         """Positives and negatives of each label, `[..., C]`."""
-        positives = (self.truth & self.live).sum(-2).to(self.dtype)
-        return positives, self.live.sum(-2).to(self.dtype) - positives
+        positives = self._sum(self.truth & self.live)
+        return positives, self._sum(self.live) - positives
+
+    def _sum(self, chosen: Tensor) -> Tensor:
+        """How many items are chosen of each label, or their weight: `[..., C]`."""
+        if self.weight is None:
+            return chosen.sum(-2).to(self.dtype)
+        return torch.where(chosen, self.weight, 0.0).sum(-2)
 
     def counts(self, bits: Tensor) -> Counts:
         """Counts `[A, ..., C]` of the decisions."""
         right = bits.unflatten(-1, self.truth.shape[-2:]) & self.live
         positives, negatives = self._sizes()
-        tp = (right & self.truth).sum(-2).to(self.dtype)
-        tn = right.sum(-2).to(self.dtype) - tp
+        tp = self._sum(right & self.truth)
+        tn = self._sum(right) - tp
         return Counts(tp, negatives - tn, positives - tp, tn)
 
     def from_bits(self, bits: Tensor) -> Tensor:
         """The value of the counts."""
-        return self.pooling(self.counts(bits))
+        return self.pooling(self.counts(bits)).to(self.dtype)
 
     def flip_gains(self, bits: Tensor) -> Tensor:
         """One of four gains per class: for its positives and its others, right and wrong."""
-        found, missed, spared, taken = _gains(self.pooling, self.counts(bits)).unsqueeze(-2)
+        gains = _gains(self.pooling, self.counts(bits), self.weight).to(self.dtype)
+        found, missed, spared, taken = gains
         right = bits.unflatten(-1, self.truth.shape[-2:])
         positive = torch.where(right, found, missed)
         other = torch.where(right, spared, taken)
@@ -86,6 +95,7 @@ class ItemDecisions(Reexpression):
     dtype: torch.dtype  # of the values
     always: Tensor | None = None  # [..., N], items that are right whatever the scores
     never: Tensor | None = None  # [..., N], items that are wrong whatever the scores
+    weight: Tensor | None = None  # [..., N]; None counts every item once
 
     def comparisons(self, scores: Tensor) -> tuple[Tensor, Tensor]:
         """The target against its best rival, `[..., N]`."""
@@ -106,20 +116,24 @@ class ItemDecisions(Reexpression):
         if self.always is not None and self.never is not None:
             bits = (bits | self.always) & ~self.never
         index = self.target.expand(bits.shape)
-        empty = torch.zeros(*bits.shape[:-1], self.classes, dtype=self.dtype, device=bits.device)
-        support = empty.scatter_add(-1, index, self.live.to(self.dtype).expand(bits.shape))
-        tp = empty.scatter_add(-1, index, (bits & self.live).to(self.dtype))
+        mass = self.live.to(self.dtype) if self.weight is None else self.weight * self.live
+        empty = mass.new_zeros(*bits.shape[:-1], self.classes)
+        support = empty.scatter_add(-1, index, mass.expand(bits.shape))
+        tp = empty.scatter_add(-1, index, torch.where(bits, mass, 0.0))
         return Counts(tp, empty, support - tp, empty)
 
     def from_bits(self, bits: Tensor) -> Tensor:
         """The value of the counts."""
-        return self.pooling(self.counts(bits))
+        return self.pooling(self.counts(bits)).to(self.dtype)
 
     def flip_gains(self, bits: Tensor) -> Tensor:
         """One of two gains per class: for its right and its wrong items."""
-        found, missed, _, _ = _gains(self.pooling, self.counts(bits))
-        index = self.target.expand(bits.shape)
-        gains = torch.where(bits, found.gather(-1, index), missed.gather(-1, index))
+        step = None if self.weight is None else self.weight.unsqueeze(-1)
+        found, missed, _, _ = _gains(self.pooling, self.counts(bits), step).to(self.dtype)
+        index = self.target.expand(bits.shape).unsqueeze(-1)
+        every = (*bits.shape, self.classes)
+        found, missed = (part.expand(every).gather(-1, index) for part in (found, missed))
+        gains = torch.where(bits, found.squeeze(-1), missed.squeeze(-1))
         return torch.where(self.open(), gains, 0.0)
 
 
@@ -215,7 +229,7 @@ class AllClassPairs(Reexpression):
         second = (lost.unsqueeze(-2) - beats.to(lost.dtype)) == 0
         ahead, behind = self._values(lost == 0, first, second)
         gains = torch.where(self._turned(), behind - ahead, ahead - behind)
-        return torch.where(self._live(), gains, 0.0).flatten(-3)
+        return torch.where(self._live(), gains, 0.0).flatten(-3).to(self.labels.dtype)
 
     def _values(self, predicted: Tensor, first: Tensor, second: Tensor) -> tuple[Tensor, Tensor]:
         """The values `[A, ..., N, C, C]` with the first or the second class of each pair ahead.
@@ -236,7 +250,7 @@ class AllClassPairs(Reexpression):
         labels = self.labels
         counts = labels.counts((predicted == labels.truth).flatten(-2))
         now = labels.pooling.terms(counts).unsqueeze(-3)
-        miss, hit, false, spared = labels.pooling.terms(_after(counts)).unsqueeze(-3)
+        miss, hit, false, spared = labels.pooling.terms(_after(counts, labels.weight))
         predicted = predicted.unsqueeze(-1)
         truth = labels.truth.unsqueeze(-1)
         on = torch.where(predicted, now, torch.where(truth, hit, false))
@@ -283,22 +297,28 @@ def own_margin(scores: Tensor, target: Tensor, k: int) -> Tensor:
     return scores.gather(-1, index).squeeze(-1) - others
 
 
-def _after(counts: Counts) -> Counts:
-    """Counts `[4, ..., C]` after one more miss, one more hit, a false alarm more, and one less."""
-    tp, fp, fn, tn = counts
+def _after(counts: Counts, weight: Tensor | None) -> Counts:
+    """Counts after one more miss, one more hit, a false alarm more, and one less.
+
+    They are `[4, ..., 1, C]` from `[..., C]`; with weights of the items, `[..., N, 1]` or
+    `[..., N, C]`, they are `[4, ..., N, C]`.
+    """
+    step = counts.tp.new_ones(()) if weight is None else weight
+    every = [each.unsqueeze(-2) for each in counts]
+    tp, fp, fn, tn, step = torch.broadcast_tensors(*every, step)
     return Counts(
-        tp=torch.stack([tp - 1, tp + 1, tp, tp]),
-        fp=torch.stack([fp, fp, fp + 1, fp - 1]),
-        fn=torch.stack([fn + 1, fn - 1, fn, fn]),
-        tn=torch.stack([tn, tn, tn - 1, tn + 1]),
+        tp=torch.stack([tp - step, tp + step, tp, tp]),
+        fp=torch.stack([fp, fp, fp + step, fp - step]),
+        fn=torch.stack([fn + step, fn - step, fn, fn]),
+        tn=torch.stack([tn, tn, tn - step, tn + step]),
     )
 
 
-def _gains(pooling: Pooling, counts: Counts) -> Tensor:
-    """Gains `[4, ..., C]` of the bits that lead to the counts of `_after`, set minus cleared."""
-    terms = pooling.terms(counts)
+def _gains(pooling: Pooling, counts: Counts, weight: Tensor | None) -> Tensor:
+    """Gains of the bits that lead to the counts of `_after`, in their shape, set minus cleared."""
+    terms = pooling.terms(counts).unsqueeze(-3)
     sums = terms.sum(-2, keepdim=True)
-    now = pooling.value(sums.squeeze(-2)).unsqueeze(-1)
-    after = pooling.value(sums - terms + pooling.terms(_after(counts)))
+    now = pooling.value(sums)
+    after = pooling.value(sums - terms + pooling.terms(_after(counts, weight)))
     # A miss and a false alarm clear a won bit; the other two set a lost one.
     return torch.stack([now - after[0], after[1] - now, now - after[2], after[3] - now])

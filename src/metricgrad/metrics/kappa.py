@@ -1,13 +1,14 @@
 """Cohen's kappa: how far decisions agree with the target beyond chance, plain or weighted.
 
-Without weights it is a formula of counts, like the other metrics of `agreement.py`. With weights a
-confusion of neighbouring classes counts less than one of distant classes, so the metric looks at
-the items: which class was predicted for which.
+Without weights of confusions it is a formula of counts, like the other metrics of `agreement.py`.
+With them a confusion of neighbouring classes counts less than one of distant classes, so the metric
+looks at the items: which class was predicted for which.
 
     kappa = 1 - observed / expected
 
 Both are sums over the items. An item of class t that is predicted as c adds weight[t, c] to the
-observed disagreement, and the mean of weight[., c] over all targets to the expected one. Bits may
+observed disagreement, and the mean of weight[., c] over all targets to the expected one; both times
+its own weight, if items have weights. Bits may
 also predict several classes for an item, or none; it then adds the mean over these classes, or over
 all classes. The target fixes both tables (`Disagreement`). A flip moves one item, so it changes the
 two sums by known amounts, and all flip gains of a set follow from the sums and the tables.
@@ -104,13 +105,14 @@ class Kappa(JointMetric):
         distance = (index.unsqueeze(-1) - index).abs()
         weight = distance if self.weights == "linear" else distance**2
         live = torch.ones_like(target, dtype=torch.bool) if where is None else where
-        live = live.unsqueeze(-1)
-        given = (one_hot(target, classes) & live).sum(-2).to(dtype)
+        mass = self.item_weights(target.shape, where)
+        mass = (live.to(dtype) if mass is None else mass).unsqueeze(-1)
+        given = torch.where(one_hot(target, classes), mass, 0.0).sum(-2)
         # Written out instead of matmul, which autocast would take to half precision.
-        chance = ops.divide((given.unsqueeze(-1) * weight).sum(-2), live.sum(-2).to(dtype))
-        observed = weight[target]
+        chance = ops.divide((given.unsqueeze(-1) * weight).sum(-2), mass.sum(-2))
+        observed = weight[target].to(mass.dtype)
         table = torch.stack([observed, chance.unsqueeze(-2).expand_as(observed)], -1)
-        return Disagreement(torch.where(live.unsqueeze(-1), table, 0.0))
+        return Disagreement(mass.unsqueeze(-1) * table)
 
 
 class Disagreement:
@@ -167,7 +169,7 @@ class WeightedLabels(LabelDecisions):
 
     def from_bits(self, bits: Tensor) -> Tensor:
         """The value of the predicted classes."""
-        return self.disagreement.of_predictions(self._predicted(bits))
+        return self.disagreement.of_predictions(self._predicted(bits)).to(self.dtype)
 
     def flip_gains(self, bits: Tensor) -> Tensor:
         """A flip adds the class to the item's predictions, or takes it away."""
@@ -176,7 +178,7 @@ class WeightedLabels(LabelDecisions):
         now = self.disagreement.value(added.sum(-2))[..., None, None]
         after = self.disagreement.after(added, self.disagreement.added_after_flips(predicted))
         gains = torch.where(predicted == self.truth, now - after, after - now)
-        return torch.where(self.live, gains, 0.0).flatten(-2)
+        return torch.where(self.live, gains, 0.0).flatten(-2).to(self.dtype)
 
     def _predicted(self, bits: Tensor) -> Tensor:
         """Predicted classes, `[A, ..., N, C]`."""

@@ -7,7 +7,9 @@ If the offsets of all other classes are fixed, an item is decided for class c wh
 so the counts for all values of o_c follow from one table: between which two cuts the lead of an
 item lies, which class it is decided for otherwise, and whether either is right. Drawing the items
 again with replacement changes only how often each cell of the table occurs (a Poisson number around
-what it is), so the cost of a bootstrap draw does not depend on the number of items.
+what it is), so the cost of a bootstrap draw does not depend on the number of items. If items have
+weights, a cell holds their sum, and a draw is a scaled Poisson number whose mean is that sum and
+whose variance is the sum of their squares.
 """
 
 from abc import ABC, abstractmethod
@@ -30,6 +32,7 @@ class Lead(NamedTuple):
     values: Tensor  # above 0 is decided for the class
     positive: Tensor  # bool, of the class
     other: Tensor | None = None  # the class that an item is decided for otherwise
+    weight: Tensor | None = None  # of the items; None counts each once
 
 
 class DecidedItems(ABC):
@@ -66,24 +69,27 @@ class DecidedItems(ABC):
 class ClassItems(DecidedItems):
     """Items of one class each, decided by the highest score; at most about `most` of them."""
 
-    def __init__(self, inputs: Inputs, most: int | None) -> None:
+    def __init__(self, inputs: Inputs, most: int | None, weight: Tensor | None = None) -> None:
         scores, target, where = inputs
         rows = scores.movedim(1, 0).flatten(1)
         self.target = target.flatten()
+        self.weight = weight
         if where is not None:
             live = where.reshape(*where.shape, *[1] * (target.dim() - where.dim()))
             live = live.expand_as(target).flatten()
             rows = rows[:, live]
             self.target = self.target[live]
+            self.weight = None if weight is None else weight[live]
         step = 1 if most is None else max(1, -(-len(self.target) // most))
         self.target = self.target[::step]
+        self.weight = None if self.weight is None else self.weight[::step]
         super().__init__(rows[:, ::step])
 
     def lead(self, c: int) -> Lead:
         """Over the best other class; class c itself is out of the way until it is moved."""
         self.moved[c] = -torch.inf
         best, other = self.moved.max(0)
-        return Lead(self.scores[c] - best, self.target == c, other)
+        return Lead(self.scores[c] - best, self.target == c, other, self.weight)
 
     def centre(self, c: int) -> Tensor:
         """The mean of the others: a common offset changes nothing."""
@@ -97,12 +103,14 @@ class ClassItems(DecidedItems):
         assert lead.other is not None
         before = torch.where(self.target == lead.other, 0, 2)
         kind = before.masked_fill(lead.positive, 1)
-        cells = drawn_cells(lead.values, cuts, lead.other * 3 + kind, 3 * classes, draws, generator)
+        cells = drawn_cells(lead, cuts, lead.other * 3 + kind, 3 * classes, draws, generator)
         left, taken = (part.unflatten(-1, (classes, 3)) for part in cells)
-        wrong = torch.bincount(self.target[kind == 2], minlength=classes)
+        lost = kind == 2
+        mass = None if self.weight is None else self.weight[lost]
+        wrong = _drawn(self.target[lost], mass, classes, draws, generator)
         tp = left[..., 0].clone()
         fp = left[..., 1] + left[..., 2]
-        fn = taken[..., 0] + _drawn(wrong, draws, generator).unsqueeze(1)
+        fn = taken[..., 0] + wrong.unsqueeze(1)
         tp[..., c] = taken[..., 1].sum(-1)
         fp[..., c] = (taken[..., 0] + taken[..., 2]).sum(-1)
         fn[..., c] = left[..., 1].sum(-1)
@@ -112,9 +120,10 @@ class ClassItems(DecidedItems):
 class LabelItems(DecidedItems):
     """Items with many labels, each of which is decided at 0 on its own."""
 
-    def __init__(self, inputs: Inputs) -> None:
+    def __init__(self, inputs: Inputs, weight: Tensor | None = None) -> None:
         scores, target, where = inputs
         super().__init__(scores.mT)
+        self.weight = None if weight is None else weight.mT
         self.target = (target != 0).mT
         self.live = torch.ones_like(self.target)
         if where is not None:
@@ -123,7 +132,8 @@ class LabelItems(DecidedItems):
     def lead(self, c: int) -> Lead:
         """Over 0."""
         live = self.live[c]
-        return Lead(self.scores[c][live], self.target[c][live])
+        weight = None if self.weight is None else self.weight[c][live]
+        return Lead(self.scores[c][live], self.target[c][live], weight=weight)
 
     def centre(self, c: int) -> Tensor:
         """The model's own decisions."""
@@ -134,9 +144,9 @@ class LabelItems(DecidedItems):
     ) -> Counts:
         """Those of label c beside the others' as they are decided now."""
         kind = lead.positive.to(torch.int64)
-        left, taken = drawn_cells(lead.values, cuts, kind, 2, draws, generator)
+        left, taken = drawn_cells(lead, cuts, kind, 2, draws, generator)
         own = Counts(taken[..., 1], taken[..., 0], left[..., 1], left[..., 0])
-        now = binary_counts(self.moved > 0, self.target, self.live, torch.float64)
+        now = binary_counts(self.moved > 0, self.target, self.live, torch.float64, self.weight)
         found = Counts(*(each.cpu().repeat(*own.tp.shape, 1) for each in now))
         for every, of_label in zip(found, own, strict=True):
             every[..., c] = of_label
@@ -165,17 +175,28 @@ def choose_cuts(lead: Lead, number: int) -> Tensor:
 
 
 def drawn_cells(
-    values: Tensor, cuts: Tensor, kind: Tensor, kinds: int, draws: int, generator: torch.Generator
+    lead: Lead, cuts: Tensor, kind: Tensor, kinds: int, draws: int, generator: torch.Generator
 ) -> tuple[Tensor, Tensor]:
     """How many items of each kind are at or below each cut and above it, `[D, K, kinds]` both."""
     places = len(cuts) + 1
-    cell = torch.searchsorted(cuts, values) * kinds + kind
-    table = _drawn(torch.bincount(cell, minlength=places * kinds), draws, generator)
+    cell = torch.searchsorted(cuts, lead.values) * kinds + kind
+    table = _drawn(cell, lead.weight, places * kinds, draws, generator)
     below = table.unflatten(-1, (places, kinds)).cumsum(1)
     return below[:, :-1], below[:, -1:] - below[:, :-1]
 
 
-def _drawn(counts: Tensor, draws: int, generator: torch.Generator) -> Tensor:
-    """Numbers of items `[D, ...]` in bootstrap draws, on the CPU; the counts themselves for 0."""
-    found = counts.cpu().double().unsqueeze(0)
-    return torch.poisson(found.expand(draws, -1), generator) if draws else found
+def _drawn(
+    cell: Tensor, weight: Tensor | None, number: int, draws: int, generator: torch.Generator
+) -> Tensor:
+    """Items, or their weight, in each cell `[D, number]` of bootstrap draws, on the CPU.
+
+    Without draws, D is 1 and the cells hold the items themselves.
+    """
+    sums = torch.bincount(cell, weight, minlength=number).cpu().double().unsqueeze(0)
+    if not draws:
+        return sums
+    if weight is None:
+        return torch.poisson(sums.expand(draws, -1), generator)
+    squares = torch.bincount(cell, weight.square(), minlength=number).cpu().unsqueeze(0)
+    unit = torch.where(sums > 0, squares / sums.clamp(min=torch.finfo(sums.dtype).tiny), 1.0)
+    return torch.poisson((sums / unit).expand(draws, -1), generator) * unit

@@ -71,7 +71,8 @@ def best_offsets(
         candidates: Cuts between items that are looked at for one class, denser where its own items
             are. With more than there are items every step is exact.
         sweeps: How often each class is visited at most; it ends when nothing changes.
-        **rows: What a function takes besides scores and target, by name: `[N]`.
+        **rows: Weights of the items, `sample_weight`, or what a function takes besides scores and
+            target, by name: `[N]`.
 
     Returns:
         `[C]`, with mean 0 unless the target has labels: adding the same number to all classes
@@ -138,19 +139,25 @@ def _found(metric: Metric, inputs: Inputs, search: _Search) -> Tensor:
     """The offsets of checked inputs."""
     scores, target, where = inputs
     pooling: Pooling | None = None
+    weight: Tensor | None = None
+    if isinstance(metric, ConfusionMetric):
+        weight = metric.item_weights(target.shape, where)
     if isinstance(metric, ConfusionMetric) and scores.dim() == 1:  # two classes, as s1 - s0
-        counted = None if where is None else where.unsqueeze(-1)
+        counted, weight = (None if part is None else part.unsqueeze(-1) for part in (where, weight))
         column = Inputs(metric.margin(scores).unsqueeze(-1), target.unsqueeze(-1), counted)
-        half = _ascend(LabelItems(column), pooled(metric.of_counts), metric, search) / 2
+        half = _ascend(LabelItems(column, weight), pooled(metric.of_counts), metric, search) / 2
         return torch.cat([-half, half])
     if isinstance(metric, ConfusionMetric) and metric.multilabel:
-        items = LabelItems(inputs._replace(scores=metric.margin(scores)))
+        items = LabelItems(inputs._replace(scores=metric.margin(scores)), weight)
         return _ascend(items, metric.label_pooling(), metric, search)
     if isinstance(metric, ConfusionMetric) and metric.counts_classes:
         pooling = metric.class_pooling()
     elif isinstance(metric, SegmentationMetric):
         pooling = metric.pooling()
-    items = LabelItems(inputs) if metric.layout == "labels" else ClassItems(inputs, search.most)
+    if metric.layout == "labels":
+        items = LabelItems(inputs)
+    else:
+        items = ClassItems(inputs, search.most, weight)
     if pooling is None:
         return _by_trying(items, metric, inputs, search)
     return _ascend(items, pooling, metric, search)

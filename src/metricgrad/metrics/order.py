@@ -43,6 +43,7 @@ class PlaceRule(NamedTuple):
     offset: float = 0.0
     cycles: Cycles = "count"  # "zero": bits that fit no order are worth 0
     needs_negatives: bool = False  # whether a set without negatives is worth 0
+    by_place: bool = True  # whether the terms depend on r
 
 
 @dataclass(frozen=True)
@@ -117,7 +118,7 @@ class Pairs(Reexpression):
         """The rule's value of the comparisons that the positives lost."""
         lost = self._lost(bits)
         ordered = self._padded(_count(lost)).sort(-1).values
-        values = self._scaled(self._pool(self._terms(ordered)))
+        values = self.scaled(self._pool(self._terms(ordered)))
         if self.rule.cycles == "zero":
             values = torch.where(self._cyclic(lost), 0.0, values)
         return values if self.weight is None else (self.weight * values).sum(-1)
@@ -162,7 +163,7 @@ class Pairs(Reexpression):
         if isinstance(scale, Tensor) or scale != 1:
             loss = loss * scale
             win = win * scale
-        return self._scaled(pooled), loss, win
+        return self.scaled(pooled), loss, win
 
     def share(self) -> Tensor | float:
         """What a change of the terms is worth, `[..., 1]`; one number where all sets are alike."""
@@ -175,7 +176,7 @@ class Pairs(Reexpression):
         negatives = self._size(self.low, self.low_live)
         return self.rule.term(places.to(self.dtype), lost.to(self.dtype), positives, negatives)
 
-    def _scaled(self, pooled: Tensor) -> Tensor:
+    def scaled(self, pooled: Tensor) -> Tensor:
         """The metric of the pooled terms; 0 where it is not defined."""
         if (self.rule.sign, self.rule.offset) != (1, 0):
             pooled = self.rule.sign * pooled + self.rule.offset

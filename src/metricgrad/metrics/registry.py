@@ -170,7 +170,8 @@ def with_options(metric: Metric, **options: Any) -> Metric:
     """The same metric with other options; those that it does not have are left out."""
     known = metric_options(type(metric))
     changed = {option: value for option, value in options.items() if option in known}
-    return type(metric)(**{option: getattr(metric, option) for option in known} | changed)
+    made = type(metric)(**{option: getattr(metric, option) for option in known} | changed)
+    return made.with_rows(metric.rows) if metric.rows else made
 
 
 def comparison_metric(

@@ -23,6 +23,7 @@ from metricgrad.metrics.checks import shape, to_tensor
 Rows = Mapping[str, Tensor]
 NO_ROWS: Rows = MappingProxyType({})
 
+SAMPLE_WEIGHT = "sample_weight"  # the name that weights of items have, as in scikit-learn
 _TAKEN = ("where", "groups")  # what a call of a metric means by these is fixed
 
 
@@ -83,6 +84,8 @@ class RowNames:
                 "scores and target alone. A function of your own names what else it takes, as in "
                 f"f(scores, target, {unknown[0]})"
             )
+        if SAMPLE_WEIGHT in unknown:
+            takes += ". Weights are for metrics of decisions and of curves, such as f1 and auc"
         raise TypeError(f"{self.metric} takes {takes}; got {_listed(unknown)}")
 
     def complete(self, given: Sequence[str]) -> None:

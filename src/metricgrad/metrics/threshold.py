@@ -49,7 +49,8 @@ def best_threshold(
         where: The same shape, True for what counts; None counts everything.
         candidates: How many thresholds are tried for a function, spread evenly over its sorted
             scores. The answer is exact if there are no more different scores than these.
-        **rows: What a function takes besides scores and target, by name: `[..., N]`.
+        **rows: Weights of the items, `sample_weight`, or what a function takes besides scores and
+            target, by name: `[..., N]`.
 
     Returns:
         `[...]`, one threshold per set, half-way between two scores or beyond all of them. Of
@@ -90,33 +91,45 @@ def stable_threshold(scores: Tensor, target: Tensor, metric: Metric) -> Tensor:
     draws = min(_MOST_DRAWS, _DRAWN_ITEMS // len(scores))
     if draws < _FEWEST_DRAWS or not isinstance(metric, ConfusionMetric):
         return best_threshold(scores, target, metric, candidates=_TRIED)
+    weight = metric.item_weights(target.shape, None)
     if scores.dim() > 1 and metric.average == "micro":
         scores = scores.flatten()
         target = target.flatten()
+        weight = None if weight is None else weight.flatten()
     generator = torch.Generator().manual_seed(0)
     if scores.dim() == 1:
-        return bagged_threshold(scores, target, metric, draws, generator)
-    labels = zip(scores.unbind(-1), target.unbind(-1), strict=True)
-    found = [bagged_threshold(one, truth, metric, draws, generator) for one, truth in labels]
+        return bagged_threshold(scores, target, metric, draws, generator, weight)
+    found = []
+    for label, (own, truth) in enumerate(zip(scores.unbind(-1), target.unbind(-1), strict=True)):
+        mass = None if weight is None else weight[:, label]
+        found.append(bagged_threshold(own, truth, metric, draws, generator, mass))
     return torch.stack(found)
 
 
 @torch.no_grad()
 def bagged_threshold(
-    scores: Tensor, target: Tensor, metric: ConfusionMetric, draws: int, generator: torch.Generator
+    scores: Tensor,
+    target: Tensor,
+    metric: ConfusionMetric,
+    draws: int,
+    generator: torch.Generator,
+    weight: Tensor | None = None,
 ) -> Tensor:
     """The median, 0-dim, of the best thresholds of bootstrap draws of binary scores `[N]`.
 
     The scores are sorted once; a draw is how often each item is in it, and its counts are
     cumulative sums of that.
     """
-    curve = walk_down(scores, target > 0, None)
-    hits = curve.tp.diff(prepend=curve.tp.new_zeros(1)).to(scores.dtype)
+    where = None if weight is None else weight > 0
+    curve = walk_down(scores, target > 0 if where is None else (target > 0) & where, where, weight)
+    hits, misses = (
+        each.diff(prepend=each.new_zeros(1)).to(scores.dtype) for each in (curve.tp, curve.fp)
+    )
     drawn = torch.randint(len(scores), (draws, len(scores)), generator=generator)
     once = scores.new_ones(()).expand_as(drawn)
     times = scores.new_zeros(draws, len(scores)).scatter_add_(1, drawn, once)
     tp = F.pad((times * hits).cumsum(-1), (1, 0))
-    fp = F.pad((times * (1 - hits)).cumsum(-1), (1, 0))
+    fp = F.pad((times * misses).cumsum(-1), (1, 0))
     values = metric.of_counts(Counts(tp, fp, tp[:, -1:] - tp, fp[:, -1:] - fp))
     allowed = F.pad(curve.vertex, (1, 0), value=True).expand_as(values)
     found = _best(metric, cuts(curve).expand_as(values), values, allowed, _own(metric, scores))
@@ -128,7 +141,7 @@ def cuts(curve: Curve) -> Tensor:
     ordered = curve.scores
     if not ordered.shape[-1]:
         return ordered.new_zeros(*ordered.shape[:-1], 1)
-    counted = curve.positives + curve.negatives
+    counted = curve.counted
     above = ordered[..., :1]
     below = ordered.gather(-1, (counted - 1).clamp(min=0))
     middle = ordered[..., 1:] / 2 + ordered[..., :-1] / 2
@@ -150,17 +163,19 @@ def _exact(metric: ConfusionMetric, scores: Tensor, target: Tensor, where: Tenso
             f"{metric.name} of {scores.shape[-1]} classes takes the highest score, so there is no "
             f"threshold to tune; got scores {shape(scores)} and target {shape(target)}"
         )
+    weight = metric.item_weights(target.shape, where)
     if metric.multilabel:
         scores = scores.mT
         target = target.mT
-        where = None if where is None else where.mT
+        where, weight = (None if part is None else part.mT for part in (where, weight))
         if metric.average == "micro":
             scores = scores.flatten(-2)
             target = target.flatten(-2)
-            where = None if where is None else where.flatten(-2)
-    curve = walk_down(scores, target, where)
-    tp = F.pad(curve.tp, (1, 0)).to(scores.dtype)
-    fp = F.pad(curve.fp, (1, 0)).to(scores.dtype)
+            where, weight = (None if part is None else part.flatten(-2) for part in (where, weight))
+    curve = walk_down(scores, target, where, weight)
+    dtype = torch.promote_types(curve.tp.dtype, scores.dtype)
+    tp = F.pad(curve.tp, (1, 0)).to(dtype)
+    fp = F.pad(curve.fp, (1, 0)).to(dtype)
     values = metric.of_counts(Counts(tp, fp, curve.positives - tp, curve.negatives - fp))
     allowed = F.pad(curve.vertex, (1, 0), value=True)
     return _best(metric, cuts(curve), values, allowed, _own(metric, scores))

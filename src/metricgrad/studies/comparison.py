@@ -116,7 +116,7 @@ def _table_and_methods(
         rows = load_rows(data, settings.target, settings.group, settings.drop)
         return rows, methods_to_rank(methods, metric, rows.grades, settings.model)
     table = load_table(data, settings.target, settings.drop, amounts)
-    positive = chosen_class(settings.positive, table.y)
+    positive = chosen_class(settings.positive, table.y, metric)
     refuse_misfit(metric, table.y, positive)
     return table, methods_to_compare(methods, metric, table.y, positive, settings.model)
 

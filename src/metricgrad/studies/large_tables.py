@@ -69,7 +69,7 @@ class StreamedClasses:
             )
             _refuse_written(self.surveyed)
         self.y = pd.Series(self.surveyed.short_target, name=settings.target)
-        refuse_misfit(metric, self.y, chosen_class(settings.positive, self.y))
+        refuse_misfit(metric, self.y, chosen_class(settings.positive, self.y, metric))
         self.test = self.surveyed.test if test is None else _test_rows(self.surveyed, test)
 
     @property

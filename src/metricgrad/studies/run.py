@@ -170,7 +170,7 @@ class _Classes:
         self.rows = _row_counts(self.split)
         self.columns = [str(name) for name in self.split.train.x.columns]
         y = self.split.train.y
-        refuse_misfit(metric, y, chosen_class(settings.positive, y))
+        refuse_misfit(metric, y, chosen_class(settings.positive, y, metric))
 
     def suspicious(self) -> list[SuspiciousColumn]:
         """Columns that look wrong, by the training rows."""

@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Self
 
 from metricgrad.estimators import MetricClassifier, MetricRanker
 from metricgrad.estimators.ranker import ranks_documents
-from metricgrad.estimators.target import Target, plain
+from metricgrad.estimators.target import Target, default_positive, plain
 from metricgrad.metrics import Metric
 from metricgrad.processes import alone
 from metricgrad.studies.column_facts import DroppedColumn
@@ -93,15 +93,16 @@ class TableSettings:
 
     def classifier(self, y: Any, method: str, seed: int, *, progress: bool) -> MetricClassifier:
         """An unfitted classifier with these settings; `y` says which classes there are."""
+        metric = named_metric(self.metric)
         return MetricClassifier(
-            named_metric(self.metric),
+            metric,
             method,
             model=self.model or self.default_model(method),
             engine=self.engine,
             hidden=self.hidden,
             epochs=self.epochs,
             budget=self.budget,
-            positive=chosen_class(self.positive, y),
+            positive=chosen_class(self.positive, y, metric),
             random_state=seed,
             progress=progress,
         )
@@ -225,10 +226,14 @@ def refuse_unranked(metric: Metric, positive: str | None, methods: Sequence[str]
         )
 
 
-def chosen_class(positive: str | None, y: Any) -> Any:
-    """The class of a target that text such as `1` or `yes` stands for."""
+def chosen_class(positive: str | None, y: Any, metric: Metric | None = None) -> Any:
+    """The class of a target that text such as `1` or `yes` stands for.
+
+    With a metric, None stands for the class that is positive by default in the whole target, so
+    that all parts of a table have the same.
+    """
     if positive is None:
-        return None
+        return None if metric is None else default_positive(plain(y), metric)
     by_name = {str(each): each for each in y.unique()}
     if positive not in by_name:
         raise ValueError(f"--positive must be one of {', '.join(sorted(by_name))}; got {positive}")

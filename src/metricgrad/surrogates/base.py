@@ -22,7 +22,7 @@ from metricgrad.metrics import metric as to_metric
 from metricgrad.metrics.base import Inputs
 from metricgrad.metrics.checks import shape
 from metricgrad.metrics.registry import metric_config, metric_options
-from metricgrad.metrics.rows import to_rows
+from metricgrad.metrics.rows import NO_NAMES, SAMPLE_WEIGHT, RowNames, Rows, to_rows
 from metricgrad.storage import write_tensors
 from metricgrad.surrogates.calls import (
     Call,
@@ -50,11 +50,13 @@ class Surrogate(nn.Module, ABC):
     Attributes:
         readable: Whether the value of the loss is that of the metric, as a loss.
         remembers: Whether a batch changes what later ones give, so that every model needs its own.
+        weighs: Whether it trains on weights of the items, where its metric takes them.
         metric: The `Metric` that it stands for; None where it stands for none.
     """
 
     readable: bool = False
     remembers: bool = False
+    weighs: bool = False
     metric: Any = None
     _notices: Notices | None = None
 
@@ -134,7 +136,8 @@ class Surrogate(nn.Module, ABC):
             where: True for what counts; None counts all.
             groups: `[N]`, integer ids that cut one flat set into many, such as the queries that
                 documents belong to.
-            **rows: What a metric of your own takes besides scores and target, by the names of its
+            **rows: Weights of the items, `sample_weight`, for metrics of decisions and of curves;
+                or what a metric of your own takes besides scores and target, by the names of its
                 parameters, such as `amount=amount`: `[..., N]`, a value for each item.
 
         Returns:
@@ -170,19 +173,39 @@ class Surrogate(nn.Module, ABC):
         """What to do before the loss is any use, told after 1 or 10 batches; empty if ready."""
         return ""
 
+    @property
+    def row_names(self) -> RowNames:
+        """What it takes of every item besides scores and target: what its metric takes."""
+        return NO_NAMES if self.metric is None else self.metric.row_names
+
+    def bind(self, rows: Rows) -> None:
+        """Binds data of the items, in place of what was bound before."""
+        self.metric = self.metric.with_rows(rows)
+
     def takers(self) -> "list[Surrogate]":
-        """The losses among it and its parts whose metric takes more than scores and target."""
+        """The losses among it and its parts that take more than scores and target."""
         parts = (each for each in self.modules() if isinstance(each, Surrogate))
-        return [each for each in parts if each.metric is not None and each.metric.row_names]
+        return [each for each in parts if each.row_names]
+
+    def taken(self, rows: Rows) -> Rows:
+        """What it or its parts take of some data; of weights, all of its parts must know."""
+        names = {name for each in self.takers() for name in each.row_names.every}
+        names -= set() if self.weighs else {SAMPLE_WEIGHT}
+        return {name: row for name, row in rows.items() if name in names}
 
     def _each(self, call: Call) -> tuple[Tensor, Tensor]:
         """`losses` of the sets, or of the groups of one flat set, `[G]` by ascending id."""
-        if call.rows and not self.takers():
-            given = ", ".join(call.rows)
+        given = [name for name in call.rows if name not in self.taken(call.rows)]
+        if given:
+            if self.row_names:
+                self.row_names.check(given)
             raise TypeError(
-                f"{type(self).__name__} takes scores and target alone here; got {given}. Such data "
-                "belongs to a metric of your own that has it among its parameters: mg.UniLoss(f) "
-                f"with f(scores, target, {given})"
+                f"{type(self).__name__} takes scores and target alone here; got "
+                f"{', '.join(given)}. Weights of items are for cross-entropy and, where the metric "
+                "takes them, for mg.UniLoss, and for mg.MetricLoss with cross-entropy. Other data "
+                "is for a metric of your own that has it as a parameter: mg.UniLoss(f) with "
+                "f(scores, target, "
+                f"{', '.join(given)})"
             )
         if call.groups is not None:
             return self._of_groups(call)
@@ -222,7 +245,13 @@ class LearnedSurrogate(Surrogate):
     @classmethod
     def fits(cls, metric: Metric, kind: TargetKind) -> bool:
         """As for every loss; but the sets that it learns from have nothing but a target."""
-        return not metric.row_names.required and super().fits(metric, kind)
+        weighed = SAMPLE_WEIGHT in metric.rows
+        return not weighed and not metric.row_names.required and super().fits(metric, kind)
+
+    @property
+    def row_names(self) -> RowNames:
+        """Nothing: the sets that it learns from have scores and target alone."""
+        return NO_NAMES
 
     @abstractmethod
     def misfit(self, scores: Tensor, target: Tensor, where: Tensor | None = None) -> Tensor:

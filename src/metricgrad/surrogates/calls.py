@@ -19,7 +19,7 @@ from torch import Tensor
 from metricgrad.metrics import Metric
 from metricgrad.metrics.base import Inputs, flat_inputs, group_sets, not_flat
 from metricgrad.metrics.checks import to_tensor
-from metricgrad.metrics.rows import Rows, at
+from metricgrad.metrics.rows import NO_ROWS, Rows, at
 
 if TYPE_CHECKING:
     from metricgrad.surrogates.base import Surrogate
@@ -52,19 +52,19 @@ def batch_of_items(
 
 @contextmanager
 def bound(loss: "Surrogate", rows: Rows) -> Iterator[None]:
-    """Binds data of the items to the metrics of a loss and of its parts, as long as a call takes.
+    """Binds data of the items to a loss and to its parts, what each takes, as long as a call lasts.
 
     `losses` therefore need not know of it. A metric may be replaced meanwhile, as a function is
     that turns out to be a black box, so the data is taken off the one that is there at the end.
     """
     parts = loss.takers() if rows else []
     for each in parts:
-        each.metric = each.metric.with_rows(rows)
+        each.bind({name: row for name, row in rows.items() if name in each.row_names.every})
     try:
         yield
     finally:
         for each in parts:
-            each.metric = each.metric.with_rows({})
+            each.bind(NO_ROWS)
 
 
 def losses_of_groups(loss: "Surrogate", call: Call) -> tuple[Tensor, Tensor]:

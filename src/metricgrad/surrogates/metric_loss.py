@@ -96,6 +96,7 @@ class MetricLoss(Remembering):
     """
 
     readable = True
+    weighs = True
     kept = ("offset", "usual", "done")
     offset: Tensor
     usual: Tensor
@@ -122,6 +123,7 @@ class MetricLoss(Remembering):
         self.by_metric = UniLoss(metric, slope=slope, relaxation=relaxation, generator=generator)
         self.metric: Metric = self.by_metric.metric
         self.ordinary = ordinary_beside(self.metric, ordinary)
+        self.weighs = self.ordinary.weighs
         self.steps = steps
         self.weight = weight
         self.intercept = _wants_intercept(self.metric) if intercept is None else intercept
@@ -153,7 +155,7 @@ class MetricLoss(Remembering):
     def _joined(self, call: Call) -> tuple[Tensor, Tensor]:
         """`losses` of all sets, or of all groups, of a call."""
         scores, target, _, groups, rows = call
-        of_ordinary = rows if self.ordinary.takers() else NO_ROWS
+        of_ordinary = self.ordinary.taken(rows)
         if torch.is_inference_mode_enabled():  # the value alone, as nothing has a gradient there
             values, defined = self.by_metric._each(call)
             counted = defined | self.ordinary._each(call._replace(rows=of_ordinary))[1]

@@ -98,6 +98,7 @@ class UniLoss(Surrogate):
     """
 
     readable = True
+    weighs = True
 
     def __init__(
         self,

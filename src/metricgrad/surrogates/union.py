@@ -34,6 +34,7 @@ class AcrossRanks(Surrogate):
         self.loss = loss
         self.readable = loss.readable
         self.remembers = loss.remembers
+        self.weighs = loss.weighs
 
     def shapes(self) -> Metric:
         """The metric whose shapes the loss takes."""

@@ -26,6 +26,7 @@ from metricgrad.metrics import Metric
 from metricgrad.metrics import metric as to_metric
 from metricgrad.metrics.checks import expand_where, whole
 from metricgrad.metrics.registry import metric_config
+from metricgrad.metrics.rows import SAMPLE_WEIGHT
 from metricgrad.surrogates.base import Surrogate, counted, item_scores, wrong_shapes
 from metricgrad.surrogates.baselines import CrossEntropy, HeatmapMSE, ListNet
 from metricgrad.surrogates.calls import Call
@@ -68,6 +69,7 @@ class WithMemory(Remembering):
         self.loss = loss
         self.size = size
         self.readable = loss.readable
+        self.weighs = loss.weighs
         self.scores = torch.zeros(0)
         self.target = torch.zeros(0)
 
@@ -161,6 +163,7 @@ class WithOrdinary(Surrogate):
         self.loss = loss
         self.weight = weight
         self.ordinary = ordinary
+        self.weighs = loss.weighs and ordinary.weighs
 
     def shapes(self) -> Metric:
         """The metric whose shapes the loss takes."""
@@ -213,6 +216,8 @@ def ordinary_for(metric: Metric) -> Surrogate | None:
 class Ordinary(Surrogate):
     """Cross-entropy of scores in the shapes of a metric; made by `ordinary_for`."""
 
+    weighs = True
+
     def __init__(self, metric: Any) -> None:
         super().__init__()
         self.metric = to_metric(metric)
@@ -221,7 +226,12 @@ class Ordinary(Surrogate):
         """Cross-entropy of every set, and whether there is anything to learn from it."""
         if self.metric.layout == "maps":  # the metric knows which pixels are ignored
             scores, target, where = self.metric.check(scores, target, where)
-        return CrossEntropy().losses(*_items(self.metric, scores, target, where))
+        entropy = CrossEntropy()
+        weight = self.metric.rows.get(SAMPLE_WEIGHT)
+        if weight is not None:  # a weight per item; the labels of an item share it
+            shared = weight.unsqueeze(-1).expand(*weight.shape, scores.shape[-1])
+            entropy.bind({SAMPLE_WEIGHT: shared.flatten(-2)})
+        return entropy.losses(*_items(self.metric, scores, target, where))
 
     def config(self) -> dict[str, Any]:
         """The metric."""

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from metricgrad.metrics import Metric
+from metricgrad.metrics.rows import SAMPLE_WEIGHT, Rows
 from metricgrad.surrogates import BilevelLoss, MetricLoss, ReLoss, Surrogate, UniLoss, baselines
 from metricgrad.surrogates.base import TargetKind
 from metricgrad.surrogates.baselines import Baseline
@@ -42,6 +43,7 @@ BASELINES: dict[str, type[Baseline]] = {
 }
 _METHODS: dict[str, type[Surrogate]] = {"metric_loss": MetricLoss, **_PAPERS, **BASELINES}
 _PLACES = ("maps", "tokens", "spans")  # layouts whose items are pixels or places of a text
+_ORDINARY_OF = ("labels", *_PLACES)  # layouts whose cross-entropy must know what an item is
 # The loss that people use today for the metric of this name.
 _USUAL = {
     "f1": "soft_f_beta",
@@ -118,7 +120,7 @@ class Candidate:
                 return shipped or learned_reloss(metric, generator, self.options)
             case "bilevel":
                 return BilevelLoss(metric, generator=generator, **self.options)
-            case "cross_entropy" if metric.layout in _PLACES and not self.options:
+            case "cross_entropy" if metric.layout in _ORDINARY_OF and not self.options:
                 return Ordinary(metric)
             case _:
                 return BASELINES[self.method](**self.options)
@@ -175,6 +177,17 @@ def fitting(
     if methods & set(_COMPARED) and not _is_decided(metric, scores, target):
         methods -= set(_COMPARED)
     return [each for each in found if each.method in methods]
+
+
+def require_weights(found: list[Candidate], rows: Rows) -> None:
+    """ValueError where a loss would train as if all items had the same weight."""
+    for each in found:
+        weighs = _METHODS[each.method].weighs if each.given is None else each.given.weighs
+        if SAMPLE_WEIGHT in rows and not weighs:
+            raise ValueError(
+                f"{each.method} takes no weights of items; train on 'metric_loss', 'uniloss', "
+                f"'cross_entropy', 'focal' or 'auto' with {SAMPLE_WEIGHT}"
+            )
 
 
 def require_fitting(method: str, metric: Metric) -> None:

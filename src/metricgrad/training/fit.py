@@ -31,6 +31,7 @@ from metricgrad.training.candidates import (
     fitting,
     ordinary_candidate,
     require_fitting,
+    require_weights,
 )
 from metricgrad.training.data import Items, fingerprint
 from metricgrad.training.decision import decide
@@ -92,7 +93,8 @@ def fit(
         train: `(x, y)` of arrays or tensors, a `Dataset` or a `DataLoader`. A stream without a
             length (`IterableDataset`) is read into memory. What a metric of your own takes besides
             scores and target follows in the order of its parameters, `(x, y, amount)`, or by name,
-            `(x, y, {"amount": amount})`.
+            `(x, y, {"amount": amount})`. To metrics of decisions and of curves, a third part is the
+            weights of the items, `(x, y, sample_weight)`.
         valid: Validation data of the same kinds, in the same order each time; at most 50,000 of the
             items in memory are drawn. None splits it off `train`, which must not be a loader then.
         metric: The metric to train for: a name, a `Metric` or a callable.
@@ -178,6 +180,10 @@ def fit(
     # List the candidates, the ordinary loss apart from its challengers.
     usual = ordinary_candidate(chosen, split.validation.sets)
     scores, example = from_first(lambda: example_of(model, trained, chosen))
+    if memory and example.rows:
+        raise ValueError(
+            f"past items join a batch without their {', '.join(example.rows)}; pass memory=0"
+        )
     if method == "auto":
         tried = chosen.with_rows({name: row.unsqueeze(0) for name, row in example.rows.items()})
         sides = {
@@ -187,6 +193,7 @@ def fit(
     else:
         side = "ordinary" if method == usual.method else "challengers"
         sides = {side: candidates_of(method, options)}
+        require_weights(sides[side], example.rows)
     rates = list(RATES) if rate is None else [rate]
 
     # Search.

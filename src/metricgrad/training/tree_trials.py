@@ -19,7 +19,7 @@ from metricgrad.boosting import objective
 from metricgrad.boosting.forest_module import BoostedTrees
 from metricgrad.boosting.growing import Booster, Engine, Task, TreeRows, TreeSettings, new_booster
 from metricgrad.metrics import Metric
-from metricgrad.metrics.rows import at
+from metricgrad.metrics.rows import SAMPLE_WEIGHT, at
 from metricgrad.progress import Tell
 from metricgrad.training.candidates import Candidate
 from metricgrad.training.data import Items, stream_seed
@@ -48,7 +48,9 @@ class TreeData:
         """The rows of some items; those of queries one after the other, without padding."""
         batch = self.items.take(index)
         if batch.where is None:
-            return TreeRows(batch.x.numpy(), batch.y.numpy())
+            weight = batch.rows.get(SAMPLE_WEIGHT)
+            weight = None if weight is None else weight.numpy()
+            return TreeRows(batch.x.numpy(), batch.y.numpy(), weight=weight)
         sizes = batch.where.sum(-1).numpy()
         return TreeRows(batch.x[batch.where].numpy(), batch.y[batch.where].numpy(), sizes)
 
@@ -166,5 +168,7 @@ class TreeSearch:
             return None
         seed = stream_seed(self.seed, _STREAM + fold, 0)
         generator = torch.Generator().manual_seed(seed)
-        rows = at(self.data.items.rows, train)
+        # The library multiplies by the weights of the rows.
+        rows = {name: row for name, row in self.data.items.rows.items() if name != SAMPLE_WEIGHT}
+        rows = at(rows, train)
         return objective(self.data.metric, rows=rows, generator=generator, **plan.options)

@@ -245,7 +245,8 @@ class TrialGroup:
     def _values(self, scores: Tensor, batch: Batch) -> Tensor:
         """The loss of every model, `[R]`."""
         if self._epoch < self._warm_up:
-            values = self._ordinary.per_set(scores, batch.y, batch.where)
+            rows = self._ordinary.taken(batch.rows)
+            values = self._ordinary.per_set(scores, batch.y, batch.where, **rows)
             return mean_of_defined(values, torch.ones_like(values, dtype=torch.bool))
         if self._scales is not None:
             scores = scores * self._scales.view(-1, *[1] * (scores.dim() - 1))
@@ -255,9 +256,8 @@ class TrialGroup:
                 return mean_of_defined(*losses_by_size(loss, scores, batch.y, batch.where))
             with bound(loss, batch.rows):
                 return mean_of_defined(*loss.losses(scores, batch.y, None))
-        each = [
-            loss.losses(scores[row], batch.y[row], None) for row, loss in enumerate(self._losses)
-        ]
+        losses = enumerate(self._losses)
+        each = [loss.losses(scores[row], batch.y[row], None) for row, loss in losses]
         return torch.stack([torch.where(defined, value, 0.0) for value, defined in each])
 
     def _item_scores(self, batch: Batch) -> Tensor:

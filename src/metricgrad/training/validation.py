@@ -132,7 +132,7 @@ class Validation:
             values = metric(scores, target, where=where).masked_fill(~counts, 0.0)
             return values.sum((-1, -2)) / counts.sum((-1, -2)).clamp(min=1)
         if metric.decided_by == "order":
-            return metric(scores, target, where=live).mean(-1)
+            return metric(scores, target, where=live, **rows).mean(-1)
         first = live.dim() - 2
         scores, target, live = (part.flatten(first, first + 1) for part in (scores, target, live))
         rows = {name: row.flatten(first, first + 1) for name, row in rows.items()}

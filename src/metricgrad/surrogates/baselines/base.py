@@ -12,6 +12,7 @@ from torch import Tensor
 
 from metricgrad.metrics import Metric
 from metricgrad.metrics import metric as to_metric
+from metricgrad.metrics.rows import SAMPLE_WEIGHT
 from metricgrad.surrogates.base import Surrogate, TargetKind, counted
 
 
@@ -34,8 +35,8 @@ class Baseline(Surrogate):
 
     @classmethod
     def fits(cls, metric: Metric, kind: TargetKind) -> bool:
-        """Whether the loss takes targets of a kind; it is the same for every metric."""
-        return kind in cls.kinds
+        """Whether the loss takes targets of a kind, and the weights that a metric has."""
+        return kind in cls.kinds and (cls.weighs or SAMPLE_WEIGHT not in metric.rows)
 
     @abstractmethod
     def values(self, scores: Tensor, target: Tensor, where: Tensor | None) -> Tensor:

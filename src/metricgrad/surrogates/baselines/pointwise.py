@@ -9,7 +9,10 @@ from torch import Tensor
 from metricgrad import ops
 from metricgrad.metrics import metric as to_metric
 from metricgrad.metrics.base import Inputs
+from metricgrad.metrics.checks import expand_where
 from metricgrad.metrics.mistakes import are_label_maps
+from metricgrad.metrics.rows import NO_ROWS, RowNames, Rows
+from metricgrad.metrics.weights import exact_weights, weight_names, without_weightless
 from metricgrad.surrogates.base import counted
 from metricgrad.surrogates.baselines.base import Baseline
 
@@ -33,6 +36,9 @@ class CrossEntropy(Baseline):
         reduction.
     """
 
+    weighs = True
+    rows: Rows = NO_ROWS
+
     def __init__(self, *, positive_weight: float = 1.0) -> None:
         super().__init__(positive_weight=positive_weight)
         if not positive_weight > 0:
@@ -44,11 +50,27 @@ class CrossEntropy(Baseline):
             scores = scores.movedim(-3, -1).flatten(-4, -2)
             where = None if where is None else where.expand(target.shape).flatten(-3)
             target = target.flatten(-3)
+        items = target.shape
+        where = without_weightless(self.rows, items, expand_where(where, items, len(items)), items)
         return super().check(scores, target, where)
 
+    @property
+    def row_names(self) -> RowNames:
+        """Items may have weights."""
+        return weight_names(type(self).__name__)
+
+    def bind(self, rows: Rows) -> None:
+        """Binds weights of the items."""
+        self.rows = rows
+
     def values(self, scores: Tensor, target: Tensor, where: Tensor | None) -> Tensor:
-        """The mean over the items that count."""
-        return ops.masked_mean(self.of_items(scores, target), where)
+        """The mean over the items that count, weighted if they have weights."""
+        found = self.of_items(scores, target)
+        weight = exact_weights(self.rows, target.shape, where)
+        if weight is None:
+            return ops.masked_mean(found, where)
+        weight = weight.to(found.dtype)
+        return ops.divide((weight * found).sum(-1), weight.sum(-1))
 
     def of_items(self, scores: Tensor, target: Tensor) -> Tensor:
         """The loss of every item, `[..., N]`."""
