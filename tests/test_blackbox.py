@@ -688,3 +688,19 @@ def test_another_threshold_is_noticed_on_sets_where_its_own_value_is_found_again
     scores = torch.tensor([-0.5, 0.2, 0.9, 1.0], dtype=torch.float64)
     with pytest.raises(NotDecidedError, match="other thresholds do"):
         mg.UniLoss(accuracy)(scores, torch.tensor([0, 1, 0, 1]))
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "close"),
+    [
+        (1.0, 1.0 + 1e-9, True),
+        (1.0, 1.001, False),
+        (1.0, -1.0, False),
+        (0.0, 0.0, True),
+        (0.0, 1e-9, False),
+        (float("nan"), float("nan"), True),
+        (float("nan"), 1.0, False),
+    ],
+)
+def test_values_are_close_up_to_rounding(one: float, other: float, close: bool) -> None:
+    assert black_boxes._close(one, other) is close

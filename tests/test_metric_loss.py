@@ -295,6 +295,33 @@ def test_a_linear_model_reaches_a_higher_f1_than_cross_entropy_with_its_threshol
     assert trained(mg.MetricLoss("f1")) > plain + 0.02
 
 
+def test_label_maps_have_an_offset_for_each_class() -> None:
+    loss = mg.MetricLoss("mean_iou")
+    scores = torch.randn(2, 3, 4, 5, requires_grad=True)
+    loss(scores, torch.randint(3, (2, 4, 5))).backward()
+    assert loss.offset.shape == (3,)
+    assert loss.offset.any()
+
+
+def test_one_step_is_a_number_of_steps() -> None:
+    loss = mg.MetricLoss("f1", steps=1)
+    assert loss.steps == 1
+    with pytest.raises(ValueError, match="steps must be"):
+        mg.MetricLoss("f1", steps=0)
+
+
+def test_the_usual_length_is_that_of_training_batches() -> None:
+    loss = mg.MetricLoss("f1")
+    scores = torch.randn(50, requires_grad=True)
+    target = (torch.rand(50) < 0.3).long()
+    loss(scores, target).backward()
+    known = loss.usual.clone()
+    assert known > 0
+    loss.eval()
+    loss(3 * scores, 1 - target).backward()
+    assert torch.equal(loss.usual, known)
+
+
 def test_wrong_options_are_told() -> None:
     with pytest.raises(ValueError, match=r"weight must lie between 0 and 1; got 1\.5"):
         mg.MetricLoss("f1", weight=1.5)

@@ -486,3 +486,16 @@ def test_a_classifier_takes_weights_where_its_metric_does() -> None:
     model.fit(x, y, sample_weight=weight)
     expected = sk.f1_score(y, model.predict(x), sample_weight=weight)
     assert model.score(x, y, sample_weight=weight) == pytest.approx(expected, rel=1e-5)
+
+
+def test_amounts_of_items_that_have_several_labels() -> None:
+    def worth(scores: Tensor, target: Tensor, amount: Tensor) -> Tensor:
+        return (((scores > 0) & (target > 0)).any(-1) * amount).mean(-1)
+
+    metric = mg.from_function(worth, set_dims=(2, 2))
+    scores = torch.tensor([[1.0, -1.0], [-1.0, -1.0], [1.0, 1.0]])
+    target = torch.tensor([[1, 0], [1, 1], [0, 1]])
+    amount = torch.tensor([2.0, 4.0, 7.0])
+    assert metric(scores, target, amount=amount) == pytest.approx(3.0)
+    with pytest.raises(ValueError, match="amount"):
+        metric(scores, target, amount=amount[:2])
