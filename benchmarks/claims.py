@@ -3,7 +3,9 @@
 row, column, at_least | at_most      the mean of a cell has a bound
 row, column, above [by | times]      a row is not below other rows in a column
 value, never_worse                   no cell with this value is significantly below 0
-value, no_mean_below                 the mean of every cell with this value has a bound
+value, no_mean_below | no_mean_above the mean of every cell with this value has a bound
+value, within_errors                 no mean of a cell is further below 0 than so many of its
+                                     standard errors
 value, mean_above                    the mean over all cells with this value has a bound
 value, share_of, at_least            the sum over all cells, as a share of another value's, which
                                      has to be above 0
@@ -109,7 +111,30 @@ def _verdict_on_all(claim: dict[str, Any], cells: Cells, content: Table, digits:
             f"{claim['value']}: {asked}: {means[lowest]:+.{digits}f} ({lowest}) is the lowest, "
             f"{_word(means[lowest] >= claim['no_mean_below'])}"
         )
+    if "no_mean_above" in claim:
+        highest = max(means, key=lambda name: means[name])
+        asked = f"no mean of {len(means)} cells is above {claim['no_mean_above']:g}"
+        return (
+            f"{claim['value']}: {asked}: {means[highest]:.{digits}f} ({highest}) is the highest, "
+            f"{_word(means[highest] <= claim['no_mean_above'])}"
+        )
+    if "within_errors" in claim:
+        return f"{claim['value']}: {_within(found, claim['within_errors'], digits)}"
     return f"{claim['value']}: {_tested(found)}"
+
+
+def _within(found: dict[str, Cell], errors: float, digits: int) -> str:
+    """Which cells are further below 0 than so many of their standard errors."""
+    below = [
+        f"{name} {cell.mean:+.{digits}f} ± {cell.error:.{digits}f}"
+        for name, cell in found.items()
+        if cell.mean < -errors * cell.error
+    ]
+    number = "one standard error" if errors == 1 else f"{errors:g} standard errors"
+    return (
+        f"no mean of {len(found)} cells is more than {number} below 0: "
+        f"{'; '.join(below) or 'none'}, {_word(not below)}"
+    )
 
 
 def _cells_of(value: str, rows: str, cells: Cells, content: Table) -> dict[str, Cell]:

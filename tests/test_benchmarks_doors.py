@@ -54,6 +54,10 @@ SHARE = {"rows": "", "at_least": 0.8}
         ({"mean_above": 0.0}, (GOOD, EVEN), ["+0.0540, holds"]),
         ({"mean_above": 0.0}, (BAD, EVEN), ["-0.0540, **does not hold**"]),
         ({"no_mean_below": -0.01}, (GOOD, EVEN), ["+0.0000 (A on second) is the lowest, holds"]),
+        ({"no_mean_above": 0.2}, (GOOD, EVEN), ["(A on first) is the highest, holds"]),
+        ({"no_mean_above": 0.0}, (GOOD, EVEN), ["(A on first) is the highest, **does not hold**"]),
+        ({"within_errors": 1}, (GOOD, EVEN), ["one standard error below 0: none, holds"]),
+        ({"within_errors": 1}, (GOOD, BAD), ["A on second -", "**does not hold**"]),
         (
             {"no_mean_below": -0.01},
             (GOOD, BAD),
