@@ -34,7 +34,10 @@ UNEQUAL = {
 
 
 @parametrize_with_checks(
-    [mg.MetricClassifier("accuracy", **{**QUICK, "epochs": 3})],
+    [
+        mg.MetricClassifier("accuracy", **{**QUICK, "epochs": 3}),
+        mg.MetricClassifier("accuracy", "cross_entropy", model="boosted", random_state=0),
+    ],
     expected_failed_checks=lambda _: UNEQUAL,
 )
 def test_scikit_learns_own_checks(estimator: Any, check: Any) -> None:

@@ -102,6 +102,7 @@ def test_nodes_give_the_scores_that_scikit_learn_gives() -> None:
     booster = new_booster("sklearn", rows, settings, rows.x)
     booster.grow(10)
     options: dict[str, Any] = {"categorical_features": [3], "early_stopping": False}
+    assert rows.least == 20  # as scikit-learn has it
     model = HistGradientBoostingClassifier(max_iter=10, max_leaf_nodes=7, **options)
     expected = model.fit(rows.x, rows.y).decision_function(rows.x)
     np.testing.assert_allclose(booster.forest().scores(rows.x), expected, atol=1e-12)

@@ -21,6 +21,9 @@ Engine = Literal["lightgbm", "xgboost", "sklearn"]
 Task = Literal["binary", "classes", "grades"]  # what a row has: 0 or 1, a class, a grade
 
 
+_LEAST = 20  # rows of a leaf; fewer where the table is small
+
+
 class TreeRows(NamedTuple):
     """Rows of a table, as trees take them."""
 
@@ -28,6 +31,11 @@ class TreeRows(NamedTuple):
     y: np.ndarray  # `[N]`
     sizes: np.ndarray | None = None  # `[Q]`, rows of each query, which are in order
     weight: np.ndarray | None = None  # `[N]`
+
+    @property
+    def least(self) -> int:
+        """The fewest rows of a leaf: 20, as libraries have it, or a twentieth of a small table."""
+        return max(1, min(_LEAST, len(self.y) // _LEAST))
 
 
 @dataclass(frozen=True)

@@ -50,6 +50,9 @@ class LightGBMBooster(Booster):
             "learning_rate": settings.rate,
             "num_threads": settings.threads,
             "seed": settings.seed,
+            "min_data_in_leaf": rows.least,
+            "min_data_in_bin": min(3, rows.least),
+            "feature_pre_filter": False,
             "verbose": -1,
             "metric": "none",
             # The same trees every time: no timing decides how histograms are built.
@@ -66,6 +69,11 @@ class LightGBMBooster(Booster):
             categorical_feature=list(settings.categories),
             params=params,
         )
+        if not (rows.x != rows.x[:1]).any():  # LightGBM would end with a line of its own source
+            raise ValueError(
+                f"all columns of the {len(rows.y)} rows that trees grow on have one value each, so "
+                "nothing tells rows apart; pass more rows or columns"
+            )
         self._booster = lgb.Booster(params, data)
         self._watched = watched
         several = settings.task == "classes"

@@ -99,6 +99,7 @@ class SklearnBooster(Booster):
         options: dict[str, Any] = {
             "learning_rate": settings.rate,
             "max_leaf_nodes": settings.leaves,
+            "min_samples_leaf": rows.least,
             "categorical_features": list(settings.categories) or None,
             "early_stopping": False,
             "warm_start": True,

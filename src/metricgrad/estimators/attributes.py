@@ -20,6 +20,7 @@ from metricgrad.training import Trained
 class FittedAttributes:
     """Attributes of a fitted classifier that follow from its network and its threshold."""
 
+    model: str
     n_features_in_: int
     feature_names_in_: np.ndarray
     trained_: Trained
@@ -99,7 +100,7 @@ class FittedAttributes:
         tags = super().__sklearn_tags__()  # pyright: ignore[reportAttributeAccessIssue]
         tags.input_tags.allow_nan = True
         tags.input_tags.sparse = True
-        tags.classifier_tags.multi_label = True
+        tags.classifier_tags.multi_label = self.model != "boosted"
         tags.target_tags.single_output = True
         tags.non_deterministic = False
         return tags
