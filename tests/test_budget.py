@@ -323,3 +323,11 @@ def test_finalists_share_the_time_that_is_left(monkeypatch: pytest.MonkeyPatch) 
     found = quick(linear(), made(), budget=100.0, epochs=1)
     assert set(found.finalists) == {"cross_entropy", "challenger"}
     assert until == pytest.approx([95.0, 110.0])
+
+
+@pytest.mark.parametrize(("folds", "sides", "trainings"), [(1, 2, 2), (2, 2, 4), (5, 1, 1)])
+def test_both_sides_are_compared_again_and_trained_on_all_items_after_folds(
+    folds: int, sides: int, trainings: int
+) -> None:
+    several = [[Candidate("cross_entropy")], [Candidate("focal")]][:sides]
+    assert budgets._trainings_after(made_up(folds=folds), several) == trainings

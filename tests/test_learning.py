@@ -459,3 +459,23 @@ def test_one_stored_set_can_be_drawn() -> None:
 def test_universal_learning_needs_a_step() -> None:
     with pytest.raises(ValueError, match="steps must be 1 or more; got 0"):
         mg.BilevelLoss("f1").learn_universal(steps=0)
+
+
+def test_no_more_batches_are_scored_than_asked_for() -> None:
+    batches = [(torch.randn(10, 4), torch.randint(3, (10,))) for _ in range(5)]
+    read: list[int] = []
+
+    def noted() -> Any:
+        for number, batch in enumerate(batches):
+            read.append(number)
+            yield batch
+
+    found = mg.collect_scores(torch.nn.Linear(4, 3), noted(), size=10, limit=2)
+    assert len(found.scores) == 2
+    assert read == [0, 1]
+
+
+def test_sets_lose_their_trailing_dimension_of_one() -> None:
+    batches = [(torch.randn(2, 3, 4), torch.randint(2, (2, 3))) for _ in range(3)]
+    found = mg.collect_scores(torch.nn.Linear(4, 1), batches, size=None)
+    assert found.scores.shape == found.target.shape == (6, 3)
