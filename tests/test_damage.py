@@ -28,7 +28,7 @@ FLIPS = 40
 
 def save_model(path: Path) -> None:
     model = mg.MetricClassifier(
-        "f1", "focal", hidden=(4,), epochs=1, rate=0.1, random_state=0, folds=2
+        "f1", "focal", hidden=(4,), epochs=1, rate=0.1, positive="yes", random_state=0, folds=2
     )
     model.fit(table().drop(columns="label"), table()["label"]).save(path)
 

@@ -18,9 +18,11 @@ from metricgrad.training.arguments import example_of
 from metricgrad.training.budget import TimePlan
 from metricgrad.training.candidates import RATES, Candidate
 from metricgrad.training.data import FoldBatches, Items, Loader
+from metricgrad.training.decision import OtherSplits
 from metricgrad.training.row_space import AsGiven
 from metricgrad.training.search import Search
-from metricgrad.training.split import Split, SplitPlan, split_data
+from metricgrad.training.split import SplitPlan, split_data
+from metricgrad.training.trained import kept_score_sets
 from metricgrad.training.trials import PlannedTrial, Trial, TrialSettings
 from metricgrad.training.validation import ValidationItems
 from tests.fitting import Squares, linear, made, quick
@@ -49,7 +51,7 @@ def begun(
         tried.append(rates)
         return []
 
-    def deciding(*_: Any) -> None:
+    def deciding(*_: Any, **__: Any) -> None:
         raise Reached
 
     monkeypatch.setattr(story, "successive_halving", halving)
@@ -146,10 +148,11 @@ def test_a_budget_sets_epochs_and_deadline(monkeypatch: pytest.MonkeyPatch) -> N
 def test_other_splits_are_made_only_for_auto_without_validation_data(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    seen: list[Split | None] = []
+    seen: list[OtherSplits | None] = []
 
-    def deciding(_: Search, ordinary: Any, challengers: Any, others: Split | None) -> None:
-        seen.append(others)
+    def deciding(*arguments: Any, stopped: bool) -> None:
+        assert not stopped
+        seen.append(arguments[-1])
         raise Reached
 
     monkeypatch.setattr(story, "successive_halving", lambda *_: [])
@@ -167,9 +170,10 @@ def test_other_splits_are_made_only_for_auto_without_validation_data(
     first = split_data(
         Items(*made()), None, SplitPlan(mg.metric("f1"), True, 256, False, 5, 0.2), 5
     )
-    assert len(others.folds) == 5
-    for one, other in zip(others.folds, first.folds, strict=True):
-        assert torch.equal(one.valid, other.valid)
+    assert torch.equal(others.validation.items.target, first.validation.items.target)
+    same = SplitPlan(mg.metric("f1"), True, 256, False, 5, 0.2)
+    before = split_data(Items(*made()), None, same, 4)
+    assert not torch.equal(others.validation.items.target, before.validation.items.target)
 
 
 def test_progress_counts_the_epochs_of_all_groups(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -330,7 +334,7 @@ def test_score_sets_are_drawn_from_what_counts() -> None:
         scores = torch.arange(600).reshape(2, 300) + 0.5
         return Trial(*planned, 4, 2, value, None, scores, {}, torch.zeros(4, 2))
 
-    found = story._score_sets([trial(0.5), trial(None), trial(0.4)], items, 0)
+    found = kept_score_sets([trial(0.5), trial(None), trial(0.4)], items, 0)
     assert len(found) == 2
     for each in found:
         assert each.scores.shape == (170, 100)  # 512 in all, at most 128 items each
@@ -338,9 +342,9 @@ def test_score_sets_are_drawn_from_what_counts() -> None:
         assert (each.target % 300 < 100).all()
     many = ValidationItems(torch.zeros(1, 500), torch.ones(1, 500, dtype=torch.bool))
     wide = Trial(*planned, 4, 2, 0.5, None, torch.zeros(1, 500), {}, torch.zeros(4, 2))
-    assert story._score_sets([wide], many, 0)[0].scores.shape == (512, 128)
-    assert story._score_sets([wide] * 600, many, 0)[0].scores.shape == (1, 128)
+    assert kept_score_sets([wide], many, 0)[0].scores.shape == (512, 128)
+    assert kept_score_sets([wide] * 600, many, 0)[0].scores.shape == (1, 128)
     sets = ValidationItems(
         torch.zeros(1, 5, 2), torch.ones(1, 5, dtype=torch.bool), torch.ones(1, 5, 2)
     )
-    assert story._score_sets([wide], sets, 0) == []
+    assert kept_score_sets([wide], sets, 0) == []

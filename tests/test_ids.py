@@ -35,7 +35,9 @@ IDS = [
 def classifier(place: Path, x: Any, y: Any) -> Path:
     """A model in a file."""
     path = place / "model.safetensors"
-    mg.MetricClassifier("f1", **SETTINGS, random_state=0).fit(x, y).save(path)
+    positive = "yes" if "yes" in set(y) else None
+    model = mg.MetricClassifier("f1", **SETTINGS, positive=positive, random_state=0)
+    model.fit(x, y).save(path)
     return path
 
 

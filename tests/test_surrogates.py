@@ -124,7 +124,7 @@ def test_a_model_with_one_output_needs_no_squeeze(name: str) -> None:
     where = torch.arange(12) < 9
     if name == "memory":
         for values in (scores[0], scores[0].unsqueeze(-1)):
-            loss.load_state_dict(mg.with_memory(mg.UniLoss("f1")).state_dict())
+            loss.train().load_state_dict(mg.with_memory(mg.UniLoss("f1")).state_dict())
             first = loss(values, target[0], where)
             assert first == mg.UniLoss("f1")(scores[0], target[0], where)
             assert loss.state_dict()["scores"].shape == (9,)

@@ -219,8 +219,8 @@ class Fit(Trained):
             for row in self._table()
         )
         return (
-            f"<p><b>{html.escape(self._headline())}</b><br>{html.escape(self.models_verdict())} "
-            f"{html.escape(self.verdict())}</p>"
+            f"<p><b>{html.escape(self._headline())}</b><br>"
+            f"{html.escape(f'{self.models_verdict()} {self.verdict()}'.strip())}</p>"
             f"<table>{rows}</table><p>{html.escape(self._footer())}</p>"
         )
 
