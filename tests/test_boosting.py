@@ -677,3 +677,15 @@ def test_what_catboost_cannot_do_is_refused() -> None:
             objective.calc_ders_range(*block)
     with pytest.raises(ValueError, match=r"row by row, and accuracy is about a set of rows; use"):
         mg.boosting.objective("accuracy").calc_ders_multi([0.1, 0.2], 1, None)
+
+
+@pytest.mark.parametrize(("method", "tried"), [("auto", "metric_loss"), ("uniloss", "uniloss")])
+def test_the_front_door_mixes_log_loss_into_the_challenger(
+    method: str, tried: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("metricgrad.training.fit_trees._MOST", 20)
+    monkeypatch.setattr("metricgrad.training.fit_trees._LEAVES", (7,))
+    x, y = table()
+    model = mg.MetricClassifier(metric="f1", model="boosted", method=method, random_state=0)
+    methods = {trial.candidate.method for trial in model.fit(x, y).fit_.trials}
+    assert methods == {"cross_entropy", tried}
