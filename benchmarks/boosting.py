@@ -9,7 +9,8 @@ With `start`, trees on the metric continue those on log loss: from so much of th
 until they are as many.
 
 Objectives of ranking need queries. A table has none, so their rows are dealt into groups of 1,024,
-as many as our sets have.
+as many as our sets have. Their libraries compare only the first 30 or so of a query with the rest
+unless told otherwise (`truncation`), which would leave most of such a group out.
 """
 
 from collections.abc import Iterator, Mapping
@@ -213,6 +214,8 @@ def _grow(
     matrix = xgb.DMatrix(train.x, train.y, qid=ids, base_margin=start)
     if callable(objective):
         return xgb.train({**params, "base_score": 0.0}, matrix, trees, obj=objective)
+    if "truncation" in settings:
+        params["lambdarank_num_pair_per_sample"] = settings["truncation"]
     return xgb.train({**params, "objective": objective}, matrix, trees)
 
 
