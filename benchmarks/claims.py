@@ -10,7 +10,8 @@ value, mean_above                    the mean over all cells with this value has
 value, share_of, at_least            the sum over all cells, as a share of another value's, which
                                      has to be above 0
 
-With `rows`, only rows count whose name contains these letters.
+With `rows`, only rows count whose name contains these letters. With `against`, the name of another
+row, a value is the difference from that row in the same column, seed by seed.
 """
 
 import statistics
@@ -87,40 +88,45 @@ def verdict(claim: dict[str, Any], cells: Cells, content: Table, digits: int) ->
 
 def _verdict_on_all(claim: dict[str, Any], cells: Cells, content: Table, digits: int) -> str:
     """The sentence for a claim about one value in all rows and columns."""
+    name = claim["value"]
+    rival = claim.get("against")
+    if rival is not None:
+        cells = _differences(cells, rival)
+        name = f"{content.content['values'][name]}, less that of {content.rows[rival]['label']}"
     found = _cells_of(claim["value"], claim.get("rows", ""), cells, content)
     if not found:
-        return f"{claim['value']}: not measured yet"
-    means = {name: cell.mean for name, cell in found.items()}
+        return f"{name}: not measured yet"
+    means = {label: cell.mean for label, cell in found.items()}
     if "share_of" in claim:
         other = _cells_of(claim["share_of"], claim["rows"], cells, content)
         asked = f"at least {claim['at_least']:.0%} of {claim['share_of']} in {len(means)} cells"
         whole = sum(cell.mean for cell in other.values())
         if whole <= 0:  # A share of a loss would hold the more, the worse both are.
             sums = f"{sum(means.values()):+.{digits}f} and {whole:+.{digits}f}"
-            return f"{claim['value']}: {asked}: nothing to share, the sums are {sums}"
+            return f"{name}: {asked}: nothing to share, the sums are {sums}"
         share = sum(means.values()) / whole
-        return f"{claim['value']}: {asked}: {share:.0%}, {_word(share >= claim['at_least'])}"
+        return f"{name}: {asked}: {share:.0%}, {_word(share >= claim['at_least'])}"
     if "mean_above" in claim:
         mean = statistics.fmean(means.values())
         asked = f"the mean over all {len(means)} cells is above {claim['mean_above']:g}"
-        return f"{claim['value']}: {asked}: {mean:+.{digits}f}, {_word(mean > claim['mean_above'])}"
+        return f"{name}: {asked}: {mean:+.{digits}f}, {_word(mean > claim['mean_above'])}"
     if "no_mean_below" in claim:
-        lowest = min(means, key=lambda name: means[name])
+        lowest = min(means, key=lambda each: means[each])
         asked = f"no mean of {len(means)} cells is below {claim['no_mean_below']:g}"
         return (
-            f"{claim['value']}: {asked}: {means[lowest]:+.{digits}f} ({lowest}) is the lowest, "
+            f"{name}: {asked}: {means[lowest]:+.{digits}f} ({lowest}) is the lowest, "
             f"{_word(means[lowest] >= claim['no_mean_below'])}"
         )
     if "no_mean_above" in claim:
-        highest = max(means, key=lambda name: means[name])
+        highest = max(means, key=lambda each: means[each])
         asked = f"no mean of {len(means)} cells is above {claim['no_mean_above']:g}"
         return (
-            f"{claim['value']}: {asked}: {means[highest]:.{digits}f} ({highest}) is the highest, "
+            f"{name}: {asked}: {means[highest]:.{digits}f} ({highest}) is the highest, "
             f"{_word(means[highest] <= claim['no_mean_above'])}"
         )
     if "within_errors" in claim:
-        return f"{claim['value']}: {_within(found, claim['within_errors'], digits)}"
-    return f"{claim['value']}: {_tested(found)}"
+        return f"{name}: {_within(found, claim['within_errors'], digits)}"
+    return f"{name}: {_tested(found)}"
 
 
 def _within(found: dict[str, Cell], errors: float, digits: int) -> str:
@@ -149,6 +155,17 @@ def _cells_of(value: str, rows: str, cells: Cells, content: Table) -> dict[str, 
         for (row, column), cell in cells.items()
         if column in names and rows in row
     }
+
+
+def _differences(cells: Cells, rival: str) -> Cells:
+    """Each cell minus that of another row in the same column, seed by seed."""
+    found: Cells = {}
+    for (row, column), cell in cells.items():
+        other = cells.get((rival, column))
+        if other is not None:
+            pairs = zip(cell.values, other.values, strict=False)  # one may have run further
+            found[row, column] = Cell([ours - theirs for ours, theirs in pairs])
+    return found
 
 
 def _tested(found: dict[str, Cell]) -> str:

@@ -40,6 +40,8 @@ TABULAR = {
     "cod_rna": "cod_rna/cod_rna.npz",
     "covtype": "covtype/covtype.npz",
     "ijcnn1": "ijcnn1/ijcnn1.npz",
+    "porto_seguro": "porto_seguro/porto_seguro_subset.npz",
+    "santander": "santander/santander_7k.npz",
     "skin": "skin/skin.npz",
     "susy": "susy/susy_10k.npz",
 }

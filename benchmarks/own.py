@@ -56,7 +56,7 @@ DECIDING = ("fowlkes_mallows", "p4")
 
 def metric(name: str, threshold: float = 0.0, **options: Any) -> mg.Metric:
     """A metric by name: one of these, re-expressed, or one of the library's with its options."""
-    if name not in FUNCTIONS:
+    if name not in FUNCTIONS or options:
         return mg.metric(name, **options, **({"threshold": threshold} if threshold else {}))
     function = FUNCTIONS[name]
     best = None if name == "profit" else 1.0

@@ -5,7 +5,7 @@ and its best tenth are the surest buyers, who spend little. The same trees, cont
 of the best tenth, find those who are worth a call. Only the objective is another one.
 
 This profit is a sum over customers, so there is a loss made for it: a regression on what each of
-them spends. It does better still. The objective needs no such idea, only the metric.
+them spends. It does about as well. The objective needs no such idea, only the metric.
 
 The customers are made up. What somebody spends is known once they have bought, so it is there to
 train on and to count the profit, but not to decide whom to call. This is one seed with fixed

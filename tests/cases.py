@@ -118,6 +118,7 @@ def _curve(
 
 
 _PRECISE = partial(ref.recall_at_precision, min_precision=0.6)
+_COMPLETE = partial(ref.precision_at_recall, min_recall=0.6)
 _PARTIAL = partial(ref.auc, max_fpr=0.4)
 
 
@@ -138,6 +139,7 @@ def _curves() -> list[Case]:
         cases.append(_curve("eer", family, ref.eer))
         cases.append(_curve("partial_auc", family, _PARTIAL, max_fpr=0.4))
         cases.append(_curve("recall_at_precision", family, _PRECISE, min_precision=0.6))
+        cases.append(_curve("precision_at_recall", family, _COMPLETE, min_recall=0.6))
     return cases
 
 
@@ -208,6 +210,7 @@ def _variants() -> list[Case]:
         _curve("eer", "multi-label", ref.eer, "micro"),
         _curve("partial_auc", "multi-label", _PARTIAL, max_fpr=0.4),
         _curve("recall_at_precision", "multi-label", _PRECISE, min_precision=0.6),
+        _curve("precision_at_recall", "multi-label", _COMPLETE, min_recall=0.6),
         _text("edit_distance", "text-references", ref.edit_distance),
         _text("bleu", "text-references", ref.bleu),
         _text("bleu", "text", partial(ref.bleu, effective_order=True), effective_order=True),

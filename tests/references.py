@@ -18,6 +18,7 @@ import torch
 from rapidfuzz.distance import Levenshtein
 from rouge_score.rouge_scorer import RougeScorer
 from torchmetrics.functional.classification import (
+    binary_precision_at_fixed_recall,
     binary_recall_at_fixed_precision,
     multilabel_accuracy,
 )
@@ -139,13 +140,27 @@ def eer(scores: np.ndarray, target: np.ndarray) -> float:
 def recall_at_precision(scores: np.ndarray, target: np.ndarray, min_precision: float) -> float:
     if not target.any():
         return 0.0
-    # torchmetrics squashes logits and then loses what saturates; ranks in (0, 1) keep the order and
-    # every tie.
-    ranks = np.unique(scores, return_inverse=True)[1] / (len(scores) + 1)
     recall, _ = binary_recall_at_fixed_precision(
-        torch.as_tensor(ranks), torch.as_tensor(target), min_precision
+        _ranks(scores), torch.as_tensor(target), min_precision
     )
     return float(recall)
+
+
+def precision_at_recall(scores: np.ndarray, target: np.ndarray, min_recall: float) -> float:
+    if not target.any():
+        return 0.0
+    precision, _ = binary_precision_at_fixed_recall(
+        _ranks(scores), torch.as_tensor(target), min_recall
+    )
+    return float(precision)
+
+
+def _ranks(scores: np.ndarray) -> torch.Tensor:
+    """Ranks in (0, 1) for torchmetrics, which squashes logits and then loses what saturates.
+
+    They keep the order and every tie.
+    """
+    return torch.as_tensor(np.unique(scores, return_inverse=True)[1] / (len(scores) + 1))
 
 
 def one_against_rest(binary: Reference, average: str = "macro", *, negatives: bool) -> Reference:

@@ -291,9 +291,11 @@ def test_queries_are_ranked(name: str, gains: Gains) -> None:
     y = y if name == "ndcg" else (y > 1).astype(int)
     metric = mg.metric(name)
     before = metric(x[:, 3], y, groups=ids).mean()
-    scores = lgb_train(mg.boosting.objective(metric, gains=gains), x, y, group=[10] * 30)
+    objective = mg.boosting.objective(metric, gains=gains, generator=seeded())
+    scores = lgb_train(objective, x, y, group=[10] * 30)
     assert metric(scores, y, groups=ids).mean() > max(before, 0.8)
-    other = lgb_train(mg.boosting.objective(metric, gains=gains, groups=ids), x, y)
+    objective = mg.boosting.objective(metric, gains=gains, groups=ids, generator=seeded())
+    other = lgb_train(objective, x, y)
     np.testing.assert_allclose(other, scores, rtol=1e-4, atol=1e-5)
 
 
@@ -407,7 +409,7 @@ def as_catboost(objective: Any, scores: Any, target: Any, weights: Any) -> np.nd
 def test_catboost_gets_the_slopes_of_a_block_upside_down() -> None:
     _, y = table(rows=50)
     scores = np.random.default_rng(0).normal(size=50)
-    objective = mg.boosting.objective("auc", set_size=None)
+    objective = mg.boosting.objective("auc", set_size=None, noise=0.0)
     gradient, curvature = objective(y, scores, None, None)
     told = as_catboost(objective, scores, y, None)
     np.testing.assert_allclose(told, np.stack([-gradient, -curvature], -1), rtol=1e-5, atol=1e-7)
@@ -440,17 +442,20 @@ def test_sets_hold_every_row_once_and_classes_evenly() -> None:
 def test_sets_are_drawn_anew_for_every_tree() -> None:
     _, y = table()
     scores = np.random.default_rng(0).normal(size=len(y))
-    objective = mg.boosting.objective("auc", set_size=50, generator=seeded())
+    objective = mg.boosting.objective(
+        "auc", set_size=50, ordinary=0.0, noise=0.0, generator=seeded()
+    )
     first, second = (objective(y, scores, None, None)[0] for _ in range(2))
     assert not np.allclose(first, second)
-    again = mg.boosting.objective("auc", set_size=50, generator=seeded())
+    again = mg.boosting.objective("auc", set_size=50, ordinary=0.0, noise=0.0, generator=seeded())
     np.testing.assert_array_equal(again(y, scores, None, None)[0], first)
 
 
 def test_the_objective_is_the_slopes_of_its_sets_scaled() -> None:
     _, y = table()
     scores = np.random.default_rng(0).normal(size=len(y))
-    gradient, curvature = mg.boosting.objective("auc", set_size=None)(y, scores, None, None)
+    objective = mg.boosting.objective("auc", set_size=None, ordinary=0.0, noise=0.0)
+    gradient, curvature = objective(y, scores, None, None)
     assert curvature.mean() == pytest.approx(0.25, rel=1e-3)
     assert (curvature > 0).all()
     everything = Sets(torch.arange(len(y))[None], torch.ones(1, len(y)).bool())
@@ -462,7 +467,7 @@ def test_the_objective_is_the_slopes_of_its_sets_scaled() -> None:
     factor = 0.25 / float(raw[1].mean())
     np.testing.assert_allclose(gradient, factor * raw[0][0], rtol=1e-3, atol=1e-5)
     weights = np.linspace(0.5, 2, len(y))
-    weighted = mg.boosting.objective("auc", set_size=None)(y, scores, weights, None)
+    weighted = objective(y, scores, weights, None)
     np.testing.assert_allclose(weighted[0], weights * gradient, rtol=1e-4, atol=1e-7)
     np.testing.assert_allclose(weighted[1], weights * curvature, rtol=1e-4)
 
@@ -472,7 +477,8 @@ def test_queries_of_all_lengths_get_their_own_slopes() -> None:
     ids = rng.permutation(np.repeat([7, 3, 5], [4, 9, 6]))
     target = rng.integers(0, 3, len(ids))
     scores = rng.normal(size=len(ids))
-    gradient, _ = mg.boosting.objective("ndcg", groups=ids)(target, scores, None, None)
+    objective = mg.boosting.objective("ndcg", groups=ids, noise=0.0)
+    gradient, _ = objective(target, scores, None, None)
     slopes = Slopes(mg.UniLoss("ndcg", relaxation="logistic", slope=1.0), "flip")
     alone = np.zeros(len(ids))
     for query in (3, 5, 7):
@@ -491,7 +497,7 @@ def test_padding_of_drawn_sets_changes_no_row() -> None:
     y = np.arange(101) % 4 == 0
     scores = np.random.default_rng(0).normal(size=101)
     assert not drawn_sets(torch.tensor(y), 20, seeded()).real.all()
-    objective = mg.boosting.objective("auc", set_size=20, generator=seeded())
+    objective = mg.boosting.objective("auc", set_size=20, noise=0.0, generator=seeded())
     gradient, _ = objective(y.astype(float), scores, None, None)
     np.testing.assert_array_equal(np.sign(gradient), np.where(y, -1, 1))
 
@@ -525,7 +531,7 @@ def test_xgboost_weighs_queries() -> None:
     _, y, ids = queries()
     scores = np.random.default_rng(0).normal(size=len(y))
     xgb = pytest.importorskip("xgboost")
-    objective = mg.boosting.objective("ndcg")
+    objective = mg.boosting.objective("ndcg", noise=0.0)
     plain, _ = objective(y, scores, None, np.full(30, 10))
     weights = np.linspace(0.5, 2, 30)
     weighed, _ = objective(scores, xgb.DMatrix(y[:, None], y, qid=ids, weight=weights))
@@ -546,7 +552,8 @@ def test_a_share_of_log_loss_joins(classes: int) -> None:
     _, y = table(classes=classes)
     rng = np.random.default_rng(0)
     scores = rng.normal(size=(len(y), classes) if classes > 2 else len(y))
-    gradient, curvature = mg.boosting.objective("f1", ordinary=1.0)(y, scores, None, None)
+    objective = mg.boosting.objective("f1", ordinary=1.0, noise=0.0)
+    gradient, curvature = objective(y, scores, None, None)
     raised = torch.tensor(scores, requires_grad=True)
     if classes > 2:
         torch.nn.functional.cross_entropy(raised, torch.tensor(y), reduction="sum").backward()
@@ -559,6 +566,62 @@ def test_a_share_of_log_loss_joins(classes: int) -> None:
     assert curvature.max() <= 0.25 + 1e-6
 
 
+def test_the_metric_joins_log_loss_at_its_length() -> None:
+    _, y = table()
+    scores = np.random.default_rng(0).normal(size=len(y))
+
+    def slopes(ordinary: float) -> np.ndarray:
+        objective = mg.boosting.objective("auc", set_size=None, ordinary=ordinary, noise=0.0)
+        return np.stack(objective(y, scores, None, None))
+
+    log_loss = slopes(1.0)
+    metric = slopes(0.0)
+    metric *= np.linalg.norm(log_loss[0]) / np.linalg.norm(metric[0])
+    np.testing.assert_allclose(slopes(0.25), 0.75 * metric + 0.25 * log_loss, rtol=1e-3, atol=1e-5)
+
+
+def test_noise_is_that_of_the_scores_and_new_for_every_tree() -> None:
+    _, y = table()
+    scores = np.random.default_rng(0).normal(size=len(y))
+    noisy = mg.boosting.objective("auc", set_size=None, noise=0.5, generator=seeded())
+    first, second = (noisy(y, scores, None, None)[0] for _ in range(2))
+    assert not np.allclose(first, second)
+    source = seeded()
+    torch.randperm(len(y), generator=source)  # the sets are drawn before
+    moved = scores + 0.5 * torch.randn(len(y), generator=source).numpy()
+    quiet = mg.boosting.objective("auc", set_size=None, noise=0.0)
+    np.testing.assert_allclose(first, quiet(y, moved, None, None)[0], rtol=1e-4, atol=1e-6)
+
+
+def test_the_row_at_a_cut_takes_the_average_of_what_refers_to_it() -> None:
+    def hits(scores: Tensor, target: Tensor) -> Tensor:
+        return (target * (scores > scores.sort(descending=True).values[5])).sum() / 5
+
+    _, y = table(rows=50)
+    scores = torch.tensor(np.random.default_rng(0).normal(size=(1, 50)))
+    target = torch.tensor(y)[None]
+    loss = mg.UniLoss(hits, relaxation="logistic", slope=1.0)
+    everything = torch.ones_like(target).bool()
+    gradient, curvature = Slopes(loss, "flip").of(scores, target, everything, {})
+    raised = scores.requires_grad_()
+    loss.relaxed(raised, target).backward()
+    assert raised.grad is not None
+    cut = int(scores[0].argsort(descending=True)[5])
+    whole = raised.grad[0]
+    expected = whole.clone()
+    expected[cut] /= 50 - 1  # the others, and its own comparison with itself, which is always 0
+    torch.testing.assert_close(gradient[0], expected)
+    others = torch.arange(50) != cut
+    assert 0 < curvature[0, cut] < curvature[0, others].max()
+
+
+def test_log_loss_has_a_share_where_it_knows_what_counts() -> None:
+    assert mg.boosting.objective("f1").ordinary == 0.75
+    assert mg.boosting.objective("ndcg").ordinary == 0.0
+    assert mg.boosting.objective(with_amounts, rows={"amount": [1.0, 2.0]}).ordinary == 0.0
+    assert mg.boosting.objective("f1", ordinary=0.0).ordinary == 0.0
+
+
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
@@ -567,6 +630,8 @@ def test_a_share_of_log_loss_joins(classes: int) -> None:
         ({"metric": "ndgc"}, "did you mean ndcg"),
         ({"set_size": 1}, "set_size must be .*got 1"),
         ({"ordinary": 1.5}, "ordinary is a share from 0 to 1; got 1.5"),
+        ({"noise": -1.0}, "noise must be 0 or more, and finite; got -1.0"),
+        ({"noise": float("inf")}, "noise must be 0 or more, and finite; got inf"),
         ({"metric": "ndcg", "ordinary": 0.5}, "ndcg has grades; pass ordinary=0, got 0.5"),
         ({"relaxation": "squared_hinge"}, "boosted trees take .*got 'squared_hinge'"),
         ({"gains": "swaps"}, "gains must be .*got 'swaps'"),
@@ -612,3 +677,15 @@ def test_what_catboost_cannot_do_is_refused() -> None:
             objective.calc_ders_range(*block)
     with pytest.raises(ValueError, match=r"row by row, and accuracy is about a set of rows; use"):
         mg.boosting.objective("accuracy").calc_ders_multi([0.1, 0.2], 1, None)
+
+
+@pytest.mark.parametrize(("method", "tried"), [("auto", "metric_loss"), ("uniloss", "uniloss")])
+def test_the_front_door_mixes_log_loss_into_the_challenger(
+    method: str, tried: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("metricgrad.training.fit_trees._MOST", 20)
+    monkeypatch.setattr("metricgrad.training.fit_trees._LEAVES", (7,))
+    x, y = table()
+    model = mg.MetricClassifier(metric="f1", model="boosted", method=method, random_state=0)
+    methods = {trial.candidate.method for trial in model.fit(x, y).fit_.trials}
+    assert methods == {"cross_entropy", tried}

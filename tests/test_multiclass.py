@@ -153,6 +153,11 @@ def test_class_ten_of_ten_is_refused() -> None:
             {"min_precision": 2},
             "min_precision must be above 0 and at most 1; got 2",
         ),
+        (
+            "precision_at_recall",
+            {"min_recall": 0},
+            "min_recall must be above 0 and at most 1; got 0",
+        ),
         ("ndcg", {"gain": "cubic"}, "gain must be 'linear' or 'exponential'; got 'cubic'"),
         ("mrr", {"k": 0}, "k must be 1 or more; got 0"),
         ("pck", {"radius": -1}, "radius must be 0 or more; got -1"),

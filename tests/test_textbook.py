@@ -153,6 +153,7 @@ CURVES = [
     row(book.multilabel_average_precision, "average_precision", "multi-label", multilabel=True),
     row(book.eer, "eer", "binary", samples=4),
     row(book.recall_at_precision, "recall_at_precision", "binary", samples=4, min_precision=0.6),
+    row(book.precision_at_recall, "precision_at_recall", "binary", samples=4, min_recall=0.6),
 ]
 RANKING = [
     row(book.precision_at_k, "precision_at_k", "ranking", compares="members", gains="members", k=3),

@@ -303,6 +303,7 @@ def test_descending_the_loss_improves_the_metric(case: Case) -> None:
         "recall_at_k",
         "eer",
         "recall_at_precision",
+        "precision_at_recall",
         "partial_auc",
     )
     options: dict[str, Any] = {"slope": 1.0, "samples": 64 if cut_off else 0}

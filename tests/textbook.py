@@ -343,6 +343,11 @@ def recall_at_precision(scores: Tensor, target: Tensor, min_precision: float) ->
     return torch.where(precision >= min_precision, recall, 0.0).max()
 
 
+def precision_at_recall(scores: Tensor, target: Tensor, min_recall: float) -> Tensor:
+    precision, recall = precision_recall(scores, target)
+    return torch.where(recall >= min_recall, precision, 0.0).max()
+
+
 # Ranked lists
 
 

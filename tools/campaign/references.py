@@ -197,12 +197,19 @@ def recall_at_precision(pairs: Pairs, min_precision: float) -> Array:
     return ratio((pairs.tp * good).max(-1), pairs.p)
 
 
+def precision_at_recall(pairs: Pairs, min_recall: float) -> Array:
+    """The highest precision among thresholds that find enough."""
+    good = (ratio(pairs.tp, pairs.p) >= min_recall) & ~np.isneginf(pairs.scores) & (pairs.p > 0)
+    return (pairs.precision * good).max(-1)
+
+
 CURVES: dict[str, Formula] = {
     "auc": auc,
     "average_precision": average_precision,
     "eer": eer,
     "partial_auc": partial_auc,
     "recall_at_precision": recall_at_precision,
+    "precision_at_recall": precision_at_recall,
 }
 
 

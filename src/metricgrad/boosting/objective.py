@@ -2,11 +2,17 @@
 
 Gradient and curvature come from the metric's own gains (`slopes.py`), on sets that are drawn anew
 for every tree (`sets.py`). A set's metric is between 0 and 1, whatever its size, so the numbers of
-a single row are tiny. One factor for all rows brings the mean curvature to 1/4, the most that log
-loss has, so that `min_child_weight`, `reg_lambda` and the like mean what they usually do. The
-factor does not change the value of a leaf, which is the ratio of the two.
+a single row are tiny. One factor for all rows makes them as large as those of log loss, so that
+`min_child_weight`, `reg_lambda` and the like mean what they usually do. The factor does not change
+the value of a leaf, which is the ratio of the two.
+
+A metric hangs on few rows: those near its cut, or at the top. Trees that follow them alone learn
+them by heart. Two things hold against that, and both are on unless told otherwise. Most of the
+gradient is that of log loss, which every row has a part in. And every tree sees the scores with a
+noise of its own, so no two trees agree on which rows matter.
 """
 
+import math
 from collections.abc import Iterable, Mapping
 from typing import Any, get_args
 
@@ -15,6 +21,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from metricgrad import ops
 from metricgrad.boosting.calls import ABSENT, Rows, rows_of
 from metricgrad.boosting.sets import Sets, drawn_sets, query_sets
 from metricgrad.boosting.slopes import Gains, Slopes
@@ -25,8 +32,9 @@ from metricgrad.surrogates.base import one_of
 from metricgrad.surrogates.interpolation import RelaxationName
 
 _LAYOUTS = ("binary", "grades", "any")
-_CURVATURE = 0.25  # the mean over all rows
-_FLOOR = 1e-3  # of that mean, for every row
+_ORDINARY = 0.75  # share of log loss
+_CURVATURE = 0.25  # the mean over all rows without log loss: the most that it has
+_FLOOR = 1e-3  # of the mean, for every row
 
 
 def objective(
@@ -37,7 +45,8 @@ def objective(
     slope: float = 1.0,
     gains: Gains = "flip",
     groups: Any = None,
-    ordinary: float = 0.0,
+    ordinary: float | None = None,
+    noise: float = 1.0,
     rows: Mapping[str, Any] | None = None,
     generator: torch.Generator | None = None,
 ) -> "Objective":
@@ -46,9 +55,9 @@ def objective(
     .. math:: g_i = -k \sum_d w_d \, h'(k c_d) \, \frac{\partial c_d}{\partial s_i}, \qquad
         h_i = k^2 \sum_{d \ni i} |w_d| \, \sigma'(k c_d)
 
-    w are the metric's flip gains at the current scores, c the comparisons that decide it. It pays
-    most after some trees on the ordinary loss: pass `init_model=` (LightGBM) or `xgb_model=`
-    (XGBoost), or scores by `mg.boosting.start`.
+    w are the metric's flip gains at the current scores, c the comparisons that decide it. These
+    are mixed with the derivatives of log loss. It pays most after some trees on the ordinary loss:
+    pass `init_model=` (LightGBM) or `xgb_model=` (XGBoost), or scores by `mg.boosting.start`.
 
     Args:
         metric: A name, a `ComparisonMetric`, or a function `f(scores, target)` in plain torch.
@@ -61,9 +70,13 @@ def objective(
             (`"flip"`), or if its two items swap their ranks, as in LambdaMART (`"swap"`).
         groups: `[N]`, ids of the queries that the rows belong to, for metrics of ranking. None
             takes what the library passes: LightGBM's `group`, XGBoost's `qid` of a DMatrix.
-        ordinary: Share of log loss in gradient and curvature, from 0 to 1.
+        ordinary: Share of log loss in gradient and curvature, from 0 to 1, after the metric's
+            gradient was made as long as that of log loss. None is 0.75, and 0 where log loss does
+            not know what counts: for queries, and with `rows`.
+        noise: Standard deviation of what is added to the scores, anew for every tree, before the
+            derivatives are taken. 0 takes the scores as they are.
         rows: What a function of your own takes besides scores and target, by name: `[N]` each.
-        generator: Source of randomness for the sets.
+        generator: Source of randomness for sets and noise.
 
     Returns:
         A function that all three libraries take as an objective.
@@ -82,8 +95,8 @@ def objective(
         times a logistic slope; UniLoss, Eqn. 5, for the metric.
     """
     return Objective(
-        metric, set_size, relaxation, slope, gains, groups=groups, ordinary=ordinary, rows=rows,
-        generator=generator,
+        metric, set_size, relaxation, slope, gains, groups=groups, ordinary=ordinary, noise=noise,
+        rows=rows, generator=generator,
     )  # fmt: skip
 
 
@@ -99,14 +112,17 @@ class Objective:
         gains: Gains,
         *,
         groups: Any,
-        ordinary: float,
+        ordinary: float | None,
+        noise: float,
         rows: Mapping[str, Any] | None,
         generator: torch.Generator | None,
     ) -> None:
         if set_size is not None:
             whole("set_size", set_size, 2)
-        if not 0 <= ordinary <= 1:
+        if ordinary is not None and not 0 <= ordinary <= 1:
             raise ValueError(f"ordinary is a share from 0 to 1; got {ordinary}")
+        if not 0 <= noise < math.inf:
+            raise ValueError(f"noise must be 0 or more, and finite; got {noise}")
         one_of("gains", gains, get_args(Gains))
         loss = UniLoss(metric, relaxation=relaxation, slope=slope, generator=generator)
         if loss.relaxation.kind != "q":
@@ -124,9 +140,12 @@ class Objective:
                 f"log loss takes targets of 0 and 1, and {loss.metric.name} has grades; pass "
                 f"ordinary=0, got {ordinary}"
             )
+        if ordinary is None:
+            ordinary = 0.0 if loss.metric.layout == "grades" or rows else _ORDINARY
         self.metric = loss.metric
         self.set_size = set_size
         self.ordinary = ordinary
+        self.noise = noise
         self.generator = generator
         self.groups = None if groups is None else to_tensor("groups", groups)
         self.rows = to_rows(rows or {})
@@ -172,9 +191,12 @@ class Objective:
     def slopes(self, known: Rows, sets: Iterable[Sets]) -> tuple[Tensor, Tensor]:
         """Both derivatives, scaled, without the weights of rows."""
         rows = len(known.scores)
+        if self.noise:
+            drawn = torch.randn(known.scores.shape, generator=self.generator)
+            known = known._replace(scores=known.scores + self.noise * drawn)
         # One place more, which padding is written to.
         gradient, curvature = known.scores.new_zeros(2, rows + 1, *known.scores.shape[1:])
-        for index, real in sets:
+        for index, real in sets if self.ordinary < 1 else ():
             first, second = self._slopes.of(
                 known.scores[index], known.target[index], real, at(self.rows, index)
             )
@@ -183,14 +205,17 @@ class Objective:
             curvature[place] = second
         gradient = gradient[:-1]
         curvature = curvature[:-1]
-        mean = curvature.mean().clamp(min=torch.finfo(curvature.dtype).tiny)
-        gradient *= _CURVATURE / mean
-        curvature *= _CURVATURE / mean
         if self.ordinary:
             first, second = _log_loss(known)
-            gradient = torch.lerp(gradient, first, self.ordinary)
-            curvature = torch.lerp(curvature, second, self.ordinary)
-        return gradient, curvature.clamp_(min=_FLOOR * _CURVATURE)
+            factor = ops.divide(first.norm(), gradient.norm())
+            gradient = torch.lerp(factor * gradient, first, self.ordinary)
+            curvature = torch.lerp(factor * curvature, second, self.ordinary)
+        else:
+            factor = ops.divide(curvature.new_tensor(_CURVATURE), curvature.mean())
+            gradient *= factor
+            curvature *= factor
+        mean = float(curvature.mean()) or _CURVATURE  # 0 where no row has anything to gain
+        return gradient, curvature.clamp(min=_FLOOR * mean)
 
     def _sets(self, known: Rows) -> Iterable[Sets]:
         """The queries, or sets that are drawn now."""
@@ -243,14 +268,17 @@ class Objective:
             )
 
     def __repr__(self) -> str:
-        return f"Objective({self.metric!r}, set_size={self.set_size}, ordinary={self.ordinary:g})"
+        return (
+            f"Objective({self.metric!r}, set_size={self.set_size}, ordinary={self.ordinary:g}, "
+            f"noise={self.noise:g})"
+        )
 
 
 def _log_loss(known: Rows) -> tuple[Tensor, Tensor]:
     """Both derivatives of cross-entropy by the scores."""
     if known.scores.dim() == 1:
         chance = known.scores.sigmoid()
-        return chance - known.target, chance * (1 - chance)
+        return chance - known.target.to(chance.dtype), chance * (1 - chance)
     chance = known.scores.softmax(-1)
     truth = F.one_hot(known.target.long(), known.scores.shape[-1])
     return chance - truth, chance * (1 - chance)

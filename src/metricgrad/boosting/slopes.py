@@ -87,11 +87,12 @@ class Slopes(NamedTuple):
             better = self._upward(gains)
             turn = torch.where(better < 0, -slope, slope)
             first, second = self.loss.relaxation.weighted_slopes(turn * comparisons, better.abs())
-        gradient = -_passed_on(comparisons, turn * first, leaf)
+        share = _share(comparisons, leaf)
+        gradient = -share * _passed_on(comparisons, turn * first, leaf)
         if direct is not None:
             unit = torch.ones_like(value) if scale is None else 1 / scale
             gradient = gradient - self._upward(_passed_on(direct, unit, leaf))
-        return gradient, slope**2 * _squared(comparisons, second, leaf)
+        return gradient, slope**2 * share**2 * _squared(comparisons, second, leaf)
 
     def _upward(self, change: Tensor) -> Tensor:
         """A change of the metric, positive where it is for the better."""
@@ -115,13 +116,32 @@ def _squared(outputs: Tensor, curvature: Tensor, leaf: Tensor) -> Tensor:
     is exact where a score is on the same side of all of its comparisons, as positives and negatives
     are, and too small elsewhere.
     """
-    items = leaf.shape[1]
-    classes = leaf[0, 0].numel()
-    each, rest = divmod(outputs.shape[-1], items)
-    if rest or not 0 < each <= classes**2:
+    each = _each(outputs, leaf)
+    if not each:
         return _passed_on(outputs, curvature, leaf).abs()
     total = torch.zeros_like(leaf)
     roots = curvature.sqrt()
     for first in range(each):
         total += _passed_on(outputs[..., first::each], roots[..., first::each], leaf).square()
     return total
+
+
+def _share(outputs: Tensor, leaf: Tensor) -> Tensor:
+    """What a score takes of the comparisons it is in: 1, or less for one that many refer to.
+
+    The score at the cut of a best tenth is compared with those of all items. Together they would
+    give this one row more weight than all others have, and the leaf that holds it would not move.
+    So it takes their average. Where items are compared with each other, every score takes all.
+    """
+    each = _each(outputs, leaf)
+    if not each:
+        return torch.ones_like(leaf)
+    moved = _passed_on(outputs, torch.ones_like(outputs), leaf).abs()
+    return each / moved.clamp(min=each)
+
+
+def _each(outputs: Tensor, leaf: Tensor) -> int:
+    """Comparisons of every item, `[S, items * each]`; 0 where they compare each other."""
+    classes = leaf[0, 0].numel()
+    each, rest = divmod(outputs.shape[-1], leaf.shape[1])
+    return each if not rest and each <= classes**2 else 0

@@ -1,4 +1,4 @@
-"""Metrics of order: areas and points of the ROC and precision-recall curves.
+"""Metrics of order: areas under the ROC and precision-recall curves, and the equal error rate.
 
 Walk down the scores from the highest, counting the positives (tp) and negatives (fp) passed
 (`counts.py`). The ROC curve is (fp / negatives, tp / positives), the precision-recall curve is
@@ -279,48 +279,3 @@ class Eer(CurveMetric):
         end = curve.fp.gather(-1, crossing)
         rate = curve.ratio(start + way * (end - start), curve.negatives)
         return torch.where(pairs > 0, rate, 0.0).squeeze(-1)
-
-
-@dataclass(frozen=True, kw_only=True)
-class RecallAtPrecision(CurveMetric):
-    """The highest recall that any threshold reaches with at least the given precision.
-
-    Args:
-        min_precision: The precision that must be kept, above 0 and at most 1.
-
-    Example:
-        >>> scores = torch.tensor([4.0, 3.0, 2.0, 1.0])
-        >>> RecallAtPrecision(min_precision=0.6)(scores, torch.tensor([0, 1, 1, 0]))
-        tensor(1.)
-
-    Reference:
-        `torchmetrics.functional.classification.binary_recall_at_fixed_precision`.
-    """
-
-    name = "recall_at_precision"
-    ties = "together"
-    needs_negatives = False
-    undefined = "0 where positives are missing; such classes are left out of averages"
-    reference = "torchmetrics recall_at_fixed_precision"
-
-    min_precision: float = 0.9
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not 0 < self.min_precision <= 1:
-            raise ValueError(
-                f"min_precision must be above 0 and at most 1; got {self.min_precision}"
-            )
-
-    def rule(self) -> PlaceRule:
-        """max_r r / P over the places with r / (r + n_(r)) >= min_precision."""
-        return PlaceRule(
-            lambda r, n, p, m: torch.where(r / (r + n) >= self.min_precision, r / p, 0.0), "max"
-        )
-
-    def of_curve(self, curve: Curve) -> Tensor:
-        """The largest tp of the vertices that are precise enough."""
-        enough = curve.vertex & (curve.precision() >= self.min_precision)
-        found = curve.tp.masked_fill(~enough, 0)
-        highest = found.amax(-1) if found.shape[-1] else found.sum(-1)
-        return curve.ratio(highest, curve.positives.squeeze(-1))

@@ -14,8 +14,9 @@ import torch
 
 from metricgrad.metrics.agreement import Accuracy, BalancedAccuracy, ErrorRate, GMean, Hamming, Mcc
 from metricgrad.metrics.base import Metric
+from metricgrad.metrics.bounded import PrecisionAtRecall, RecallAtPrecision
 from metricgrad.metrics.confusion import F1, FBeta, Jaccard, Precision, Recall
-from metricgrad.metrics.curves import Auc, AveragePrecision, Eer, PartialAuc, RecallAtPrecision
+from metricgrad.metrics.curves import Auc, AveragePrecision, Eer, PartialAuc
 from metricgrad.metrics.function import FunctionMetric, from_function
 from metricgrad.metrics.kappa import Kappa
 from metricgrad.metrics.maps import Dice, MeanIou, Pck
@@ -29,7 +30,7 @@ from metricgrad.metrics.tokens import TextMetric
 _CLASSES: tuple[type[Metric], ...] = (
     *(Accuracy, ErrorRate, BalancedAccuracy, Precision, Recall, FBeta, F1, Jaccard),
     *(Mcc, Kappa, GMean, Hamming),
-    *(Auc, PartialAuc, AveragePrecision, Eer, RecallAtPrecision),
+    *(Auc, PartialAuc, AveragePrecision, Eer, RecallAtPrecision, PrecisionAtRecall),
     *(PrecisionAtK, RecallAtK, Ndcg, Map, Mrr),
     *(MeanIou, Dice, Pck),
     *(SpanF1, ExactMatch, Bleu, RougeL, EditDistance, WordErrorRate),

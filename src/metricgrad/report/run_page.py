@@ -199,8 +199,8 @@ def _trials(result: RunResult) -> str:
     )
     if trees:
         how = (
-            "Trees of several sizes are grown, if there are many folds on two of them, until "
-            "validation data no longer gains. Trees on the metric follow half of the best number "
-            "of trees on the ordinary loss."
+            "A hundred trees, if there are many folds on two of them, show which size is best. "
+            "Trees of that size grow until validation data no longer gains. Trees on the metric "
+            "follow a quarter of the best number of trees on the ordinary loss."
         )
     return f"<p>{how}</p>{page.folded(f'All {len(rows)} trials', page.table(header, rows))}"

@@ -2,9 +2,9 @@
 
 The ordinary side grows trees on log loss, or on lambdarank for queries. A hundred of them, where
 there are many folds on two of these, show which of a few sizes is best. Its challenger begins with
-half of the trees that were best, and goes on with trees on the metric. The rule that decides
-between both sides is the same as for networks (`decision.py`). In the end the trees of both grow
-once more, on all items.
+a quarter of the trees that were best, and goes on with trees on the metric, mixed with log loss
+where that knows what counts. The rule that decides between both sides is the same as for networks
+(`decision.py`). In the end the trees of both grow once more, on all items.
 """
 
 from collections.abc import Callable, Mapping
@@ -28,9 +28,9 @@ _LEAVES = (15, 31, 63)  # sizes of trees that are tried
 _RATE = 0.1
 _MOST = 300  # trees of a trial
 _SCREENED = 100  # trees that show which size is best
-_START = 0.5  # of the best number of trees on the ordinary loss: where those on the metric begin
+_START = 0.25  # of the best number of trees on the ordinary loss: where those on the metric begin
 _SLOPE = 1.0
-_MIXED = 0.5  # share of the ordinary loss in what stands for MetricLoss
+_MIXED = 0.75  # share of the ordinary loss in what stands for MetricLoss
 _TRIED = 64  # items that show whether comparisons decide the metric
 # Of the time: when the ordinary side must end, the challengers, and the second comparison.
 _ENDS = (0.35, 0.65, 0.85)
@@ -121,7 +121,7 @@ class TreeFit:
             if not usual:
                 raise KeyboardInterrupt  # there is nothing to keep yet
             search.late = self._ends(started, _ENDS[1])
-            after = search.plans[usual[0]]._replace(start=_half(usual[0].epoch))
+            after = search.plans[usual[0]]._replace(start=_begun(usual[0].epoch))
             contested = contested and not search.stopped
             rivals = _tried(search, self._metric_plans(after)) if contested else []
             search.late = self._ends(started, _ENDS[2])
@@ -173,6 +173,10 @@ class TreeFit:
         tried = metric.with_rows({name: row.unsqueeze(0) for name, row in batch.rows.items()})
         return bool(fitting([Candidate("uniloss")], tried, scores, batch.y))
 
+    def _mixes(self) -> bool:
+        """Whether log loss says something about the metric: not of queries, nor of amounts."""
+        return self.data.task != "grades" and not self.data.items.rows
+
     def _why_ordinary(self) -> str:
         """Why trees cannot grow on the metric."""
         if self.engine == "sklearn":
@@ -199,12 +203,12 @@ class TreeFit:
 
     def _metric_plans(self, after: PlannedTrees) -> list[PlannedTrees]:
         """What is tried on the metric, after some trees on the ordinary loss."""
-        mixed = self.method == "metric_loss"
+        mixed = self.method == "metric_loss" or (self.method == "auto" and self._mixes())
         given: dict[str, Any] = {"slope": _SLOPE, **(self.options or {})}
         shown = {} if mixed else {"slope": given["slope"]}
         notes = (*after.candidate.notes, f"after {after.start} trees")
         candidate = Candidate("metric_loss" if mixed else "uniloss", shown, notes=notes)
-        options = {"ordinary": _MIXED, **given} if mixed else given
+        options = {"ordinary": _MIXED if mixed else 0.0, **given}
         return [after._replace(candidate=candidate, options=options)]
 
 
@@ -254,6 +258,6 @@ def _grown(search: TreeSearch, decision: Decision) -> dict[str, Trained]:
     }
 
 
-def _half(trees: int) -> int:
-    """Half of the trees, in whole blocks."""
+def _begun(trees: int) -> int:
+    """Those of the trees that come before the metric, in whole blocks."""
     return BLOCK * max(1, round(_START * trees / BLOCK))

@@ -18,6 +18,7 @@ _LABELS = {
     "average_precision": "average precision",
     "eer": "equal error rate",
     "recall_at_precision": "recall at precision",
+    "precision_at_recall": "precision at recall",
     "precision_at_k": "precision at k",
     "recall_at_k": "recall at k",
     "ndcg": "NDCG",
