@@ -110,7 +110,7 @@ def test_a_trial_ends_when_validation_data_gains_no_more(monkeypatch: pytest.Mon
     told: list[int] = []
     search.tell = lambda advance: told.append(advance)
     trial = search.run(ORDINARY)
-    assert len(told) == trial.epoch // 10 + 5 < 40
+    assert len(told) == trial.epoch // 10 + 4 < 40
     search.late = lambda: True
     told.clear()
     search.run(ORDINARY)
@@ -151,6 +151,32 @@ def test_the_metric_follows_a_quarter_of_the_best_trees_and_both_grow_on_all_row
     for role, trial in (("cross_entropy", usual), ("challenger", rival)):
         assert own_booster(found.finalists[role].model).num_trees() == trial.epoch
     assert "best epoch" not in repr(found)
+
+
+def test_what_does_not_gain_on_two_folds_is_not_grown_on_five(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ran: list[tuple[str, int]] = []
+    real = TreeSearch.run
+
+    def noted(self: TreeSearch, plan: PlannedTrees, exactly: int | None = None) -> Any:
+        trial = real(self, plan, exactly)
+        ran.append((plan.candidate.method, len(self.split.folds)))
+        if plan.options is not None:
+            trial.value = worth
+        return trial
+
+    monkeypatch.setattr(TreeSearch, "run", noted)
+    sizes = [("cross_entropy", 2)] * 2
+    worth = 0.0
+    found = TreeFit(tree_data(), "lightgbm", folds=5).run()
+    assert ran == [*sizes, ("cross_entropy", 5), ("metric_loss", 2)]
+    assert found.decision.challenger is None
+    assert "was no better on 2 of the 5 folds, and was not trained on the others" in found.verdict()
+    ran.clear()
+    worth = 1.0
+    TreeFit(tree_data(), "lightgbm", folds=5).run()
+    assert ran[:5] == [*sizes, ("cross_entropy", 5), ("metric_loss", 2), ("metric_loss", 5)]
 
 
 @pytest.mark.parametrize(

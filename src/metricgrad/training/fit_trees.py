@@ -121,9 +121,11 @@ class TreeFit:
             if not usual:
                 raise KeyboardInterrupt  # there is nothing to keep yet
             search.late = self._ends(started, _ENDS[1])
-            after = search.plans[usual[0]]._replace(start=_begun(usual[0].epoch))
+            after = self._metric_plan(search.plans[usual[0]]._replace(start=_begun(usual[0].epoch)))
             contested = contested and not search.stopped
-            rivals = _tried(search, self._metric_plans(after)) if contested else []
+            rivals: list[Trial] = []
+            if contested and (self.method != "auto" or _promising(search, usual[0], after)):
+                rivals = _tried(search, [after])
             search.late = self._ends(started, _ENDS[2])
             if self.method not in ("auto", ordinary):
                 usual = []
@@ -201,7 +203,7 @@ class TreeFit:
             for leaves in _LEAVES
         ]
 
-    def _metric_plans(self, after: PlannedTrees) -> list[PlannedTrees]:
+    def _metric_plan(self, after: PlannedTrees) -> PlannedTrees:
         """What is tried on the metric, after some trees on the ordinary loss."""
         mixed = self.method == "metric_loss" or (self.method == "auto" and self._mixes())
         given: dict[str, Any] = {"slope": _SLOPE, **(self.options or {})}
@@ -209,7 +211,7 @@ class TreeFit:
         notes = (*after.candidate.notes, f"after {after.start} trees")
         candidate = Candidate("metric_loss" if mixed else "uniloss", shown, notes=notes)
         options = {"ordinary": _MIXED if mixed else 0.0, **given}
-        return [after._replace(candidate=candidate, options=options)]
+        return after._replace(candidate=candidate, options=options)
 
 
 def _tried(search: TreeSearch, plans: list[PlannedTrees]) -> list[Trial]:
@@ -228,6 +230,25 @@ def _tried(search: TreeSearch, plans: list[PlannedTrees]) -> list[Trial]:
     except KeyboardInterrupt:
         search.stopped = True
     return [trial for trial in found if trial.folds == len(search.split.folds)]
+
+
+def _promising(search: TreeSearch, usual: Trial, plan: PlannedTrees) -> bool:
+    """Whether a plan beats the ordinary trial on a few folds; where folds are few, it is not asked.
+
+    If it does not, growing its trees on all folds would hardly show a gain that is not chance.
+    """
+    few = search.on(search.split.screening())
+    if few.split is search.split:
+        return True
+    validation = few.split.validation
+    try:
+        found = few.run(plan)
+    except KeyboardInterrupt:
+        search.stopped = True
+        return False
+    known = validation.value(usual.scores[: len(few.split.folds)], usual.threshold)
+    assert found.value is not None
+    return validation.gain(found.value, known) > 0
 
 
 def _other_splits(search: TreeSearch, split: Split) -> OtherSplits:

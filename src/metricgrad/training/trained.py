@@ -169,8 +169,7 @@ class Fit(Trained):
         found = self.decision
         how = f"by {self.folds}-fold cross-validation" if self.folds > 1 else "on validation data"
         if found.ordinary is None or found.challenger is None:
-            missing = " There was no time for a challenger." if self.contested else ""
-            return f"{label(self.method)}: {name} {self.value:.4f} {how}.{missing}"
+            return f"{label(self.method)}: {name} {self.value:.4f} {how}.{self._uncontested()}"
         usual = label(str(found.ordinary.candidate))
         challenger = label(str(found.challenger.candidate))
         if found.winner is found.challenger:
@@ -189,6 +188,20 @@ class Fit(Trained):
             told.append(f"On other splits of the data the gain is {found.gain:.4f}.")
         told.append(f"A gain below {found.luck:.4f} could be chance.")
         return " ".join(told)
+
+    def _uncontested(self) -> str:
+        """Why no challenger met the ordinary loss, where one was to: a sentence, or nothing."""
+        if not self.contested:
+            return ""
+        usual = self.decision.winner.candidate.method
+        left = [each for each in self.trials if each.candidate.method != usual]
+        if self.unit == "epoch" or not left:
+            return " There was no time for a challenger."
+        best = best_first(left, self.metric)[0]
+        return (
+            f" {label(str(best.candidate))} was no better on {best.folds} of the {self.folds} "
+            "folds, and was not trained on the others."
+        )
 
     def models_verdict(self) -> str:
         """Which kind of model was taken, where there was a choice; else nothing."""

@@ -27,7 +27,7 @@ from metricgrad.training.split import Split
 from metricgrad.training.trials import BestEpochs, Trial
 
 BLOCK = 10  # trees that grow between two looks at validation data
-_PATIENCE = 5  # looks without a better value that end a trial
+_PATIENCE = 4  # looks without a better value that end a trial
 _STREAM = 1_000  # of the seeds for sets
 
 
