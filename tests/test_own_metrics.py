@@ -172,7 +172,7 @@ def specificity_at_sensitivity(scores: Tensor, target: Tensor) -> Tensor:
     return (negatives < cut).double().mean()
 
 
-def precision_at_recall(scores: Tensor, target: Tensor) -> Tensor:
+def precision_at_most_recall(scores: Tensor, target: Tensor) -> Tensor:
     hits = target.take_along_dim(scores.sort(descending=True).indices, dim=0).double().cumsum(0)
     precision = hits / torch.arange(1, len(scores) + 1)
     return torch.where(hits >= 0.8 * hits[-1], precision, 0.0).amax()
@@ -401,7 +401,7 @@ OWN = [
     Own(kolmogorov_smirnov, binary, ONE, trained=True),
     Own(best_youden, binary, ONE, steps=25),
     Own(specificity_at_sensitivity, binary, ONE, trained=True),
-    Own(precision_at_recall, binary, ONE),
+    Own(precision_at_most_recall, binary, ONE),
     Own(rank_biased_precision, binary),
     Own(discounted_hits, binary, ONE),
     Own(bedroc, binary),

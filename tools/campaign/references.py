@@ -199,7 +199,8 @@ def recall_at_precision(pairs: Pairs, min_precision: float) -> Array:
 
 def precision_at_recall(pairs: Pairs, min_recall: float) -> Array:
     """The highest precision among thresholds that find enough."""
-    good = (ratio(pairs.tp, pairs.p) >= min_recall) & ~np.isneginf(pairs.scores) & (pairs.p > 0)
+    whole = pairs.p[..., None]
+    good = (ratio(pairs.tp, whole) >= min_recall) & ~np.isneginf(pairs.scores) & (whole > 0)
     return (pairs.precision * good).max(-1)
 
 
