@@ -16,9 +16,10 @@ from sklearn.metrics import f1_score
 from torch.utils.data import DataLoader
 
 import metricgrad as mg
-from metricgrad.estimators import pools
+from metricgrad.estimators import parquet_tables, pools, surveys
 from metricgrad.estimators.parquet_tables import ParquetTable
 from metricgrad.estimators.pools import PooledBatches, pool_groups
+from metricgrad.estimators.streamed import surveyed_dataset
 from metricgrad.estimators.surveys import Survey, survey
 from metricgrad.estimators.target import Target
 from metricgrad.training.data import Loader
@@ -74,7 +75,11 @@ def test_a_pool_takes_all_it_can() -> None:
     }
 
 
-def test_a_pool_of_the_whole_table_has_every_training_row_once(folder: Path) -> None:
+@pytest.mark.parametrize("part", [65_536, 70])  # a row group is read as a whole, or in parts
+def test_a_pool_of_the_whole_table_has_every_training_row_once(
+    part: int, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(parquet_tables, "PART", part)
     found, batches = pooled(folder)
     items = batches._read(0)
     assert len(items) == found.counts.sum()
@@ -253,6 +258,23 @@ def test_what_a_dataset_cannot_do_is_told(folder: Path, table: Any) -> None:
         return float((scores > 0) @ (amount * target))
 
     refused("takes amount of every row", data, "target", metric=profit)
+
+
+@pytest.mark.parametrize("progress", [True, False])
+def test_reading_shows_its_progress_if_it_is_asked_to(
+    progress: bool, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shown: list[tuple[int, bool]] = []
+
+    def noted(title: str, total: int, visible: bool) -> Any:
+        shown.append((total, visible))
+        return surveys_progress(title, total, False)
+
+    surveys_progress = surveys.to_progress
+    monkeypatch.setattr(surveys, "to_progress", noted)
+    model = mg.MetricClassifier("f1", random_state=0, progress=progress)
+    found = surveyed_dataset(model, dataset_of(folder), "target")
+    assert shown == [(len(found.table.groups), progress)]
 
 
 def test_rare_classes_are_told(tmp_path: Path) -> None:
