@@ -101,6 +101,7 @@ def test_pools_follow_one_another_and_are_read_again(
     found, batches = pooled(folder, batch=32)
     loader = Loader(DataLoader(batches, batch_size=None), seed=5)
     assert loader.steps == 50
+    assert batches._pools.keys() == {0}  # no more is read than the first epoch needs
 
     def epoch(number: int) -> list[torch.Tensor]:
         return [batch.x[0] for batch in loader.epoch(number, 3)]
@@ -116,6 +117,34 @@ def test_pools_follow_one_another_and_are_read_again(
     assert one.x.shape[:2] == (3, 32)
     share = found.counts[:, 1].sum() / found.counts.sum()
     assert one.y[0].double().mean() == pytest.approx(share, abs=1 / 32)
+
+
+def test_a_pool_serves_epochs_until_its_rows_were_drawn_once(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pools, "_ROWS", 1600)
+    _, batches = pooled(folder, batch=4)
+    assert len(batches) == 150
+    for epoch, pool in enumerate((0, 0, 1, 1, 2)):
+        batches.set_epoch(epoch)
+        drawn = list(batches)
+        assert [tuple(y.shape) for _, y in drawn] == [(4,)] * 150
+        assert max(batches._pools) == pool
+    assert len(batches._pools[2].items) == 1600
+
+
+def test_the_shares_of_a_pool(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found, _ = pooled(folder)
+    total = found.counts.sum(0)
+    assert pools.pool_shares(found).tolist() == total.tolist()
+    monkeypatch.setattr(pools, "_ROWS", 100)
+    exact = 100 * total / total.sum()
+    assert pools.pool_shares(found).tolist() == [round(exact[0]), 64]  # however rare a class is
+    monkeypatch.setattr(pools, "_ROWS", 1000)
+    assert pools.pool_shares(found).tolist() == np.rint(10 * exact).tolist()
+    width = sum(found.preparation.widths)
+    monkeypatch.setattr(pools, "_BYTES", 4 * width * 500 + 1)
+    assert pools.pool_shares(found).sum() == pytest.approx(500, abs=1)
 
 
 def test_batches_may_be_balanced(folder: Path) -> None:
