@@ -456,6 +456,48 @@ def test_a_budget_is_shared_by_the_models(monkeypatch: pytest.MonkeyPatch) -> No
     assert shares["network"] <= 60
 
 
+@pytest.mark.parametrize(
+    ("seconds", "budgets"),
+    [
+        ([4.0, 5.5, 9.0], {"boosted": 3.5, "linear": 1.8, "network": 0.5}),
+        ([4.0, 6.0], {"boosted": 3.5, "linear": 1.8}),  # nothing is left for the network
+        ([20.0], {"boosted": 3.5}),
+    ],
+)
+def test_every_model_has_a_share_of_the_time_that_is_left(
+    seconds: list[float],
+    budgets: dict[str, float],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = [100.0]
+    found: dict[str, tuple[float, Path]] = {}
+
+    def trained(_: Any, name: str, work: models.Work, seed: int, budget: float) -> Any:
+        now[0] += seconds[len(found)]
+        found[name] = (budget, Path(work.folder or ""))
+        return SimpleNamespace(fit=SimpleNamespace(stopped=False))
+
+    monkeypatch.setattr(models, "clock", lambda: now[0])
+    monkeypatch.setattr(models, "_trained", trained)
+    monkeypatch.setattr(models, "_best", lambda found, _: len(found))
+    metric = mg.metric("f1")
+    items: Any = None
+    work = models.Work(X, None, items, metric, "binary", 1, None, False, tmp_path)
+    asked = mg.MetricClassifier(metric, model="auto", budget=10.0, random_state=0)
+    assert models.fitted_model(asked, work) == len(budgets)
+    assert {name: budget for name, (budget, _) in found.items()} == pytest.approx(budgets)
+    assert all(folder == tmp_path / name for name, (_, folder) in found.items())
+
+
+def test_no_other_model_is_tried_after_ctrl_c(monkeypatch: pytest.MonkeyPatch) -> None:
+    stopped = SimpleNamespace(fit=SimpleNamespace(stopped=True))
+    monkeypatch.setattr(models, "_trained", lambda *_: stopped)
+    items: Any = None
+    work = models.Work(X, None, items, mg.metric("f1"), "binary", 1, None, False, None)
+    assert models.fitted_model(mg.MetricClassifier(model="auto"), work) is stopped
+
+
 # ---------------------------------------------------------------------------
 # the command
 

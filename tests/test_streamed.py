@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -131,6 +132,16 @@ def test_a_pool_serves_epochs_until_its_rows_were_drawn_once(
         assert [tuple(y.shape) for _, y in drawn] == [(4,)] * 150
         assert max(batches._pools) == pool
     assert len(batches._pools[2].items) == 1600
+
+
+def test_files_that_change_while_they_are_read_are_told(folder: Path) -> None:
+    found, _ = pooled(folder)
+    more = replace(found, counts=found.counts + 1)  # as if a row of each class were gone
+    batches = PooledBatches(more, Target("binary", found.classes), 64, False)
+    rows = int(found.counts.sum())
+    message = f"the Parquet files have changed .*: {rows} of {int(more.counts.sum())} rows"
+    with pytest.raises(ValueError, match=message):
+        batches._read(0)
 
 
 def test_the_shares_of_a_pool(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
