@@ -295,6 +295,32 @@ def test_a_gain_must_be_shown_again_on_another_split(monkeypatch: pytest.MonkeyP
     assert found.decision.winner is found.decision.ordinary  # its rival was not shown to be better
 
 
+def test_trials_on_fewer_folds_are_not_the_best_of_a_stopped_search(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    search = search_of(tree_data(), folds=4, most=20)
+    real = TreeSearch.run
+    runs: list[int] = []
+
+    def stopped(self: TreeSearch, plan: PlannedTrees, exactly: int | None = None) -> Any:
+        if len(self.split.folds) == 4:
+            raise KeyboardInterrupt
+        trial = real(self, plan, exactly)
+        runs.append(trial.folds)
+        return trial
+
+    monkeypatch.setattr(TreeSearch, "run", stopped)
+    assert fit_trees._tried(search, [ORDINARY, ORDINARY._replace(leaves=4)]) == []
+    assert runs == [2, 2]
+    assert search.stopped
+
+
+def test_finding_out_what_trees_can_grow_on_draws_no_random_numbers() -> None:
+    before = torch.get_rng_state()
+    assert TreeFit(tree_data(), "lightgbm")._on_metric()
+    assert torch.equal(torch.get_rng_state(), before)
+
+
 def test_what_trees_are_tried_on() -> None:
     def metric_plan(method: str = "auto", **given: Any) -> PlannedTrees:
         (plan,) = TreeFit(tree_data(), "lightgbm", method, **given)._metric_plans(after)

@@ -234,6 +234,26 @@ def test_files_of_arrays_and_of_names(passed: dict[str, Any], tmp_path: Path) ->
         assert (again.predict(X) == model.predict(X)).all()
 
 
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"_cut": torch.tensor([0.25])}, r"decides at \[0.25\], which is not a number a class"),
+        ({"model_": "forest"}, "its model is of an unknown kind, 'forest'"),
+    ],
+)
+def test_files_whose_parts_do_not_fit_are_refused(
+    change: dict[str, Any], told: str, passed: dict[str, Any], tmp_path: Path
+) -> None:
+    model = mg.MetricClassifier("f1", hidden=(), positive="yes").fit(X, Y)
+    path = tmp_path / "model.safetensors"
+    model.save(path)
+    mg.MetricClassifier.load(path)
+    vars(model).update(change)
+    model.save(path)
+    with pytest.raises(ValueError, match=told):
+        mg.MetricClassifier.load(path)
+
+
 def test_a_file_of_a_ranker_has_its_settings(passed: dict[str, Any], tmp_path: Path) -> None:
     settings: dict[str, Any] = {
         "method": "list_net", "model": "network", "hidden": (4, 3), "epochs": 7, "batch": 5,
