@@ -379,6 +379,10 @@ def test_broad_sets_differ_as_they_say() -> None:
     expected = torch.tensor([2.0, -0.7, 4.7, 0.0, 1.0, 1.2, 0.5 + 0.5 * 0.16 / 0.96])
     torch.testing.assert_close(torch.stack(found), expected, rtol=0, atol=0.15)
     assert (positive - negative)[1500:].abs().max() < 0.5  # the paper's
+    _, target = broad(2000, 400, classes=4)(seeded())
+    most = F.one_hot(target[:1500], 4).float().mean(1).amax(-1)
+    found = torch.stack([(most < 0.35).float().mean(), (most > 0.9).float().mean()])
+    torch.testing.assert_close(found, torch.tensor([0.16, 0.1]), rtol=0, atol=0.03)  # even, uneven
 
 
 @pytest.mark.parametrize("make", [paper, broad])

@@ -446,6 +446,13 @@ def test_configurations_that_are_known_are_not_called_again() -> None:
     assert len(metric.known.values) == known
 
 
+def test_only_the_first_sets_are_tried_out_and_checked() -> None:
+    metric = black_box(numpy_auc, best=1.0)
+    for seed in range(black_boxes._TRIED_SETS + 2):
+        gradient(metric, normal(8, seed=seed), labels(8))
+    assert metric.known.checked == black_boxes._TRIED_SETS
+
+
 def test_the_value_that_was_not_used_for_longest_is_forgotten(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -21,7 +21,7 @@ from metricgrad.estimators import models
 from metricgrad.estimators.features import Category
 from metricgrad.training import fit_trees
 from metricgrad.training.candidates import Candidate
-from metricgrad.training.data import Items
+from metricgrad.training.data import Items, stream_seed
 from metricgrad.training.fit_trees import TreeFit
 from metricgrad.training.split import SplitPlan, split_data
 from metricgrad.training.tree_trials import PlannedTrees, TreeData, TreeSearch
@@ -101,8 +101,41 @@ def test_exactly_so_many_trees_are_measured() -> None:
     search = search_of(tree_data())
     whole = search.run(ORDINARY)
     again = search.run(ORDINARY, 20)
-    assert again.epoch == 20
+    assert (again.epoch, again.epochs) == (20, 20)
     assert again.value == pytest.approx(float(whole.curve[1, 1]))
+    assert again.curve[0].isnan().all()  # fewer trees are not even looked at
+    assert again.curve.shape == (2, 2)
+
+
+def test_the_rows_of_queries_follow_one_another() -> None:
+    x = torch.arange(18.0, dtype=torch.float64).reshape(3, 3, 2)
+    y = torch.tensor([[1, 0, 0], [2, 1, 0], [0, 3, 1]])
+    where = torch.tensor([[True, False, False], [True, True, False], [True, True, True]])
+    queries = TreeData(Items(x, y, where), "grades", 1, (), mg.metric("ndcg"))
+    some = torch.tensor([1, 2])
+    rows = queries.rows(some)
+    assert rows.x.tolist() == [[6, 7], [8, 9], [12, 13], [14, 15], [16, 17]]
+    assert rows.y.tolist() == [2, 1, 0, 3, 1]
+    assert rows.sizes is not None
+    assert rows.sizes.tolist() == [2, 3]
+    assert queries.watched(some).tolist() == x[1:].reshape(6, 2).tolist()
+    scores = queries.scores(np.arange(6.0), some)
+    assert scores.tolist() == [[0, 1, 2], [3, 4, 5]]
+    assert scores.dtype == torch.float32
+
+
+def test_the_rows_of_a_table_have_their_weights() -> None:
+    weight = torch.arange(float(len(Y)))
+    some = torch.tensor([5, 2])
+    rows = tree_data(rows={"sample_weight": weight}).rows(some)
+    assert rows.weight is not None
+    assert rows.weight.tolist() == [5, 2]
+    assert rows.sizes is None
+    assert np.array_equal(rows.x, X[[5, 2]])
+    assert rows.y.tolist() == Y[[5, 2]].tolist()
+    many = tree_data()
+    assert many.rows(some).weight is None
+    assert many.scores(np.zeros((2, 4)), some).shape == (2, 4)
 
 
 def test_a_trial_ends_when_validation_data_gains_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -129,6 +162,8 @@ def test_own_rows_reach_the_objective_of_their_fold() -> None:
     plan = ORDINARY._replace(start=10, options={})
     objective = search.objective(plan, fold.train, 1)
     assert torch.equal(objective.rows["amount"], amount[fold.train])
+    assert objective.generator is not None
+    assert objective.generator.initial_seed() == stream_seed(0, 1_001, 0)  # of the second fold
     assert search.objective(ORDINARY, fold.train, 1) is None
 
 
@@ -246,6 +281,104 @@ def test_ctrl_c_keeps_what_there_is(monkeypatch: pytest.MonkeyPatch) -> None:
     found = TreeFit(tree_data(), "lightgbm", folds=2).run()
     assert found.stopped
     assert found.decision.challenger is None
+
+
+def test_a_gain_must_be_shown_again_on_another_split(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("metricgrad.training.validation.Validation.luck", lambda *_: -1.0)
+    seeds: list[int] = []
+
+    def noted(items: Any, valid: Any, plan: Any, seed: int) -> Any:
+        seeds.append(seed)
+        return split_data(items, valid, plan, seed)
+
+    monkeypatch.setattr(fit_trees, "split_data", noted)
+    found = TreeFit(tree_data(), "lightgbm", folds=2, seed=5).run()
+    decision = found.decision
+    assert seeds == [5, 6]
+    assert decision.again
+    assert decision.winner is decision.challenger
+    assert decision.ordinary is not None
+    # Two sizes, the better one, the metric; then both sides again, with as many trees.
+    assert len(found.trials) == 6
+    usual, best = found.trials[-2:]
+    assert (usual.epoch, best.epoch) == (decision.ordinary.epoch, decision.winner.epoch)
+    assert best.value is not None
+    assert usual.value is not None
+    assert decision.gain == pytest.approx(best.value - usual.value)
+
+    runs: list[PlannedTrees] = []
+    real = TreeSearch.run
+
+    def stopped(self: TreeSearch, plan: PlannedTrees, exactly: int | None = None) -> Any:
+        runs.append(plan)
+        if len(runs) == 5:
+            raise KeyboardInterrupt
+        return real(self, plan, exactly)
+
+    monkeypatch.setattr(TreeSearch, "run", stopped)
+    found = TreeFit(tree_data(), "lightgbm", folds=2, seed=5).run()
+    assert found.stopped
+    assert found.decision.winner is found.decision.ordinary  # its rival was not shown to be better
+
+
+def test_trials_on_fewer_folds_are_not_the_best_of_a_stopped_search(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    search = search_of(tree_data(), folds=4, most=20)
+    real = TreeSearch.run
+    runs: list[int] = []
+
+    def stopped(self: TreeSearch, plan: PlannedTrees, exactly: int | None = None) -> Any:
+        if len(self.split.folds) == 4:
+            raise KeyboardInterrupt
+        trial = real(self, plan, exactly)
+        runs.append(trial.folds)
+        return trial
+
+    monkeypatch.setattr(TreeSearch, "run", stopped)
+    assert fit_trees._tried(search, [ORDINARY, ORDINARY._replace(leaves=4)]) == []
+    assert runs == [2, 2]
+    assert search.stopped
+
+
+def test_finding_out_what_trees_can_grow_on_draws_no_random_numbers() -> None:
+    before = torch.get_rng_state()
+    assert TreeFit(tree_data(), "lightgbm")._on_metric()
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_what_trees_are_tried_on() -> None:
+    def metric_plan(method: str = "auto", **given: Any) -> PlannedTrees:
+        (plan,) = TreeFit(tree_data(), "lightgbm", method, **given)._metric_plans(after)
+        return plan
+
+    after = ORDINARY._replace(start=20)
+    mixed_loss = metric_plan()
+    assert mixed_loss.candidate.method == "metric_loss"
+    assert mixed_loss.options == {"ordinary": 0.75, "slope": 1.0}
+    assert mixed_loss == after._replace(candidate=mixed_loss.candidate, options=mixed_loss.options)
+    assert mixed_loss.candidate.notes == ("after 20 trees",)
+    alone = metric_plan("uniloss", options={"slope": 3.0})
+    assert (alone.candidate.method, alone.candidate.options) == ("uniloss", {"slope": 3.0})
+    assert alone.options == {"ordinary": 0.0, "slope": 3.0}
+    for rate, used in ((None, 0.1), (0.5, 0.5)):
+        plans = TreeFit(tree_data(), "lightgbm", rate=rate)._ordinary_plans("cross_entropy")
+        assert [(plan.leaves, plan.rate, plan.start) for plan in plans] == [
+            (4, used, 0),
+            (7, used, 0),
+        ]
+        assert [plan.candidate.notes for plan in plans] == [("4 leaves",), ("7 leaves",)]
+    assert [fit_trees._begun(trees) for trees in (10, 40, 60, 120, 300)] == [10, 10, 20, 30, 80]
+
+
+def test_a_budget_of_trees_has_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [103.0]
+    monkeypatch.setattr(fit_trees, "clock", lambda: now[0])
+    ends = TreeFit(tree_data(), "lightgbm", budget=10.0)._ends(100.0, 0.35)
+    assert not ends()
+    now[0] = 103.6
+    assert ends()
+    assert not TreeFit(tree_data(), "lightgbm")._ends(100.0, 0.35)()
 
 
 # ---------------------------------------------------------------------------
@@ -480,6 +613,48 @@ def test_a_budget_is_shared_by_the_models(monkeypatch: pytest.MonkeyPatch) -> No
     assert shares["boosted"] == pytest.approx(21, abs=1)
     assert shares["linear"] < 0.31 * 60
     assert shares["network"] <= 60
+
+
+@pytest.mark.parametrize(
+    ("seconds", "budgets"),
+    [
+        ([4.0, 5.5, 9.0], {"boosted": 3.5, "linear": 1.8, "network": 0.5}),
+        ([4.0, 6.0], {"boosted": 3.5, "linear": 1.8}),  # nothing is left for the network
+        ([20.0], {"boosted": 3.5}),
+    ],
+)
+def test_every_model_has_a_share_of_the_time_that_is_left(
+    seconds: list[float],
+    budgets: dict[str, float],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = [100.0]
+    found: dict[str, tuple[float, Path]] = {}
+
+    def trained(_: Any, name: str, work: models.Work, seed: int, budget: float) -> Any:
+        now[0] += seconds[len(found)]
+        found[name] = (budget, Path(work.folder or ""))
+        return SimpleNamespace(fit=SimpleNamespace(stopped=False))
+
+    monkeypatch.setattr(models, "clock", lambda: now[0])
+    monkeypatch.setattr(models, "_trained", trained)
+    monkeypatch.setattr(models, "_best", lambda found, _: len(found))
+    metric = mg.metric("f1")
+    items: Any = None
+    work = models.Work(X, None, items, metric, "binary", 1, None, False, tmp_path)
+    asked = mg.MetricClassifier(metric, model="auto", budget=10.0, random_state=0)
+    assert models.fitted_model(asked, work) == len(budgets)
+    assert {name: budget for name, (budget, _) in found.items()} == pytest.approx(budgets)
+    assert all(folder == tmp_path / name for name, (_, folder) in found.items())
+
+
+def test_no_other_model_is_tried_after_ctrl_c(monkeypatch: pytest.MonkeyPatch) -> None:
+    stopped = SimpleNamespace(fit=SimpleNamespace(stopped=True))
+    monkeypatch.setattr(models, "_trained", lambda *_: stopped)
+    items: Any = None
+    work = models.Work(X, None, items, mg.metric("f1"), "binary", 1, None, False, None)
+    assert models.fitted_model(mg.MetricClassifier(model="auto"), work) is stopped
 
 
 # ---------------------------------------------------------------------------

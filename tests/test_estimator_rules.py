@@ -234,6 +234,41 @@ def test_files_of_arrays_and_of_names(passed: dict[str, Any], tmp_path: Path) ->
         assert (again.predict(X) == model.predict(X)).all()
 
 
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"_cut": torch.tensor([0.25])}, r"decides at \[0.25\], which is not a number a class"),
+        ({"model_": "forest"}, "its model is of an unknown kind, 'forest'"),
+    ],
+)
+def test_files_whose_parts_do_not_fit_are_refused(
+    change: dict[str, Any], told: str, passed: dict[str, Any], tmp_path: Path
+) -> None:
+    model = mg.MetricClassifier("f1", hidden=(), positive="yes").fit(X, Y)
+    path = tmp_path / "model.safetensors"
+    model.save(path)
+    mg.MetricClassifier.load(path)
+    vars(model).update(change)
+    model.save(path)
+    with pytest.raises(ValueError, match=told):
+        mg.MetricClassifier.load(path)
+
+
+def test_a_file_of_a_ranker_has_its_settings(passed: dict[str, Any], tmp_path: Path) -> None:
+    settings: dict[str, Any] = {
+        "method": "list_net", "model": "network", "hidden": (4, 3), "epochs": 7, "batch": 5,
+        "rate": 0.3, "decay": 0.1, "folds": 2, "budget": 9.0,
+    }  # fmt: skip
+    passed["kind"] = "order"
+    ranker = mg.MetricRanker(mg.metric("ndcg", k=3), **settings)
+    ranker.fit(X, [0, 1, 2, 0, 3, 0], groups=[0, 0, 0, 1, 1, 1])
+    ranker.save(tmp_path / "model.safetensors")
+    again = mg.MetricRanker.load(tmp_path / "model.safetensors")
+    assert again.get_params() == ranker.get_params()
+    assert (again.model_, again.n_iter_, again.n_features_in_) == ("network", 3, X.shape[1])
+    assert (again.predict(X) == ranker.predict(X)).all()
+
+
 def test_settings_as_json_has_them() -> None:
     assert plain_setting(np.float64(0.5)) == 0.5
     assert not isinstance(plain_setting(np.float64(0.5)), np.generic)

@@ -99,6 +99,8 @@ STAYS = pd.to_timedelta(["1 day", "3 days"])
         (TIMES, [np.nan, 17.0], r"was times in training and has numbers now \('17.0' in row 2\)"),
         (TIMES, STAYS, "was times in training and has durations now"),
         (TIMES, ["2024-01-03", "soon"], r"has text now \('soon' in row 2\)"),
+        (TIMES, ["2024-01-03", "2024-01-05 12:30", "soon"], r"text now \('soon' in row 3\)"),
+        (TIMES, ["2024-01-03T09:00+02:00", "2024-01-05T09:00+09:00", "soon"], "'soon' in row 3"),
         (TIMES, [True, False], r"was times in training and has text now \('True' in row 1\)"),
         (STAYS, ["1 day", "long"], r"was durations .* has text now \('long' in row 2\)"),
         ([np.nan, np.nan], ["a", "b"], r"has text now \('a' in row 1\)"),

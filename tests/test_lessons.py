@@ -103,6 +103,7 @@ def test_bilevel_learns_for_batches_of_its_size_and_classes(
     assert isinstance(lessons.batches, FoldBatches)
     told = [{name: given[name] for name in ("steps", "size", "pool", "classes")} for given in asked]
     assert told == [{"steps": 5, "size": lessons.batches.size, "pool": 320, "classes": None}]
+    assert not asked[0]["progress"]
     x, y = made()
     many = Lessons(mg.metric("accuracy"), x[:64], y[:64], lessons.batches, 0)
     many.taught(candidates_of("bilevel"))

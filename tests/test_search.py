@@ -266,6 +266,13 @@ def test_a_gain_that_equals_luck_is_not_enough(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(Validation, "luck", lambda *_: 0.25)
     (usual,), (best,) = trials_of(0.5), trials_of(0.75)
     assert decided(made_up(), [usual], [best], None).winner is usual
+    # Nor in the second comparison.
+    usual = trial_of(PlannedTrial(Candidate("cross_entropy"), 0.01), 0.5)
+    best = trial_of(PlannedTrial(Candidate("focal"), 0.1), 0.9)
+    again = made_up(lambda planned, _: 0.5 if planned.rate == 0.01 else 0.75)
+    decision = decided(again, [usual], [best], split_of())
+    assert decision.again
+    assert decision.winner is usual
 
 
 def test_a_gain_is_one_where_lower_is_better(lucks: list[tuple[int, float, int]]) -> None:

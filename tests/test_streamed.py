@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +17,10 @@ from sklearn.metrics import f1_score
 from torch.utils.data import DataLoader
 
 import metricgrad as mg
-from metricgrad.estimators import pools
+from metricgrad.estimators import parquet_tables, pools, surveys
 from metricgrad.estimators.parquet_tables import ParquetTable
 from metricgrad.estimators.pools import PooledBatches, pool_groups
+from metricgrad.estimators.streamed import surveyed_dataset
 from metricgrad.estimators.surveys import Survey, survey
 from metricgrad.estimators.target import Target
 from metricgrad.training.data import Loader
@@ -74,7 +76,11 @@ def test_a_pool_takes_all_it_can() -> None:
     }
 
 
-def test_a_pool_of_the_whole_table_has_every_training_row_once(folder: Path) -> None:
+@pytest.mark.parametrize("part", [65_536, 70])  # a row group is read as a whole, or in parts
+def test_a_pool_of_the_whole_table_has_every_training_row_once(
+    part: int, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(parquet_tables, "PART", part)
     found, batches = pooled(folder)
     items = batches._read(0)
     assert len(items) == found.counts.sum()
@@ -96,6 +102,7 @@ def test_pools_follow_one_another_and_are_read_again(
     found, batches = pooled(folder, batch=32)
     loader = Loader(DataLoader(batches, batch_size=None), seed=5)
     assert loader.steps == 50
+    assert batches._pools.keys() == {0}  # no more is read than the first epoch needs
 
     def epoch(number: int) -> list[torch.Tensor]:
         return [batch.x[0] for batch in loader.epoch(number, 3)]
@@ -111,6 +118,44 @@ def test_pools_follow_one_another_and_are_read_again(
     assert one.x.shape[:2] == (3, 32)
     share = found.counts[:, 1].sum() / found.counts.sum()
     assert one.y[0].double().mean() == pytest.approx(share, abs=1 / 32)
+
+
+def test_a_pool_serves_epochs_until_its_rows_were_drawn_once(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pools, "_ROWS", 1600)
+    _, batches = pooled(folder, batch=4)
+    assert len(batches) == 150
+    for epoch, pool in enumerate((0, 0, 1, 1, 2)):
+        batches.set_epoch(epoch)
+        drawn = list(batches)
+        assert [tuple(y.shape) for _, y in drawn] == [(4,)] * 150
+        assert max(batches._pools) == pool
+    assert len(batches._pools[2].items) == 1600
+
+
+def test_files_that_change_while_they_are_read_are_told(folder: Path) -> None:
+    found, _ = pooled(folder)
+    more = replace(found, counts=found.counts + 1)  # as if a row of each class were gone
+    batches = PooledBatches(more, Target("binary", found.classes), 64, False)
+    rows = int(found.counts.sum())
+    message = f"the Parquet files have changed .*: {rows} of {int(more.counts.sum())} rows"
+    with pytest.raises(ValueError, match=message):
+        batches._read(0)
+
+
+def test_the_shares_of_a_pool(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found, _ = pooled(folder)
+    total = found.counts.sum(0)
+    assert pools.pool_shares(found).tolist() == total.tolist()
+    monkeypatch.setattr(pools, "_ROWS", 100)
+    exact = 100 * total / total.sum()
+    assert pools.pool_shares(found).tolist() == [round(exact[0]), 64]  # however rare a class is
+    monkeypatch.setattr(pools, "_ROWS", 1000)
+    assert pools.pool_shares(found).tolist() == np.rint(10 * exact).tolist()
+    width = sum(found.preparation.widths)
+    monkeypatch.setattr(pools, "_BYTES", 4 * width * 500 + 1)
+    assert pools.pool_shares(found).sum() == pytest.approx(500, abs=1)
 
 
 def test_batches_may_be_balanced(folder: Path) -> None:
@@ -253,6 +298,23 @@ def test_what_a_dataset_cannot_do_is_told(folder: Path, table: Any) -> None:
         return float((scores > 0) @ (amount * target))
 
     refused("takes amount of every row", data, "target", metric=profit)
+
+
+@pytest.mark.parametrize("progress", [True, False])
+def test_reading_shows_its_progress_if_it_is_asked_to(
+    progress: bool, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shown: list[tuple[int, bool]] = []
+
+    def noted(title: str, total: int, visible: bool) -> Any:
+        shown.append((total, visible))
+        return surveys_progress(title, total, False)
+
+    surveys_progress = surveys.to_progress
+    monkeypatch.setattr(surveys, "to_progress", noted)
+    model = mg.MetricClassifier("f1", random_state=0, progress=progress)
+    found = surveyed_dataset(model, dataset_of(folder), "target")
+    assert shown == [(len(found.table.groups), progress)]
 
 
 def test_rare_classes_are_told(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """One pass through a Parquet table: the preparation that memory has, and the rows that decide."""
 
+import hashlib
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,15 @@ from pyarrow import dataset, parquet
 
 from metricgrad.estimators import passing, surveys
 from metricgrad.estimators.features import Category, Number, Preparation
-from metricgrad.estimators.parquet_tables import ParquetTable
+from metricgrad.estimators.parquet_tables import (
+    ParquetTable,
+    is_category,
+    is_text_type,
+    plain_part,
+    refuse_nested,
+    to_frame,
+    to_stored_frame,
+)
 from metricgrad.estimators.passing import PassingCategories, PassingNumbers
 from tests.parquet import dataset_of, mixed_table, write_folder
 
@@ -108,12 +117,59 @@ def test_parts_of_a_column_are_joined() -> None:
     for _ in range(9):
         same.add(np.full(700, 0.1), np.zeros(700, dtype=bool))
     assert same.column() == Number(0.0, 0.1, 1.0, False)  # its spread is not of rounding errors
+    missing = PassingNumbers("missing", "times")
+    missing.add(np.full(9, np.nan), np.ones(9, dtype=bool))
+    assert missing.column() == Number(0.0, 0.0, 1.0, False, holds=None)
     for bad, told in (
         ([1.0, np.inf], "contains infinity"),
         ([1e200, -1e200], "as large as 1e.200"),
     ):
         with pytest.raises(ValueError, match=told):
             PassingNumbers("one", "numbers").add(np.array(bad), np.ones(2, dtype=bool))
+
+
+def test_flags_and_gaps_that_come_late() -> None:
+    def seen(*parts: list[float], drawn: bool = True) -> Number:
+        column = PassingNumbers("one", "durations")
+        for part in parts:
+            column.add(np.array(part), np.full(len(part), drawn))
+        return column.column()
+
+    nan = np.nan
+    assert seen([0, 1], [1, nan]) == Number(1.0, 0.0, 1.0, True, "durations")
+    assert seen([0, 1], [1, 5, nan], [1, 0]) == Number(
+        1.0, pytest.approx(8 / 6), pytest.approx(np.std([0, 1, 1, 5, 1, 0])), True, "durations"
+    )
+    # Without drawn rows, the mean takes the place of the median.
+    assert seen([2, 4], [nan, 9], drawn=False).median == pytest.approx(5)
+    assert seen([3, 5], drawn=True).median == 0
+
+
+def test_forgetting_lowers_all_counts_alike(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(passing, "_MOST_COUNTED", 6)
+    column = PassingCategories("one")
+    counts = {"a": 10, "b": 8, "c": 5, "d": 4, "e": 3, "f": 2}
+    column.add(pa.array([name for name, count in counts.items() for _ in range(count)]))
+    assert column._counts == counts
+    assert not column.column(Preparation(), text=True).rare
+    column.add(pa.array(["g"]))  # by the count of the third of the six that may stay
+    assert column._counts == {"a": 5, "b": 3}
+    column.add(pa.array(["a", "f", None, "f"]))
+    assert column._counts == {"a": 6, "b": 3, "f": 2, "(missing)": 1}
+    assert column.column(Preparation(), text=True) == Category(("a", "b", "f"), rare=True)
+    column.add(pa.array(list("ghijkl") * 8))
+    assert column._counts == {}
+    with pytest.raises(ValueError, match=r"no value occurs 2 times \('a', 'b', 'c', ...\)"):
+        column.column(Preparation(), text=True)
+
+
+def test_text_with_decimal_commas_is_refused() -> None:
+    values = pa.array(["0,94", "1,5", None] * 5)
+    column = PassingCategories("one")
+    column.add(values)
+    with pytest.raises(ValueError, match="'one' is text that looks like numbers, such as '0,94'"):
+        column.column(Preparation(), text=True)
+    assert set(column.column(Preparation(), text=False).frequent) == {"0,94", "1,5", "(missing)"}
 
 
 def test_many_categories_are_counted_in_bounded_memory(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -232,12 +288,95 @@ def test_folders_and_an_index_of_pandas(tmp_path: Path) -> None:
     for year in (2023, 2024):
         folder = tmp_path / "t" / f"year={year}"
         folder.mkdir(parents=True)
-        indexed = mixed_table(300, seed=year).set_index(np.arange(300)[::-1])
+        names = [f"row {number}" for number in range(300)]  # numbers in order are not stored
+        indexed = mixed_table(300, seed=year).set_index(pd.Index(names))
         indexed.to_parquet(folder / "a.parquet")
     partitioned = dataset.dataset(tmp_path / "t", partitioning="hive")
     found = surveys.survey(ParquetTable(partitioned), "target")
     assert found.features == ["one", "gaps", "flag", "same", "kind", "day", "year"]
     assert found.preparation.columns[-1].mean == pytest.approx(2023.5, abs=0.1)  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def test_the_folder_decides_where_a_file_has_its_column_too(tmp_path: Path) -> None:
+    for year in (2023, 2024):
+        folder = tmp_path / f"year={year}"
+        folder.mkdir()
+        parquet.write_table(pa.table({"one": [1.0, 2.0], "year": [7, 8]}), folder / "a.parquet")
+    by_year = dataset.partitioning(pa.schema([("year", pa.int64())]), flavor="hive")
+    table = ParquetTable(dataset.dataset(tmp_path, partitioning=by_year))
+    assert table.whole().to_dict("list") == {
+        "one": [1.0, 2.0, 1.0, 2.0],
+        "year": [2023, 2023, 2024, 2024],
+    }
+    assert [len(each) for each in table.frames(["year"])] == [2, 2]
+    assert (table.rows, table.values) == (4, 8)
+
+
+@pytest.mark.parametrize(
+    ("kind", "category"),
+    [
+        (pa.int8(), False),
+        (pa.float32(), False),
+        (pa.decimal128(8, 2), False),
+        (pa.timestamp("ms"), False),
+        (pa.date32(), False),
+        (pa.duration("s"), False),
+        (pa.string(), True),
+        (pa.bool_(), True),
+        (pa.dictionary(pa.int32(), pa.string()), True),
+    ],
+    ids=str,
+)
+def test_which_types_are_categories(kind: Any, category: bool) -> None:
+    assert is_category(kind) == category
+    refuse_nested("one", kind)
+
+
+@pytest.mark.parametrize(
+    "kind", [pa.binary(), pa.time32("s"), pa.struct([("a", pa.int8())])], ids=str
+)
+def test_types_that_are_no_features(kind: Any) -> None:
+    with pytest.raises(ValueError, match=r"'one' has values of the type .*cannot be features"):
+        refuse_nested("one", kind)
+
+
+def test_what_is_text_in_a_file() -> None:
+    assert all(map(is_text_type, (pa.string(), pa.large_string(), pa.string_view())))
+    assert not is_text_type(pa.dictionary(pa.int32(), pa.string()))
+
+
+def test_whole_numbers_with_gaps_stay_whole_where_they_are_shown() -> None:
+    table = pa.table({"one": pa.array([1, None], pa.int64()), "day": pa.array([0, 1], pa.date32())})
+    assert to_stored_frame(table)["one"].tolist() == [1, None]
+    (batch,) = table.to_batches()
+    prepared = to_frame(plain_part(batch))
+    np.testing.assert_equal(prepared["one"].to_numpy(), [1.0, np.nan])
+    assert prepared["day"].dtype == "datetime64[ms]"
+
+
+def test_columns_that_are_called_alike_are_refused(tmp_path: Path) -> None:
+    parquet.write_table(pa.table({"one": [1.0], " one": [2.0]}), tmp_path / "a.parquet")
+    with pytest.raises(ValueError, match="several columns are called 'one'; give every column"):
+        ParquetTable(dataset_of(tmp_path))
+
+
+def test_a_table_without_rows_has_its_columns(tmp_path: Path) -> None:
+    parquet.write_table(pa.table({"one": [1.0], "two": [2]}).slice(0, 0), tmp_path / "a.parquet")
+    table = ParquetTable(dataset_of(tmp_path))
+    assert table.whole().columns.tolist() == ["one", "two"]
+    assert len(table.whole()) == 0
+    with pytest.raises(ValueError, match="the table has no columns; pass one with at least one"):
+        table.features(("one", "two"))
+
+
+def test_only_the_first_columns_are_listed(tmp_path: Path) -> None:
+    for number, shown in ((12, "x11."), (13, "x11, ....")):
+        columns = {f"x{each}": [1.0] for each in range(number)}
+        path = tmp_path / f"{number}.parquet"
+        parquet.write_table(pa.table(columns), path)
+        with pytest.raises(ValueError, match="no column 'target'") as told:
+            ParquetTable(dataset_of(path)).check_column("target")
+        assert str(told.value).endswith(shown)
 
 
 def test_the_digest_is_of_the_content(tmp_path: Path) -> None:
@@ -247,3 +386,9 @@ def test_the_digest_is_of_the_content(tmp_path: Path) -> None:
     ]
     first, same, other = (ParquetTable(dataset_of(folder)).digest() for folder in folders)
     assert first == same != other
+    found = hashlib.sha256()
+    for path in sorted(folders[0].iterdir()):
+        content = path.read_bytes()
+        footer = content[-8 - parquet.read_metadata(path).serialized_size : -8]
+        found.update(f"{path.name} {len(content)} ".encode() + footer)
+    assert first == found.hexdigest()

@@ -1,6 +1,7 @@
 """A group of trials: losses, learning rates, seeds, memories and checkpoints of many models."""
 
 import math
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -299,6 +300,31 @@ def test_a_checkpoint_names_what_a_run_depends_on() -> None:
     alone = group_of((Candidate("focal"), 0.1))
     alone.run(only=1)
     assert "best.vector" in alone._state()
+
+
+def test_a_checkpoint_has_only_losses_that_change() -> None:
+    learned = mg.ReLoss.pretrained("f1")
+    for memory, kept in ((0, False), (30, True)):
+        group = group_of((Candidate("reloss", given=learned), 0.1), memory=memory)
+        group.run(only=1)
+        assert any(name.startswith("loss.0.") for name in group._state()) == kept
+
+
+def test_a_checkpoint_names_an_optimizer_by_what_was_made() -> None:
+    class Factory:
+        """Cannot be copied, as one that writes to an open file."""
+
+        def __init__(self) -> None:
+            self.lock = threading.Lock()
+
+        def __call__(self, parameters: Any, rate: Any) -> Any:
+            return torch.optim.SGD(parameters, rate, momentum=0.5)
+
+    group = group_of((Candidate("focal"), 0.1), optimizer=Factory())
+    found = group._must_match()
+    assert found["optimizer"].startswith("SGD {")
+    assert "'momentum': 0.5" in found["optimizer"]
+    assert found["schedule"] is None
 
 
 def test_the_mean_of_sets_leaves_out_those_without_a_value() -> None:

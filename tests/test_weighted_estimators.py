@@ -8,11 +8,14 @@ import pytest
 import torch
 from scipy import sparse
 from sklearn.datasets import load_breast_cancer, load_iris, make_multilabel_classification
+from sklearn.exceptions import NotFittedError
 from sklearn.metrics import f1_score, roc_auc_score
+from sklearn.utils import get_tags
 from sklearn.utils.class_weight import compute_sample_weight
 
 import metricgrad as mg
 from metricgrad.estimators import sparse as sparse_tables
+from metricgrad.estimators.weights import item_data
 
 QUICK: dict[str, Any] = {
     "method": "cross_entropy",
@@ -122,6 +125,32 @@ def test_labels_take_weights() -> None:
     assert np.shape(model.threshold_) == (3,)
 
 
+def test_the_data_of_items() -> None:
+    x = np.zeros((4, 1))
+    y = np.array(["a", "b", "a", "a"])
+    amount = np.arange(4.0)
+
+    def data(weight: Any = None, by_class: Any = None, rows: Any = None) -> dict[str, list[float]]:
+        target = y if rows is None else y[rows]
+        found = item_data(x, target, weight, by_class, {"amount": amount}, rows)
+        return {name: each.tolist() for name, each in found.items()}
+
+    assert data() == {"amount": [0, 1, 2, 3]}
+    assert data(rows=np.array([3, 1])) == {"amount": [3, 1]}
+    assert data([1, 2, 3, 4])["sample_weight"] == [1, 2, 3, 4]
+    assert data([1, 2, 3, 4], rows=np.array([3, 1])) == {"amount": [3, 1], "sample_weight": [4, 2]}
+    assert data(by_class={"b": 5.0})["sample_weight"] == [1, 5, 1, 1]
+    assert data([1, 2, 3, 4], {"b": 5.0})["sample_weight"] == [1, 10, 3, 4]
+    assert data([0, 0, 0, 1], {"a": 2.0, "b": 0.0})["sample_weight"] == [0, 0, 0, 2]
+    assert data(by_class="balanced")["sample_weight"] == pytest.approx([2 / 3, 2, 2 / 3, 2 / 3])
+    column = item_data(x, y[:, None], None, {"b": 5.0}, {}, None)
+    assert column["sample_weight"].tolist() == [1, 5, 1, 1]
+    with pytest.raises(ValueError, match="all weights of the items are 0"):
+        data([0, 0, 0, 1], rows=np.array([0, 1]))
+    with pytest.raises(ValueError, match=r"[Nn]egative"):
+        data([1, 2, 3, -1])
+
+
 # --------------------------------------------------------------------------------------------------
 # sparse tables
 
@@ -150,6 +179,11 @@ def test_entries_that_are_stored_twice_add_up() -> None:
     twice = sparse.coo_array((np.array([1.0, 2.0, 5.0]), (np.array([0, 0, 2]), np.zeros(3, int))))
     (column,) = sparse_tables.sparse_columns(twice)
     assert column.tolist() == [3.0, 0.0, 5.0]
+    parts = (np.array([1.0, 2.0, 5.0]), np.array([0, 0, 2]), np.array([0, 3]))
+    by_column = sparse.csc_array(parts, shape=(3, 1))
+    (column,) = sparse_tables.sparse_columns(by_column)
+    assert column.tolist() == [3.0, 0.0, 5.0]
+    assert by_column.nnz == 3  # the table of the user stays as it is
 
 
 def test_a_sparse_table_that_does_not_fit_is_told(
@@ -220,8 +254,28 @@ def test_many_classes_have_a_row_of_weights_each(cancer: Table) -> None:
     assert not hasattr(by_order, "threshold_")
     with pytest.raises(AttributeError, match="coef_ belongs to linear models; pass model='linear'"):
         _ = by_order.coef_
-    assert not hasattr(quick(), "coef_")
-    assert not hasattr(quick(), "intercept_")
+
+
+@pytest.mark.parametrize(
+    "name", ["threshold_", "coef_", "intercept_", "feature_importances_", "booster_"]
+)
+def test_attributes_come_with_fitting(name: str) -> None:
+    with pytest.raises(NotFittedError, match="not fitted yet"):
+        getattr(quick(), name)
+    assert not hasattr(quick(), name)
+    with pytest.raises(NotFittedError, match="not fitted yet"):
+        quick().get_feature_names_out()
+
+
+@pytest.mark.parametrize(("model", "labels"), [("network", True), ("boosted", False)])
+def test_what_scikit_learn_is_told(model: str, labels: bool) -> None:
+    tags = get_tags(quick(model=model))
+    assert tags.input_tags.allow_nan
+    assert tags.input_tags.sparse
+    assert tags.classifier_tags is not None
+    assert tags.classifier_tags.multi_label == labels
+    assert tags.target_tags.single_output
+    assert not tags.non_deterministic
 
 
 # --------------------------------------------------------------------------------------------------

@@ -11,7 +11,15 @@ import pandas as pd
 import pytest
 
 from metricgrad.estimators import Preparation
-from metricgrad.estimators.written_numbers import decimal_mark, to_numbers
+from metricgrad.estimators.written_numbers import (
+    decimal_mark,
+    is_text,
+    looks_like_number,
+    plain_numbers,
+    refusal,
+    row_number,
+    to_numbers,
+)
 from metricgrad.studies.table_files import read_table
 from metricgrad.studies.tables import parsed, split_target
 from tests.commands import run, table, train
@@ -49,6 +57,58 @@ def test_the_decimal_mark_of_a_column(texts: list[Any], mark: Any, numbers: Any)
     if numbers is not None:
         found = to_numbers(column, mark)
         np.testing.assert_allclose(found.to_numpy(dtype=float), np.array(numbers, dtype=float))
+
+
+@pytest.mark.parametrize(
+    ("values", "dtype", "text"),
+    [
+        (["a", None], object, True),
+        (["a", "b"], "string", True),
+        (["a", 1], object, False),
+        ([1, 2], object, False),
+        ([None, None], object, False),
+        (["a", "b"], "category", False),
+        ([1.5, 2.5], float, False),
+    ],
+    ids=str,
+)
+def test_what_is_text(values: list[Any], dtype: Any, text: bool) -> None:
+    assert is_text(pd.Series(values, dtype=dtype)) == text
+
+
+def test_numbers_that_pandas_reads_by_itself() -> None:
+    found = plain_numbers(pd.Series(["1.5", None, "-2"], dtype=object))
+    np.testing.assert_equal(found.to_numpy(), [1.5, np.nan, -2.0])
+    assert plain_numbers(pd.Series(["1.5", "two"], dtype=object)) is None
+
+
+def test_which_values_look_like_numbers() -> None:
+    values = pd.Series(["0,94", None, "many", "12.5", "1.2.3"], dtype=object)
+    assert looks_like_number(values).tolist() == [True, False, False, True, False]
+
+
+@pytest.mark.parametrize(
+    ("values", "told"),
+    [
+        (["7", "1,234", "12,500"], "numbers such as '1,234', whose comma"),
+        (["7", "0,94", "12.5"], "commas, as in '0,94', and decimal points, as in '12.5'"),
+        (["1", None, "2", "x", "3", "y"], "but for 2 rows, such as 'x' in row 4;"),
+        (["1", "2", "x", "y"], None),  # half of them are other text
+        (["1.234", "12.500"], None),
+        ([None, None], None),
+    ],
+    ids=str,
+)
+def test_what_is_wrong_with_text_that_is_nearly_numbers(values: list[Any], told: Any) -> None:
+    found = refusal("a", pd.Series(values, dtype=object))
+    assert found is None if told is None else told in str(found)
+
+
+def test_rows_are_numbered_by_the_index_if_it_has_numbers() -> None:
+    values = pd.Series(["x", "y", "z"])
+    assert row_number(values, 1) == 2
+    assert row_number(values[[0, 2]], 1) == 3
+    assert row_number(values.set_axis(list("abc")), 1) == 2
 
 
 def read(folder: Path, text: str, name: str = "data.csv") -> Any:
