@@ -349,8 +349,7 @@ def test_finding_out_what_trees_can_grow_on_draws_no_random_numbers() -> None:
 
 def test_what_trees_are_tried_on() -> None:
     def metric_plan(method: str = "auto", **given: Any) -> PlannedTrees:
-        (plan,) = TreeFit(tree_data(), "lightgbm", method, **given)._metric_plans(after)
-        return plan
+        return TreeFit(tree_data(), "lightgbm", method, **given)._metric_plan(after)
 
     after = ORDINARY._replace(start=20)
     mixed_loss = metric_plan()
