@@ -436,6 +436,7 @@ def test_the_weights_of_the_rows_reach_the_library_once() -> None:
     np.testing.assert_array_equal(rows.weight, weight[train].numpy())
     goal = search.objective(ORDINARY._replace(start=10, options={}), train, 0)
     assert goal.rows == {}
+    assert TreeFit(search.data, "lightgbm")._metric_plan(ORDINARY).candidate.method == "metric_loss"
     unit = Items(items.x, items.y, rows={"sample_weight": torch.ones(len(Y))})
     even = search_of(TreeData(unit, "binary", 2, (), mg.metric("f1")))
     assert even.run(ORDINARY).value == pytest.approx(search_of(tree_data()).run(ORDINARY).value)

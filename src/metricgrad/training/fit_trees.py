@@ -177,7 +177,7 @@ class TreeFit:
 
     def _mixes(self) -> bool:
         """Whether log loss says something about the metric: not of queries, nor of amounts."""
-        return self.data.task != "grades" and not self.data.items.rows
+        return self.data.task != "grades" and not self.data.own_rows
 
     def _why_ordinary(self) -> str:
         """Why trees cannot grow on the metric."""

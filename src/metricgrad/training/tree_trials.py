@@ -19,7 +19,7 @@ from metricgrad.boosting import objective
 from metricgrad.boosting.forest_module import BoostedTrees
 from metricgrad.boosting.growing import Booster, Engine, Task, TreeRows, TreeSettings, new_booster
 from metricgrad.metrics import Metric
-from metricgrad.metrics.rows import SAMPLE_WEIGHT, at
+from metricgrad.metrics.rows import SAMPLE_WEIGHT, Rows, at
 from metricgrad.progress import Tell
 from metricgrad.training.candidates import Candidate
 from metricgrad.training.data import Items, stream_seed
@@ -43,6 +43,12 @@ class TreeData:
     classes: int
     categories: tuple[int, ...]
     metric: Metric
+
+    @property
+    def own_rows(self) -> Rows:
+        """What the metric takes of an item besides weights, by which the library multiplies."""
+        rows = self.items.rows.items()
+        return {name: row for name, row in rows if name != SAMPLE_WEIGHT}
 
     def rows(self, index: Tensor) -> TreeRows:
         """The rows of some items; those of queries one after the other, without padding."""
@@ -168,7 +174,5 @@ class TreeSearch:
             return None
         seed = stream_seed(self.seed, _STREAM + fold, 0)
         generator = torch.Generator().manual_seed(seed)
-        # The library multiplies by the weights of the rows.
-        rows = {name: row for name, row in self.data.items.rows.items() if name != SAMPLE_WEIGHT}
-        rows = at(rows, train)
+        rows = at(self.data.own_rows, train)
         return objective(self.data.metric, rows=rows, generator=generator, **plan.options)
