@@ -518,6 +518,13 @@ def queries() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     return x, grades, np.repeat(np.arange(60), 15)
 
 
+def test_only_trees_know_lambdarank() -> None:
+    x, grades, groups = queries()
+    ranker = mg.MetricRanker("ndcg", "lambdarank", model="auto", folds=2, random_state=0)
+    ranker.fit(x, grades, groups=groups)
+    assert [each.name for each in ranker.fit_.models] == ["boosted trees (LightGBM)"]
+
+
 @pytest.mark.parametrize("method", ["auto", "lambdarank", "uniloss"])
 def test_a_ranker_of_trees(method: str, tmp_path: Path) -> None:
     x, grades, groups = queries()
@@ -577,6 +584,7 @@ def test_trees_stay_unless_another_model_beats_chance(monkeypatch: pytest.Monkey
         ({}, ["boosted", "linear", "network"]),
         ({"hidden": ()}, ["boosted", "linear"]),
         ({"method": "focal"}, ["linear", "network"]),
+        ({"method": "metric_loss"}, ["boosted", "linear", "network"]),
         ({"balanced": True}, ["linear", "network"]),
         ({"method": mg.UniLoss("f1")}, ["linear", "network"]),
     ],
@@ -712,4 +720,6 @@ def test_losses_of_networks_choose_a_network_and_only_trees_are_compared_with_tr
     assert RunSettings(group="query").default_model("lambdarank") == "boosted"
     done = run("compare", "--model", "boosted", "--methods", "focal")
     assert done.exit_code == 2
-    assert "boosted trees do not grow on 'focal'" in " ".join(done.output.split())
+    assert "--model boosted has no method 'focal'; choose from all, cross_entropy" in " ".join(
+        done.output.split()
+    )

@@ -23,6 +23,7 @@ from metricgrad.metrics import Metric
 from metricgrad.processes import clock
 from metricgrad.surrogates.base import one_of
 from metricgrad.training import Fit
+from metricgrad.training.candidates import method_names
 from metricgrad.training.data import Items
 from metricgrad.training.decision import compare
 from metricgrad.training.fit_trees import ENGINES, TreeFit, fits_trees
@@ -101,6 +102,8 @@ def _tried(estimator: Any, work: Work) -> list[ModelName]:
     plain = not work.balanced and not estimator.options
     if plain and work.task is not None and fits_trees(estimator.method, work.task):
         found.append("boosted")
+        if estimator.method not in ("auto", *method_names()):  # no loss of networks
+            return found
     found.append("linear")
     if hidden_of(estimator):
         found.append("network")

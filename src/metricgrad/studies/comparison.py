@@ -215,7 +215,7 @@ def methods_to_compare(
     if model in _WITH_TREES:
         return _tree_names(text, "binary", model)
     if _typed(text):
-        return _names(text, ORDINARY)
+        return _names(text, ORDINARY, ["auto", *method_names()], "there is no method")
     kinds = Target.of(plain(y), metric, positive)
     return _fitting(text, kinds.metric_for(metric), kinds.kind, ORDINARY)
 
@@ -232,7 +232,7 @@ def methods_to_rank(
         return _tree_names(text, "grades", model)
     ordinary = ordinary_candidate(metric, sets=True).method
     if _typed(text):
-        return _names(text, ordinary)
+        return _names(text, ordinary, ["auto", *method_names()], "there is no method")
     kind = "binary" if np.isin(grades, (0, 1)).all() else "grades"
     left_out = UNRANKED if text is not None else (*UNRANKED, "reloss")
     names = _fitting(text, metric, kind, ordinary)
@@ -244,14 +244,7 @@ def _tree_names(text: str | None, task: Task, model: str | None) -> list[str]:
     known = [*tree_methods(task), "auto"]
     if not _typed(text):
         return known
-    names = [each.strip() for each in text.split(",")]
-    unknown = [name for name in names if name not in known]
-    if unknown:
-        raise ValueError(
-            f"boosted trees do not grow on {', '.join(map(repr, unknown))}; with --model {model} "
-            f"choose from {', '.join(known)}"
-        )
-    return list(dict.fromkeys([known[0], *names]))
+    return _names(text, known[0], known, f"--model {model} has no method")
 
 
 def _typed(text: str | None) -> TypeGuard[str]:
@@ -259,15 +252,13 @@ def _typed(text: str | None) -> TypeGuard[str]:
     return text is not None and text.strip() != "all"
 
 
-def _names(text: str, ordinary: str) -> list[str]:
-    """The methods that the user typed, after the ordinary one."""
-    known = ["auto", *method_names()]
+def _names(text: str, ordinary: str, known: list[str], missing: str) -> list[str]:
+    """The methods that the user typed, after the ordinary one; `missing` begins the refusal."""
     names = [each.strip() for each in text.split(",")]
     unknown = [name for name in names if name not in known]
     if unknown:
         raise ValueError(
-            f"there is no method {', '.join(map(repr, unknown))}; "
-            f"choose from all, {', '.join(known)}"
+            f"{missing} {', '.join(map(repr, unknown))}; choose from all, {', '.join(known)}"
         )
     return list(dict.fromkeys([ordinary, *names]))
 
