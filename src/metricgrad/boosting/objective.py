@@ -25,10 +25,9 @@ from metricgrad import ops
 from metricgrad.boosting.calls import ABSENT, Rows, rows_of
 from metricgrad.boosting.sets import Sets, drawn_sets, query_sets
 from metricgrad.boosting.slopes import Gains, Slopes
-from metricgrad.metrics.checks import to_tensor, whole
+from metricgrad.metrics.checks import one_of, to_tensor, whole
 from metricgrad.metrics.rows import at, to_rows
 from metricgrad.surrogates import UniLoss
-from metricgrad.surrogates.base import one_of
 from metricgrad.surrogates.interpolation import RelaxationName
 
 _LAYOUTS = ("binary", "grades", "any")

@@ -20,8 +20,8 @@ from metricgrad.estimators.networks import drawn_seed, trained_network, widths
 from metricgrad.estimators.sparse import prepared_features
 from metricgrad.estimators.warm_start import Start
 from metricgrad.metrics import Metric
+from metricgrad.metrics.checks import one_of
 from metricgrad.processes import clock
-from metricgrad.surrogates.base import one_of
 from metricgrad.training import Fit
 from metricgrad.training.candidates import method_names
 from metricgrad.training.data import Items

@@ -7,6 +7,7 @@ question again. Cohen's kappa has a module of its own, `kappa.py`.
 """
 
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -15,7 +16,7 @@ from metricgrad import ops
 from metricgrad.metrics.checks import whole
 from metricgrad.metrics.confusion import ConfusionMetric
 from metricgrad.metrics.counts import Average, Counts, Pooling, averaged, one_hot, share
-from metricgrad.metrics.decisions import AllRivals, ItemDecisions, own_margin
+from metricgrad.metrics.decisions import AllRivals, ItemDecisions, own_margin, soft_own_margin
 from metricgrad.metrics.reexpression import Reexpression
 from metricgrad.metrics.weights import weighted_share
 
@@ -40,6 +41,10 @@ class RecallMetric(JointMetric):
 
     k = 1
 
+    def _softens(self) -> bool:
+        """Whether soft bits are about all rivals; the k-th best of them has no soft form."""
+        return self.pairs == "soft" and self.k == 1
+
     @property
     def has_rivals(self) -> bool:
         """With `pairs="all"`, every other class is a rival of the target."""
@@ -59,8 +64,9 @@ class RecallMetric(JointMetric):
             pooling=pooling,
             dtype=dtype,
             weight=self.item_weights(target.shape, where),
+            soften=partial(soft_own_margin, target=target) if self._softens() else None,
         )
-        if self.pairs == "best":
+        if self.pairs != "all":
             return items
         if self.k > 1:
             raise ValueError(

@@ -118,6 +118,13 @@ def ignoring(wrong: Tensor, target: Tensor) -> str:
     )
 
 
+def one_of(option: str, value: Any, allowed: Sequence[Any]) -> None:
+    """Raises ValueError unless an option has one of the values that it may have."""
+    if value not in allowed:
+        *others, last = map(repr, allowed)
+        raise ValueError(f"{option} must be {', '.join(others)} or {last}; got {value!r}")
+
+
 def whole(option: str, value: Any, least: int) -> None:
     """Raises unless an option is a whole number of at least `least`."""
     if isinstance(value, bool) or not isinstance(value, int):

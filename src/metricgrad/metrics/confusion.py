@@ -10,13 +10,14 @@ Wherever a formula divides 0 by 0 its value is 0, as in scikit-learn with `zero_
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor
 
 from metricgrad import ops
 from metricgrad.metrics.base import Metric
+from metricgrad.metrics.checks import one_of
 from metricgrad.metrics.counts import (
     ClassificationMetric,
     Counts,
@@ -28,10 +29,15 @@ from metricgrad.metrics.counts import (
     one_hot,
     pooled,
 )
-from metricgrad.metrics.decisions import AllClassPairs, LabelDecisions, best_other_margin
+from metricgrad.metrics.decisions import (
+    AllClassPairs,
+    LabelDecisions,
+    best_other_margin,
+    soft_other_margin,
+)
 from metricgrad.metrics.reexpression import Compare, Reexpression, itself
 
-PairsOption = Literal["best", "all"]
+PairsOption = Literal["soft", "best", "all"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,7 +51,8 @@ class ConfusionMetric(ClassificationMetric):
         multilabel: Whether scores and target `[..., N, C]` are items with C labels, not sets of
             binary scores.
         pairs: How a surrogate sees a multi-class decision: `"best"` compares a class with the best
-            other one, `"all"` with each of them (UniLoss, Eqn. 8).
+            other one, `"soft"` likewise, but with the soft maximum of all others in the gradient,
+            and `"all"` with each of them (UniLoss, Eqn. 8).
     """
 
     families = ("binary", "multi-class", "multi-label")
@@ -54,7 +61,7 @@ class ConfusionMetric(ClassificationMetric):
     undefined = "0 where the formula divides 0 by 0"
 
     threshold: float | Sequence[float] | Tensor = 0.0
-    pairs: PairsOption = "best"
+    pairs: PairsOption = "soft"
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -67,8 +74,7 @@ class ConfusionMetric(ClassificationMetric):
             raise ValueError(
                 f"one threshold per label needs multilabel=True; got threshold={self.threshold}"
             )
-        if self.pairs not in ("best", "all"):
-            raise ValueError(f"pairs must be 'best' or 'all'; got {self.pairs!r}")
+        one_of("pairs", self.pairs, get_args(PairsOption))
 
     @property
     def has_threshold(self) -> bool:
@@ -196,7 +202,7 @@ def label_decisions(
     items: Compare = itself,
     weight: Tensor | None = None,
 ) -> Reexpression:
-    """Bits for each item and class: against the best other class, or against each of them.
+    """Bits for each item and class, as `PairsOption` says.
 
     `items` turns the metric's scores into those of the items' classes, `[..., N, C]`. Weights are
     those of the items, `[..., N]`.
@@ -204,10 +210,20 @@ def label_decisions(
     truth = one_hot(target, classes)
     live = torch.ones_like(truth) if where is None else where.unsqueeze(-1).expand_as(truth)
     weight = None if weight is None else weight.unsqueeze(-1)
+
+    def soften(scores: Tensor, slope: float) -> Tensor:
+        return soft_other_margin(items(scores), slope)
+
     labels = LabelDecisions(
-        lambda scores: best_other_margin(items(scores)), truth, live, pooling, dtype, weight=weight
+        lambda scores: best_other_margin(items(scores)),
+        truth,
+        live,
+        pooling,
+        dtype,
+        weight=weight,
+        soften=soften if pairs == "soft" else None,
     )
-    return labels if pairs == "best" else AllClassPairs(target, labels, items)
+    return AllClassPairs(target, labels, items) if pairs == "all" else labels
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""Re-expression of decisions: a bit says that a decision is correct.
+r"""Re-expression of decisions: a bit says that a decision is correct.
 
 There are three ways to cut a metric of decisions into bits:
 
@@ -10,6 +10,15 @@ There are three ways to cut a metric of decisions into bits:
     all pairs             the paper's form (Sec. 3.2, Eqn. 8): every class against every other; a
                           class is predicted if it wins all of its comparisons, and none is
                           predicted if no class does
+
+In the first two, many classes have one bit per decision, that against the best other class. With
+`pairs="soft"` its soft bit is against the soft maximum of the others,
+
+.. math:: s_c - \frac{1}{k} \log \sum_{j \ne c} e^{k s_j}
+
+for a slope k. The sigmoid of k times this margin is the softmax of k s: the chance that the class
+is the highest if every score has Gumbel noise of scale 1/k. At k = 1 it is the model's own
+probability, and the gradient reaches all classes, as that of cross-entropy does.
 
 The value is a function of sums over classes of terms that depend on the counts of one class
 (`Pooling`). A flip changes the counts of one class by one, so all flip gains of a set follow from
@@ -23,7 +32,7 @@ import torch
 from torch import Tensor
 
 from metricgrad.metrics.counts import Counts, Pooling
-from metricgrad.metrics.reexpression import Compare, Reexpression, itself
+from metricgrad.metrics.reexpression import Compare, Reexpression, Soften, itself
 
 
 @dataclass(frozen=True)
@@ -36,11 +45,26 @@ class LabelDecisions(Reexpression):
     pooling: Pooling
     dtype: torch.dtype  # of the values
     weight: Tensor | None = field(default=None, kw_only=True)  # [..., N, 1] or [..., N, C]
+    soften: Soften | None = field(default=None, kw_only=True)  # `compare`, for soft bits
 
     def comparisons(self, scores: Tensor) -> tuple[Tensor, Tensor]:
         """score - threshold where the label is present, its negative elsewhere: `[..., N * C]`."""
-        margin = self.compare(scores)
-        return torch.where(self.truth, margin, -margin).flatten(-2), self.live.flatten(-2)
+        return self._turned(self.compare(scores)), self.live.flatten(-2)
+
+    @property
+    def among_classes(self) -> bool:
+        """Whether a class meets the soft maximum of the others in its soft bit."""
+        return self.soften is not None
+
+    def softened(self, scores: Tensor, slope: float) -> Tensor:
+        """The same with the soft maximum of the other classes."""
+        if self.soften is None:
+            return super().softened(scores, slope)
+        return self._turned(self.soften(scores, slope))
+
+    def _turned(self, margin: Tensor) -> Tensor:
+        """Margins `[..., N, C]` as comparisons `[..., N * C]`, positive where they are right."""
+        return torch.where(self.truth, margin, -margin).flatten(-2)
 
     def defined(self) -> Tensor:
         """Sets whose value depends on the decisions."""
@@ -96,10 +120,22 @@ class ItemDecisions(Reexpression):
     always: Tensor | None = None  # [..., N], items that are right whatever the scores
     never: Tensor | None = None  # [..., N], items that are wrong whatever the scores
     weight: Tensor | None = None  # [..., N]; None counts every item once
+    soften: Soften | None = None  # `compare`, for soft bits
 
     def comparisons(self, scores: Tensor) -> tuple[Tensor, Tensor]:
         """The target against its best rival, `[..., N]`."""
         return self.compare(scores), self.open()
+
+    @property
+    def among_classes(self) -> bool:
+        """Whether the target meets the soft maximum of its rivals in its soft bit."""
+        return self.soften is not None
+
+    def softened(self, scores: Tensor, slope: float) -> Tensor:
+        """The target against the soft maximum of its rivals."""
+        if self.soften is None:
+            return super().softened(scores, slope)
+        return self.soften(scores, slope)
 
     def defined(self) -> Tensor:
         """Sets with items."""
@@ -295,6 +331,30 @@ def own_margin(scores: Tensor, target: Tensor, k: int) -> Tensor:
     index = target.unsqueeze(-1)
     others = scores.scatter(-1, index, -torch.inf).topk(k, dim=-1).values[..., -1]
     return scores.gather(-1, index).squeeze(-1) - others
+
+
+def soft_other_margin(scores: Tensor, slope: float) -> Tensor:
+    r"""Every class's score minus the soft maximum of the other classes' scores, `[..., C]`.
+
+    .. math:: s_c - \frac{1}{k} \log \sum_{j \ne c} e^{k s_j}
+
+    The sigmoid of k times this margin is the softmax of k s.
+    """
+    scaled = slope * scores
+    top = scaled.argmax(-1, keepdim=True)
+    # Of the highest class, the others are summed without it: 1 - p would lose their digits.
+    beside_top = scaled.scatter(-1, top, -torch.inf).logsumexp(-1, keepdim=True)
+    every = scaled.logsumexp(-1, keepdim=True)
+    is_top = torch.arange(scores.shape[-1], device=scores.device) == top
+    share = (scaled - every).masked_fill(is_top, -1.0).exp()
+    return (scaled - torch.where(is_top, beside_top, every + torch.log1p(-share))) / slope
+
+
+def soft_own_margin(scores: Tensor, slope: float, *, target: Tensor) -> Tensor:
+    """The target's score minus the soft maximum of the others, `[...]` from scores `[..., C]`."""
+    index = target.unsqueeze(-1)
+    others = (slope * scores).scatter(-1, index, -torch.inf).logsumexp(-1)
+    return scores.gather(-1, index).squeeze(-1) - others / slope
 
 
 def _after(counts: Counts, weight: Tensor | None) -> Counts:

@@ -23,7 +23,12 @@ from torch import Tensor
 from metricgrad import ops
 from metricgrad.metrics.agreement import JointMetric
 from metricgrad.metrics.counts import Counts, Pooling, one_hot, quotient
-from metricgrad.metrics.decisions import AllClassPairs, LabelDecisions, best_other_margin
+from metricgrad.metrics.decisions import (
+    AllClassPairs,
+    LabelDecisions,
+    best_other_margin,
+    soft_other_margin,
+)
 from metricgrad.metrics.reexpression import Reexpression
 
 
@@ -93,9 +98,15 @@ class Kappa(JointMetric):
         live = torch.ones_like(truth) if where is None else where.unsqueeze(-1).expand_as(truth)
         disagreement = self._disagreement(classes, target, where, dtype)
         labels = WeightedLabels(
-            best_other_margin, truth, live, self.class_pooling(), dtype, disagreement
+            best_other_margin,
+            truth,
+            live,
+            self.class_pooling(),
+            dtype,
+            disagreement,
+            soften=soft_other_margin if self.pairs == "soft" else None,
         )
-        return labels if self.pairs == "best" else WeightedClassPairs(target, labels)
+        return WeightedClassPairs(target, labels) if self.pairs == "all" else labels
 
     def _disagreement(
         self, classes: int, target: Tensor, where: Tensor | None, dtype: torch.dtype

@@ -13,13 +13,14 @@ Sec. 4.1).
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import get_args
 
 import torch
 from torch import Tensor
 
 from metricgrad import ops
 from metricgrad.metrics.base import Inputs, Layout
-from metricgrad.metrics.checks import class_indices, expand_where, real_scores
+from metricgrad.metrics.checks import class_indices, expand_where, one_of, real_scores
 from metricgrad.metrics.checks import shape as shown
 from metricgrad.metrics.confusion import PairsOption, dice_of, jaccard_of, label_decisions
 from metricgrad.metrics.counts import Counts, Pooling, averaged, class_counts, occurring, share
@@ -36,7 +37,7 @@ class SegmentationMetric(ComparisonMetric):
         ignore_index: Pixels with this target do not count, as in cross-entropy; if it is a class,
             the mean leaves that class out, too.
         pairs: How a surrogate sees a pixel's decision: `"best"` compares a class with the best
-            other one, `"all"` with each of them.
+            other one, `"soft"` with the soft maximum of the others, `"all"` with each of them.
     """
 
     families = ("segmentation",)
@@ -46,6 +47,9 @@ class SegmentationMetric(ComparisonMetric):
 
     ignore_index: int | None = None
     pairs: PairsOption = "best"
+
+    def __post_init__(self) -> None:
+        one_of("pairs", self.pairs, get_args(PairsOption))
 
     @property
     def layout(self) -> Layout:
@@ -158,8 +162,8 @@ class Pck(ComparisonMetric):
             of the head: PCKh).
         radius: The largest distance in map pixels, for all joints; replaces `fraction`.
         pairs: How a surrogate sees a joint's decision: `"best"` compares the best pixel within the
-            radius with the best one outside, `"all"` each pixel within with each outside (UniLoss,
-            Sec. 4.3).
+            radius with the best one outside, `"soft"` the soft maxima of both sides, `"all"` each
+            pixel within with each outside (UniLoss, Sec. 4.3).
 
     Example:
         >>> heatmap = torch.zeros(1, 1, 4, 4)
@@ -193,6 +197,7 @@ class Pck(ComparisonMetric):
         for option, value in (("fraction", self.fraction), ("radius", self.radius)):
             if value is not None and not value >= 0:
                 raise ValueError(f"{option} must be 0 or more; got {value}")
+        one_of("pairs", self.pairs, get_args(PairsOption))
 
     def check(self, scores: Tensor, target: Tensor, where: Tensor | None) -> Inputs:
         """Heatmaps `[..., N, K, H, W]` and joints `[..., N, K, 3]`, or 2 if there is a radius."""
@@ -239,6 +244,10 @@ class Pck(ComparisonMetric):
         """A bit for each joint, or for each pair of a pixel within the radius and one outside."""
         near = _pixels(self.within(shape, target))
         counted = torch.ones_like(near[..., 0]) if where is None else where.flatten(-2)
+
+        def soften(maps: Tensor, slope: float) -> Tensor:
+            return soft_pixel_margin(_pixels(maps), near, slope)
+
         joints = ItemDecisions(
             compare=lambda maps: best_pixel_margin(_pixels(maps), near),
             target=torch.zeros_like(counted, dtype=torch.int64),
@@ -248,8 +257,9 @@ class Pck(ComparisonMetric):
             dtype=dtype,
             always=near.all(-1),
             never=~near.any(-1),
+            soften=soften if self.pairs == "soft" else None,
         )
-        return joints if self.pairs == "best" else PixelPairs(near, joints)
+        return PixelPairs(near, joints) if self.pairs == "all" else joints
 
 
 def _pixels(maps: Tensor) -> Tensor:
@@ -267,6 +277,16 @@ def best_pixel_margin(pixels: Tensor, near: Tensor) -> Tensor:
     settled = near.all(-1) | ~near.any(-1)
     margin = torch.where(settled, 0.0, inside) - torch.where(settled, 0.0, outside)
     return torch.where(settled, 2.0 * near.all(-1) - 1, margin)
+
+
+def soft_pixel_margin(pixels: Tensor, near: Tensor, slope: float) -> Tensor:
+    """The same with soft maxima: log sum exp(slope * pixel) / slope of both sides."""
+    scaled = slope * pixels
+    settled = near.all(-1) | ~near.any(-1)
+    # A side without pixels is settled; it takes all of them, as a sum of none has no gradient.
+    inside = scaled.masked_fill(~(near | settled.unsqueeze(-1)), -torch.inf).logsumexp(-1)
+    outside = scaled.masked_fill(near & ~settled.unsqueeze(-1), -torch.inf).logsumexp(-1)
+    return torch.where(settled, 2.0 * near.all(-1) - 1, (inside - outside) / slope)
 
 
 @dataclass(frozen=True)

@@ -28,6 +28,7 @@ _FLIPPED_ENTRIES = 1 << 24  # bits held at once while flips are tried one by one
 
 
 Compare = Callable[[Tensor], Tensor]
+Soften = Callable[[Tensor, float], Tensor]  # the same for soft bits, of scores and a slope
 
 
 def itself(scores: Tensor) -> Tensor:
@@ -52,6 +53,19 @@ class Reexpression(ABC):
     @abstractmethod
     def defined(self) -> Tensor:
         """Sets that have a value of their own: `[...]`, bool."""
+
+    @property
+    def among_classes(self) -> bool:
+        """Whether a soft bit is about a class and all of its rivals, as `softened` has it."""
+        return False
+
+    def softened(self, scores: Tensor, slope: float) -> Tensor:
+        """The comparisons `[..., D]` that soft bits are made of: those of `f`, unless they differ.
+
+        Among many classes, one comparison decides, that with the best rival. But each rival could
+        be the best one if the scores were a little different, so the soft bit is about all of them.
+        """
+        return self.comparisons(scores)[0]
 
     def flip_gains(self, bits: Tensor) -> Tensor:
         """The value with a bit set minus the value with it cleared, `[A, ..., D]`."""
@@ -95,7 +109,7 @@ class Reexpression(ABC):
         Each comparison is won with the chance sigmoid(slope * comparison): drawn one by one here;
         metrics of order draw whole orders.
         """
-        chance = (slope * self.comparisons(scores)[0]).sigmoid()
+        chance = (slope * self.softened(scores, slope)).sigmoid()
         return torch.rand(number, *chance.shape, generator=generator, device=chance.device) < chance
 
     def flip(self, bits: Tensor, places: Tensor) -> Tensor:

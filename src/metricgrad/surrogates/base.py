@@ -9,7 +9,6 @@ special case.
 import inspect
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, Literal, Self
@@ -319,13 +318,6 @@ def as_loss(metric: Metric, values: Tensor) -> Tensor:
 def counted(target: Tensor, where: Tensor | None) -> Tensor:
     """`where`, or all True in the target's shape."""
     return torch.ones_like(target, dtype=torch.bool) if where is None else where
-
-
-def one_of(option: str, value: Any, allowed: Sequence[Any]) -> None:
-    """Raises ValueError unless an option has one of the values that it may have."""
-    if value not in allowed:
-        *others, last = map(repr, allowed)
-        raise ValueError(f"{option} must be {', '.join(others)} or {last}; got {value!r}")
 
 
 def wrong_shapes(takes: str, metric: Metric, scores: Tensor, target: Tensor) -> ValueError:

@@ -64,7 +64,7 @@ class MetricLoss(Remembering):
             half and four fifths of them, which gains a little more where a model is too small for
             its task.
         weight: Share of the metric in the gradient, w.
-        slope: Slope of the metric's soft bits, as in `UniLoss`.
+        slope: Slope of the metric's soft bits, as in `UniLoss`; None takes what suits the metric.
         relaxation: Kind of soft bits, as in `UniLoss`.
         intercept: Whether cross-entropy has offsets of its own. None decides by the metric: yes for
             metrics that decide at a threshold or by the highest class, such as F1 and mean IoU; no
@@ -109,7 +109,7 @@ class MetricLoss(Remembering):
         *,
         steps: int | None = None,
         weight: float = 0.85,
-        slope: float = 5.0,
+        slope: float | None = None,
         relaxation: RelaxationName | float = "sigmoid",
         intercept: bool | None = None,
         ordinary: Surrogate | None = None,
@@ -278,12 +278,12 @@ class MetricLoss(Remembering):
 
     def config(self) -> dict[str, Any]:
         """What rebuilds the loss; a generator and its state are not part of it."""
-        kind, q, slope = self.by_metric.relaxation
+        kind, q, _ = self.by_metric.relaxation
         return {
             "metric": metric_config(self.metric),
             "steps": self.steps,
             "weight": self.weight,
-            "slope": slope,
+            "slope": self.by_metric.slope,
             "relaxation": q if kind == "q" else kind,
             "intercept": self.intercept,
             **({"ordinary": self.ordinary.description()} if self._given else {}),

@@ -22,15 +22,16 @@ import torch
 from torch import Tensor
 
 from metricgrad.metrics.base import Inputs
-from metricgrad.metrics.checks import whole
+from metricgrad.metrics.checks import one_of, whole
 from metricgrad.metrics.reexpression import Reexpression
 from metricgrad.metrics.registry import comparison_metric, metric_config
 from metricgrad.metrics.rows import to_rows
-from metricgrad.surrogates.base import Surrogate, as_loss, full_precision, one_of
+from metricgrad.surrogates.base import Surrogate, as_loss, full_precision
 from metricgrad.surrogates.calls import bound
 from metricgrad.surrogates.interpolation import (
     Interpolated,
     Near,
+    Relaxation,
     RelaxationName,
     Sampler,
     sample_anchors,
@@ -40,6 +41,8 @@ from metricgrad.surrogates.inverse_distance import Gradient, inverse_distance
 from metricgrad.surrogates.pair_sums import pair_sum
 
 Interpolation = Literal["multilinear", "idw"]
+_SLOPE = 5.0
+_CLASS_SLOPE = 1.0  # among classes, where a steeper step leaves most of a network's items out
 _STORED = ("anchors", "near", "gradient", "portion", "rivals", "samples", "squash")
 
 
@@ -60,7 +63,8 @@ class UniLoss(Surrogate):
         relaxation: Of h: `"sigmoid"` (Eqn. 9); multilinear also takes `"logistic"`,
             `"squared_hinge"` or q in [0, 1].
         slope: How steep the step is. A gentle one (0.5 to 1) ignores hopeless items, a steep one
-            (20 to 60) fits the last ones.
+            (20 to 60) fits the last ones. None takes 5, or 1 among many classes, at which soft bits
+            are the probabilities of a softmax.
         anchors: For IDW, how many of each kind; or a function `(plan, bits, live, generator) ->
             bits [A, ..., D]`.
         near: For IDW, whether nearby anchors flip any bit or a wrong one, as the released code
@@ -106,7 +110,7 @@ class UniLoss(Surrogate):
         *,
         interpolation: Interpolation = "multilinear",
         relaxation: RelaxationName | float = "sigmoid",
-        slope: float = 5.0,
+        slope: float | None = None,
         anchors: int | Sampler = 16,
         near: Near = "any",
         gradient: Gradient = "exact",
@@ -120,7 +124,8 @@ class UniLoss(Surrogate):
         super().__init__()
         changed = {} if pairs is None else {"pairs": pairs}
         self.metric = comparison_metric(metric, generator=generator, **changed)
-        self.relaxation = to_relaxation(relaxation, slope)
+        self.relaxation = to_relaxation(relaxation, _SLOPE if slope is None else slope)
+        self.slope = slope
         self.interpolation: Interpolation = interpolation
         self.gradient: Gradient = gradient
         self.portion = portion
@@ -239,7 +244,10 @@ class UniLoss(Surrogate):
         bits = comparisons.detach() > 0  # v = h(c)
         value = plan.from_bits(bits)  # g(v)
         if self.interpolation == "multilinear":
-            soft = self.relaxation.soft(comparisons)  # u = h~(c), Eqn. 9
+            relaxation = self._relaxation(plan)
+            if plan.among_classes:
+                comparisons = plan.softened(scores, relaxation.slope)
+            soft = relaxation.soft(comparisons)  # u = h~(c), Eqn. 9
             gains = self._gains(plan, scores.detach(), bits) / self.portion
             change = multilinear(soft, bits, used, gains)
         else:
@@ -252,6 +260,12 @@ class UniLoss(Surrogate):
             origin = self._origin(values)
             change = inverse_distance(apart, differs, values, self.gradient, origin) - value
         return Interpolated.of(value, change, plan.direct(), plan.scale(), untied)
+
+    def _relaxation(self, plan: Reexpression) -> Relaxation:
+        """h~, with the slope that suits the comparisons if none is given."""
+        if self.slope is None and plan.among_classes:
+            return self.relaxation._replace(slope=_CLASS_SLOPE)
+        return self.relaxation
 
     def _sample(self, plan: Reexpression, bits: Tensor, live: Tensor, used: Tensor) -> Tensor:
         """Anchors `[A, ..., D]`."""
@@ -276,7 +290,8 @@ class UniLoss(Surrogate):
         """Flip gains at the current bits, or their mean over configurations drawn around them."""
         if not self.samples:
             return plan.flip_gains(bits)
-        drawn = plan.draw(scores, self.relaxation.slope, self.samples, self.generator)
+        slope = self._relaxation(plan).slope
+        drawn = plan.draw(scores, slope, self.samples, self.generator)
         return plan.flip_gains(drawn).mean(0)
 
     def _check_options(self, relaxation: RelaxationName | float) -> None:
@@ -311,12 +326,12 @@ class UniLoss(Surrogate):
                 "a loss with a sampling function of its own cannot be saved; pass anchors as a "
                 "number"
             )
-        kind, q, slope = self.relaxation
+        kind, q, _ = self.relaxation
         return {
             "metric": metric_config(self.metric),
             "interpolation": self.interpolation,
             "relaxation": q if kind == "q" else kind,
-            "slope": slope,
+            "slope": self.slope,
             **{name: getattr(self, name) for name in _STORED},
         }
 

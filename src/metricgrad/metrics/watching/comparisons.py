@@ -20,7 +20,7 @@ import os
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -28,6 +28,7 @@ import torch
 from torch import Tensor
 
 from metricgrad import ops
+from metricgrad.metrics.decisions import soft_other_margin
 
 _NOT_THE_USERS = tuple(
     f"{folder}{os.sep}" for folder in (Path(torch.__file__).parent, Path(__file__).parents[2])
@@ -86,9 +87,18 @@ class Comparisons(NamedTuple):
     values: Tensor  # [m], differentiable, above 0 exactly where the comparison is won
     bits: Tensor  # [m], bool, the outcomes
     live: Tensor  # [m], bool, False where something infinite was compared
+    soften: Callable[[float], Tensor] | None = None  # values [m] for soft bits, by their slope
+
+    def softened(self, slope: float) -> Tensor:
+        """The values `[m]` that soft bits are made of (`Reexpression.softened`)."""
+        if self.soften is None:
+            return self.values
+        return torch.where(self.live, self.soften(slope), self.values)
 
 
-def compared(origin: Origin, values: Tensor, bits: Tensor) -> Comparisons:
+def compared(
+    origin: Origin, values: Tensor, bits: Tensor, soften: Callable[[float], Tensor] | None = None
+) -> Comparisons:
     """Comparisons with their outcomes; a tie that was won gets the smallest value above 0."""
     values = values.reshape(-1)
     bits = bits.reshape(-1)
@@ -97,7 +107,7 @@ def compared(origin: Origin, values: Tensor, bits: Tensor) -> Comparisons:
         least = bits.to(values.dtype) * torch.finfo(values.dtype).tiny
         values = torch.where(live, values, least)
         values = values + torch.where((values > 0) == bits, 0.0, least - values).detach()
-    return Comparisons(origin, values, bits, live)
+    return Comparisons(origin, values, bits, live, soften)
 
 
 def flipped(bits: Tensor, which: Tensor) -> Tensor:
@@ -164,6 +174,10 @@ class Choice:
         other = torch.where(items == at[rows, 0], values[rows, 1], values[rows, 0])
         return self.scores[rows, items] - other
 
+    def soft_margins(self, rows: Tensor, items: Tensor, slope: float) -> Tensor:
+        """The same with the soft maximum of the other scores, for soft bits."""
+        return soft_other_margin(self.scores, slope)[rows, items]
+
     def extend_span(self, slots: Tensor) -> None:
         """Notes which positions of the order are used, from slots row * n + position."""
         if slots.numel():
@@ -177,7 +191,8 @@ class Choice:
         inside = self.position < self.cut
         if rule == "winner":
             rows, items = torch.ones_like(self.scores).nonzero().unbind(-1)
-            return compared(self.origin, self.margins(rows, items), inside)
+            soften = partial(self.soft_margins, rows, items)
+            return compared(self.origin, self.margins(rows, items), inside, soften)
         if rule == "members":
             last_in = self.scores.gather(-1, self.order[:, [self.cut - 1]])
             first_out = self.scores.gather(-1, self.order[:, [self.cut]])

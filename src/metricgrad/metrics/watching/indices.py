@@ -10,6 +10,7 @@ casts, each with its slot in the choice, until the function
 """
 
 import math
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -168,11 +169,13 @@ class Indices:
         rows = (chosen.slots // size).expand(outcome.shape).reshape(-1)
         items = torch.as_tensor(wanted, device=rows.device).expand(outcome.shape).reshape(-1)
         known = (items >= 0) & (items < size) & (items == items.long())
-        margins = choice.margins(rows, torch.where(known, items, 0).long())
-        margins = torch.where(known, margins, -torch.inf).reshape(outcome.shape)
+        items = torch.where(known, items, 0).long()
+        margins = torch.where(known, choice.margins(rows, items), -torch.inf)
+        margins = margins.reshape(outcome.shape)
         known = known.reshape(outcome.shape)  # a class that does not exist never wins
         name = f"{choice.origin.operation} =="
-        read = self._tape.compare(margins, outcome, name, share_opposite=size == 2)
+        soften = partial(choice.soft_margins, rows, items)
+        read = self._tape.compare(margins, outcome, name, share_opposite=size == 2, soften=soften)
         return lambda given: read(given) & known
 
     def _labels(self, chosen: Chosen, index: Tensor, operation: Operation) -> Tensor | None:

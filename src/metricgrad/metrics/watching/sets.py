@@ -58,6 +58,10 @@ class ComparedSet(ABC):
         """`[D]`, for each of the bits `[D]` one whose flip changes the value in the same way."""
         return torch.arange(len(bits), device=bits.device)
 
+    def softened(self, slope: float) -> Tensor:
+        """The comparisons that soft bits are made of, `[D]`."""
+        return torch.cat([self.values[:0], *(each.softened(slope) for each in self.comparisons)])
+
     def direct(self) -> Tensor | None:
         """The value at these bits, smooth in the scores; None where only bits decide it."""
         return None
@@ -120,6 +124,15 @@ class OwnSets(Reexpression):
             return nothing, nothing.bool()
         values = self._padded([each.values for each in self._seen])
         return values, self._padded([each.live for each in self._seen])
+
+    @property
+    def among_classes(self) -> bool:
+        """Whether the function chooses the highest of several scores, as argmax does."""
+        return any(found.soften for each in self._sets for found in each.comparisons)
+
+    def softened(self, scores: Tensor, slope: float) -> Tensor:
+        """The comparisons of the last scores, for soft bits."""
+        return self._padded([each.softened(slope) for each in self._sets])
 
     def bits(self) -> Tensor:
         """The outcomes of the comparisons, `[..., D]`."""

@@ -183,14 +183,20 @@ class Tape:
         return out
 
     def compare(
-        self, values: Tensor, outcome: Tensor, operation: str, *, share_opposite: bool = True
+        self,
+        values: Tensor,
+        outcome: Tensor,
+        operation: str,
+        *,
+        share_opposite: bool = True,
+        soften: Callable[[float], Tensor] | None = None,
     ) -> Read:
         """Adds comparisons with their outcomes, and returns what reads their bits.
 
         Equal ones share their bits; so do opposite ones without ties, if that is allowed.
         """
         shape = values.shape
-        found = compared(origin(operation), values, outcome)
+        found = compared(origin(operation), values, outcome, soften)
         values = found.values
         alike = self._alike.setdefault((values.numel(), abs(float(values.detach().sum()))), [])
         for index in alike:

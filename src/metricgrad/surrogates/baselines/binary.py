@@ -10,7 +10,8 @@ from torch import Tensor, nn
 
 from metricgrad import ops
 from metricgrad.metrics.base import Inputs
-from metricgrad.surrogates.base import counted, one_of
+from metricgrad.metrics.checks import one_of
+from metricgrad.surrogates.base import counted
 from metricgrad.surrogates.baselines.base import Baseline
 from metricgrad.surrogates.baselines.pairs import chosen_scores, in_blocks
 

@@ -9,9 +9,9 @@ from torch import Tensor, nn
 from metricgrad import ops
 from metricgrad.metrics import Metric
 from metricgrad.metrics.base import Inputs
-from metricgrad.metrics.checks import whole
+from metricgrad.metrics.checks import one_of, whole
 from metricgrad.metrics.counts import one_hot
-from metricgrad.surrogates.base import one_of, wrong_shapes
+from metricgrad.surrogates.base import wrong_shapes
 from metricgrad.surrogates.baselines import HeatmapMSE
 from metricgrad.surrogates.nets.base import LossNet, perceptron, to_elements
 
