@@ -194,6 +194,33 @@ def test_the_ordinary_part_fades_between_half_and_four_fifths_of_the_steps() -> 
         torch.testing.assert_close(found, (1 - weight) * g_o + weight * g_m)
 
 
+def test_the_metric_weighs_half_among_many_classes_unless_a_weight_is_given() -> None:
+    source = torch.Generator().manual_seed(0)
+    scores = torch.randn(12, 4, generator=source)
+    target = torch.arange(12) % 4
+
+    def mean_right(scores: Tensor, target: Tensor) -> Tensor:
+        return (scores.argmax(-1) == target).float().mean()
+
+    g_o = gradient(F.cross_entropy, scores, target)
+    for metric in ("accuracy", mean_right):
+        g_m = gradient(mg.UniLoss(metric), scores, target)
+        g_m = g_m * g_o.norm() / g_m.norm()
+        for steps, given, weight in ((None, None, 0.5), (1, None, 0.5), (None, 0.85, 0.85)):
+            loss = mg.MetricLoss(metric, intercept=False, steps=steps, weight=given)
+            gradient(loss, scores, target)
+            found = gradient(loss, scores, target)  # after all of the steps
+            torch.testing.assert_close(found, (1 - weight) * g_o + weight * g_m)
+    loss = mg.MetricLoss("f1")  # the same loss sees classes, then binary scores
+    gradient(loss, scores, target)
+    assert loss.by_metric.among_classes
+    _, binary, labels = layouts()["binary"]
+    torch.testing.assert_close(
+        gradient(loss.eval(), binary, labels), gradient(loss, binary, labels)
+    )
+    assert not loss.by_metric.among_classes
+
+
 def test_nothing_moves_in_eval_mode() -> None:
     _, scores, target = layouts()["binary"]
     loss = mg.MetricLoss("f1", steps=10).eval()

@@ -154,7 +154,7 @@ def test_scores_of_minus_infinity_leave_the_others_finite() -> None:
 
 
 def test_drawn_bits_follow_the_probabilities_of_the_classes() -> None:
-    metric = mg.metric("accuracy")
+    metric = mg.UniLoss("accuracy").metric
     scores = made(5, 4)
     target = torch.arange(5) % 4
     plan = metric.reexpress(scores.shape, target, None, scores.dtype)

@@ -17,6 +17,11 @@ the running mean of its square. A batch in which nothing lies near the threshold
 mostly noise, and r keeps it short. For a metric of order r is 0: when all positives of a batch are
 ranked first, its short g_m still widens their lead.
 
+**Many classes.** w is 0.85 where an item has one score, or one for each of its labels: there the
+metric's bit is the whole decision. Among many classes, cross-entropy also says which of the other
+classes to push down, and a network needs that to learn. There w is 0.5, and the metric's soft bits
+are the probabilities of the softmax (`pairs="soft"` in `metrics/decisions.py`).
+
 **The free intercept.** Cross-entropy wants scores that are calibrated at 0, and F1 is best at
 another threshold. So that they do not pull at the same bias, cross-entropy sees the scores plus an
 offset, one per class, that is moved to where cross-entropy wants it. The model's own bias is left
@@ -42,6 +47,8 @@ from metricgrad.surrogates.wrappers import ordinary_beside
 
 _FADE = (0.5, 0.8)  # the shares of `steps` between which the ordinary loss fades
 _FADED = 0.9  # the metric's weight after that; without the ordinary loss, networks lose their way
+_WEIGHT = 0.85
+_CLASS_WEIGHT = 0.5  # among classes, where cross-entropy says more about an item than its margin
 _LONGEST = 1e4  # a metric's gradient that is shorter by more than this is as good as none
 _USUAL = 100  # batches that the usual length of the metric's gradient is about
 _OFFSET_RATE = 0.1
@@ -60,10 +67,11 @@ class MetricLoss(Remembering):
 
     Args:
         metric: A name, a `ComparisonMetric`, or any callable that `UniLoss` takes.
-        steps: How many batches the training will have. If given, the weight rises to 0.9 between
-            half and four fifths of them, which gains a little more where a model is too small for
-            its task.
-        weight: Share of the metric in the gradient, w.
+        steps: How many batches the training will have. If given, a weight of 0.85 rises to 0.9
+            between half and four fifths of them, which gains a little more where a model is too
+            small for its task.
+        weight: Share of the metric in the gradient, w. None takes 0.85, or 0.5 for a decision among
+            many classes, about which cross-entropy has more to say.
         slope: Slope of the metric's soft bits, as in `UniLoss`; None takes what suits the metric.
         relaxation: Kind of soft bits, as in `UniLoss`.
         intercept: Whether cross-entropy has offsets of its own. None decides by the metric: yes for
@@ -108,7 +116,7 @@ class MetricLoss(Remembering):
         metric: Any,
         *,
         steps: int | None = None,
-        weight: float = 0.85,
+        weight: float | None = None,
         slope: float | None = None,
         relaxation: RelaxationName | float = "sigmoid",
         intercept: bool | None = None,
@@ -116,7 +124,7 @@ class MetricLoss(Remembering):
         generator: torch.Generator | None = None,
     ) -> None:
         super().__init__()
-        if not 0 <= weight <= 1:
+        if weight is not None and not 0 <= weight <= 1:
             raise ValueError(f"weight must lie between 0 and 1; got {weight}")
         if steps is not None:
             whole("steps", steps, 1)
@@ -228,12 +236,14 @@ class MetricLoss(Remembering):
 
     def _weight(self) -> Tensor:
         """w, or if the number of steps is known, what it has risen to by now."""
-        weight = self.done.new_tensor(self.weight, dtype=torch.float32)
-        if self.steps is None:
+        usual = _CLASS_WEIGHT if self.by_metric.among_classes else _WEIGHT
+        start = usual if self.weight is None else self.weight
+        weight = self.done.new_tensor(start, dtype=torch.float32)
+        if self.steps is None or (self.weight is None and self.by_metric.among_classes):
             return weight
         first, last = _FADE
         faded = ((self.done / self.steps - first) / (last - first)).clamp(0, 1)
-        return weight + faded * (max(self.weight, _FADED) - weight)
+        return weight + faded * (max(start, _FADED) - weight)
 
     def _shift(self, scores: Tensor, target: Tensor) -> Tensor | float:
         """The offsets, in a shape to be added to the scores."""

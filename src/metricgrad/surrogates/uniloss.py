@@ -103,6 +103,7 @@ class UniLoss(Surrogate):
 
     readable = True
     weighs = True
+    among_classes = False  # whether the last call decided between many classes, with soft rivals
 
     def __init__(
         self,
@@ -234,8 +235,10 @@ class UniLoss(Surrogate):
         every = self.interpolation == "multilinear" and self.portion == 1 and not self.samples
         pairs = plan.pairwise() if every else None
         if pairs is not None:
+            self._note(among_classes=False)
             return pair_sum(pairs, scores, self.relaxation)
         comparisons, live = plan.comparisons(scores)  # c = f(s)
+        self._note(among_classes=plan.among_classes)
         untied = not ((comparisons == 0) & live).any()
         used = live
         if self.portion < 1:
@@ -244,8 +247,8 @@ class UniLoss(Surrogate):
         bits = comparisons.detach() > 0  # v = h(c)
         value = plan.from_bits(bits)  # g(v)
         if self.interpolation == "multilinear":
-            relaxation = self._relaxation(plan)
-            if plan.among_classes:
+            relaxation = self._relaxation()
+            if self.among_classes:
                 comparisons = plan.softened(scores, relaxation.slope)
             soft = relaxation.soft(comparisons)  # u = h~(c), Eqn. 9
             gains = self._gains(plan, scores.detach(), bits) / self.portion
@@ -261,9 +264,14 @@ class UniLoss(Surrogate):
             change = inverse_distance(apart, differs, values, self.gradient, origin) - value
         return Interpolated.of(value, change, plan.direct(), plan.scale(), untied)
 
-    def _relaxation(self, plan: Reexpression) -> Relaxation:
+    def _note(self, *, among_classes: bool) -> None:
+        """Remembers what kind of decisions this call is about."""
+        if among_classes != self.among_classes:  # to set an attribute of a module takes time
+            self.among_classes = among_classes
+
+    def _relaxation(self) -> Relaxation:
         """h~, with the slope that suits the comparisons if none is given."""
-        if self.slope is None and plan.among_classes:
+        if self.slope is None and self.among_classes:
             return self.relaxation._replace(slope=_CLASS_SLOPE)
         return self.relaxation
 
@@ -290,7 +298,7 @@ class UniLoss(Surrogate):
         """Flip gains at the current bits, or their mean over configurations drawn around them."""
         if not self.samples:
             return plan.flip_gains(bits)
-        slope = self._relaxation(plan).slope
+        slope = self._relaxation().slope
         drawn = plan.draw(scores, slope, self.samples, self.generator)
         return plan.flip_gains(drawn).mean(0)
 
