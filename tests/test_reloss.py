@@ -350,7 +350,7 @@ def test_a_loss_is_exact_after_save_and_load(kind: str, tmp_path: Path) -> None:
 def test_a_loss_that_has_learned_nothing_says_so_once() -> None:
     loss, (scores, target) = mg.ReLoss("f1", generator=seeded()), binary()
     with pytest.warns(
-        UserWarning, match="has not learned f1 yet, its network is random; call loss.learn"
+        UserWarning, match="has not learned f1 yet and its network is random; call loss.learn"
     ):
         loss(scores, target)
     with warnings.catch_warnings():

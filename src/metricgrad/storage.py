@@ -134,15 +134,15 @@ def read_tensors(
     except (SafetensorError, ValueError) as error:
         raise ValueError(f"{path} is not a whole safetensors file: {error}") from None
     if kind not in metadata:
-        raise ValueError(f"{path} holds tensors but no {name}; save(path) of one writes it")
+        raise ValueError(f"{path} has tensors but is not a {name}; write one with its save(path)")
     header, newline, digest = metadata[kind].partition("\n")
     # Files that were written before there was a digest have none.
     if newline and digest != _digest(tensors, header):
-        raise ValueError(f"{path} is damaged: it is not the {name} that was written; delete it")
+        raise ValueError(f"{path} is damaged and is not the {name} that was written; delete it")
     with damage_told(path, name):
         description = json.loads(header)
         if not isinstance(description, dict):
-            raise ValueError(f"its header is no JSON object but {description!r:.40}")
+            raise ValueError(f"its header is not a JSON object but {description!r:.40}")
         return tensors, description
 
 

@@ -33,11 +33,11 @@ class LightGBMForest(Forest):
 
     @classmethod
     def of_text(cls, text: str) -> "LightGBMForest":
-        """Trees from LightGBM's text format; ValueError where it is none."""
+        """Trees from LightGBM's text format; ValueError if the text is not in it."""
         try:
             return cls(lgb.Booster(model_str=text))
         except lgb.basic.LightGBMError as error:
-            raise ValueError(f"these are no trees of LightGBM: {error}") from None
+            raise ValueError(f"not a LightGBM model: {error}") from None
 
 
 class LightGBMBooster(Booster):

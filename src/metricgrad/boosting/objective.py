@@ -1,15 +1,15 @@
 """A metric as the objective of boosted trees.
 
-Gradient and curvature come from the metric's own gains (`slopes.py`), on sets that are drawn anew
+Gradient and curvature come from the metric's own gains (`slopes.py`), on sets that are drawn again
 for every tree (`sets.py`). A set's metric is between 0 and 1, whatever its size, so the numbers of
 a single row are tiny. One factor for all rows makes them as large as those of log loss, so that
 `min_child_weight`, `reg_lambda` and the like mean what they usually do. The factor does not change
 the value of a leaf, which is the ratio of the two.
 
-A metric hangs on few rows: those near its cut, or at the top. Trees that follow them alone learn
-them by heart. Two things hold against that, and both are on unless told otherwise. Most of the
-gradient is that of log loss, which every row has a part in. And every tree sees the scores with a
-noise of its own, so no two trees agree on which rows matter.
+A metric depends on few rows: those near its cut, or at the top. Trees that follow only these rows
+overfit them. Two measures prevent this, and both are on by default. Most of the gradient is that of
+log loss, to which every row contributes. And every tree sees the scores with different noise, so no
+two trees agree on which rows matter.
 """
 
 import math

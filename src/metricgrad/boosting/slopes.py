@@ -71,7 +71,7 @@ class Slopes(NamedTuple):
         if self.gains == "swap":
             raise ValueError(
                 "swap gains are for metrics of the order of scores, with at most 64 grades; "
-                f"{self.loss.metric.name} is none here, so pass gains='flip'"
+                f"{self.loss.metric.name} is not one of them; pass gains='flip'"
             )
         comparisons, live = plan.comparisons(scores)
         slope = self.loss.relaxation.slope

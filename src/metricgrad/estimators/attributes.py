@@ -36,8 +36,8 @@ class FittedAttributes:
         if threshold is None or self.target_.kind == "classes":
             name = self.trained_.metric.name
             raise AttributeError(
-                f"{name} decides at no threshold here, so there is no threshold_; trained_.offsets "
-                "has the offsets of classes, if they were tuned"
+                f"{name} does not use a threshold here, so there is no threshold_; "
+                "trained_.offsets has the offsets of classes, if they were tuned"
             )
         return threshold.numpy() if threshold.dim() else float(threshold)
 

@@ -214,20 +214,20 @@ def metric_from_config(config: dict[str, Any]) -> Metric:
     """The metric that `metric_config` described; ValueError for a function."""
     if "function" in config:
         raise ValueError(
-            f"the file's metric is, or has, a function of yours, {config['function']}, which no "
-            "file can hold; pass it again: load(path, metric=...)"
+            f"the file's metric is or contains your own function, {config['function']}, which "
+            "cannot be stored in a file; pass it again: load(path, metric=...)"
         )
     name = config.get("name")
     options = config.get("options")
     if not isinstance(name, str) or not isinstance(options, dict):
-        raise ValueError(f"{config!r:.60} describes no metric")
+        raise ValueError(f"{config!r:.60} does not describe a metric")
     try:
         found = metric(name, **options)
     except TypeError as error:
-        raise ValueError(f"{config!r:.60} describes no metric: {error}") from None
+        raise ValueError(f"{config!r:.60} does not describe a metric: {error}") from None
     for option, usual in metric_options(type(found)).items():
         if isinstance(usual, bool) and not isinstance(options.get(option, usual), bool):
             raise ValueError(
-                f"{name} has no {option} of {options[option]!r:.40}; it is true or false"
+                f"{option} of {name} must be true or false; got {options[option]!r:.40}"
             )
     return found

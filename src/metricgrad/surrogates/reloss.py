@@ -132,8 +132,8 @@ class ReLoss(LearnedSurrogate):
         known = sorted(path.stem for path in folder.glob("*.safetensors"))
         if name not in known:
             raise ValueError(
-                f"no loss for {name!r} ships; there are {', '.join(known)}. "
-                "mg.ReLoss(metric).learn() makes one"
+                f"no pretrained loss for {name!r}; available: {', '.join(known)}. "
+                "Learn your own with mg.ReLoss(metric).learn()"
             )
         loss = load_surrogate(folder / f"{name}.safetensors")
         assert isinstance(loss, cls)
@@ -159,12 +159,12 @@ class ReLoss(LearnedSurrogate):
         return values, self.metric.has_value(inputs, live.any(-1))
 
     def unready(self, batches: int) -> str:
-        """A loss that has learned nothing yet, told at once."""
+        """The warning, on the first batch, that the loss has not learned anything yet."""
         if self.learned or batches > 1:
             return ""
         return (
-            f"this ReLoss has not learned {self.metric.name} yet, its network is random; call "
-            "loss.learn(), or take mg.ReLoss.pretrained(name)"
+            f"this ReLoss has not learned {self.metric.name} yet and its network is random; call "
+            "loss.learn() first, or use mg.ReLoss.pretrained(name)"
         )
 
     def raw(self, inputs: Inputs) -> Tensor:

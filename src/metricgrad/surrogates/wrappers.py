@@ -190,9 +190,7 @@ def ordinary_beside(metric: Metric | None, given: Surrogate | None) -> Surrogate
     if given is None:
         given = CrossEntropy() if metric is None else ordinary_for(metric)
         if given is None:
-            raise ValueError(
-                f"no loss is customary for {metric}; pass the one to add: ordinary=..."
-            )
+            raise ValueError(f"{metric} has no usual loss; pass the one to add: ordinary=...")
     if not isinstance(given, Surrogate):
         raise TypeError(
             f"ordinary must be a surrogate, such as mg.baselines.Focal(); got {given!r}"

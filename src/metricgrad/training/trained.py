@@ -141,7 +141,7 @@ class Fit(Trained):
         models: Where an estimator chose between kinds of models, these, the one that was taken
             first; one alone says what kind it is. Empty for a model of the user's own.
         models_luck: The gain of one kind over another that could be chance.
-        unit: What a trial has more and more of: epochs, or trees.
+        unit: What a trial counts: epochs or trees.
     """
 
     value: float
