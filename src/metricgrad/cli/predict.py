@@ -51,8 +51,8 @@ def predict(
         typer.Option(
             "--id",
             metavar="COLUMN",
-            help="Columns to copy, unchanged, to the front of the predictions, separated by commas, as "
-            "in id,date. May be repeated.",
+            help="Columns to copy, unchanged, to the front of the predictions, separated by commas:"
+            " id,date. May be repeated.",
         ),
     ] = None,
     as_json: Annotated[
