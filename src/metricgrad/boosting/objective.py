@@ -61,8 +61,8 @@ def objective(
 
     Args:
         metric: A name, a `ComparisonMetric`, or a function `f(scores, target)` in plain torch.
-        set_size: Rows of the sets that the metric is taken on, drawn anew for every tree; None is
-            the whole table. Queries are sets of their own.
+        set_size: Number of rows in the sets that the metric is computed on. New sets are drawn for
+            every tree; None is the whole table. If there are queries, each query is a set.
         relaxation: How a comparison becomes soft, as in `UniLoss`. Logistic never lets go of a lost
             comparison; the sigmoid ignores hopeless ones.
         slope: How steep it is. Scores of trees start near 0 and are rarely beyond 5.
@@ -73,9 +73,9 @@ def objective(
         ordinary: Share of log loss in gradient and curvature, from 0 to 1, after the metric's
             gradient was made as long as that of log loss. None is 0.75, and 0 where log loss does
             not know what counts: for queries, and with `rows`.
-        noise: Standard deviation of what is added to the scores, anew for every tree, before the
-            derivatives are taken. 0 takes the scores as they are.
-        rows: What a function of your own takes besides scores and target, by name: `[N]` each.
+        noise: Standard deviation of the noise that is added to the scores before the derivatives
+            are taken, different for every tree. 0 leaves the scores as they are.
+        rows: Arguments of your own function besides scores and target, by name: `[N]` each.
         generator: Source of randomness for sets and noise.
 
     Returns:
@@ -101,7 +101,18 @@ def objective(
 
 
 class Objective:
-    """What `mg.boosting.objective` returns; boosting libraries call it once a tree."""
+    """The function that `mg.boosting.objective` returns; boosting libraries call it for each tree.
+
+    Example:
+        >>> import metricgrad as mg
+        >>> objective = mg.boosting.objective("auc", ordinary=0.0, noise=0.0)
+        >>> scores = np.array([0.5, -0.5, 0.0, 1.0])
+        >>> gradient, curvature = objective(np.array([1, 0, 1, 0]), scores)
+        >>> gradient < 0  # the scores of positives have to rise
+        array([ True, False,  True, False])
+        >>> bool((curvature > 0).all())
+        True
+    """
 
     def __init__(
         self,

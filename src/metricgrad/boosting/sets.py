@@ -25,11 +25,11 @@ class Sets(NamedTuple):
 
 
 def drawn_sets(target: Tensor, size: int | None, generator: torch.Generator | None) -> Sets:
-    """All rows, dealt into sets of about `size` rows; None is one set of them all.
+    """All rows, randomly divided into sets of about `size` rows; None is one set of all rows.
 
     Args:
         target: `[N]`. If these are classes, every set gets its share of each.
-        size: Rows of a set.
+        size: Number of rows in a set. Sets are larger if there are fewer positives than sets.
         generator: Decides which rows meet in a set; None takes the global random numbers.
     """
     number = len(target)

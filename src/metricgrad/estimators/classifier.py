@@ -276,8 +276,8 @@ class MetricClassifier(KeepsRows, FittedAttributes, ClassifierMixin, BaseEstimat
         """Reads a classifier that `save` wrote.
 
         Args:
-            path: A file that `save` wrote.
-            metric: Replaces the stored one; needed where that is a function of your own.
+            path: File that `save` wrote, with any name.
+            metric: Replaces the stored metric; needed if that is your own function.
 
         Returns:
             The classifier, ready to predict, without the history of its training.

@@ -29,11 +29,11 @@ def item_data(
     """Data of the items to train on, by name.
 
     Args:
-        x: The whole table.
+        x: The whole table, only to check that there is one weight for each of its rows.
         y: The target of the items to train on: `[items]`, or `[items, labels]`.
         sample_weight: A weight for each row of the table, one number for all, or None.
         class_weight: A weight for each class, `"balanced"`, or None.
-        data: What else the metric takes of each row of the table.
+        data: Other arguments of the metric, one value for each row of the table.
         rows: Numbers of the items to train on; None takes all.
     """
     given = dict(data)

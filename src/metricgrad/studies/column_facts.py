@@ -39,8 +39,8 @@ class ImportantColumns:
     """The columns that matter most: how much the metric falls when each of them is shuffled.
 
     Attributes:
-        means: Over the shuffles, the largest first.
-        spreads: Standard deviations over the shuffles.
+        means: Mean fall of the metric over the shuffles of a column, the largest first.
+        spreads: Standard deviation of that fall over the shuffles, in the same order.
         rows: Test rows that were shuffled; of queries, documents.
         shuffles: How often each column was shuffled.
     """

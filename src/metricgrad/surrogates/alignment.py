@@ -50,13 +50,13 @@ class RankCorrelation:
     Attributes:
         spearman: Spearman's rank correlation of the loss with the metric, as a loss: 1 is the same
             order.
-        kendall: Kendall's tau-b of the same.
+        kendall: Kendall's tau-b between the loss and the metric, as a loss.
         spearman_interval: Ends of the 95 % confidence interval, by bootstrap over sets.
-        kendall_interval: The same for Kendall's tau-b.
+        kendall_interval: Ends of the 95 % confidence interval of Kendall's tau-b.
         losses: `[S]`, the loss of each set.
         values: `[S]`, the metric of each set.
-        loss: Name of the loss.
-        metric: Name of the metric.
+        loss: Name of the loss, which labels the plot.
+        metric: Name of the metric, which labels the plot.
     """
 
     spearman: float
@@ -85,7 +85,7 @@ class RankCorrelation:
         """The sets as dots, loss against metric: the closer to one falling line, the better.
 
         Args:
-            path: An image file to write.
+            path: Image file to write, such as a .png; None only draws.
             axes: Axes of matplotlib to draw into; None makes new ones.
         """
         try:

@@ -260,7 +260,7 @@ class ReLoss(LearnedSurrogate):
             sources: A source `(generator) -> (scores, target)`, or an iterable of sources and of
                 score sets `(scores, target)`, such as `mg.collect_scores` gives; None learns from
                 made-up sets alone.
-            steps: Number of steps of Adam.
+            steps: Number of optimizer steps (Adam), each on `sets` sets.
             share: p, the share of made-up sets in a step (`surrogates/score_sets.py`, the generator
                 G_R). Text, poses and label maps have none.
             sets: N, the number of sets in each step.

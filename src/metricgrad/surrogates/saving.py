@@ -32,10 +32,10 @@ def load_surrogate(
     """The surrogate that `loss.save(path)` wrote, exactly as it was.
 
     Args:
-        path: A file that `loss.save` wrote.
-        metric: A metric or function in place of the stored metric; needed where that is a function
-            of your own.
-        net: The network of a `ReLoss`, where that is a module of your own; its weights come from
+        path: File that `loss.save` wrote, with any name.
+        metric: A metric or function in place of the stored metric; needed if that is your own
+            function.
+        net: The network of a `ReLoss`, needed if that is your own module; its weights come from
             the file.
 
     Example:

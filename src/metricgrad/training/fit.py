@@ -91,10 +91,10 @@ def fit(
         model: A module of float32 or float64 that maps features to scores, one tensor; trained in
             place, from the weights it has.
         train: `(x, y)` of arrays or tensors, a `Dataset` or a `DataLoader`. A stream without a
-            length (`IterableDataset`) is read into memory. What a metric of your own takes besides
-            scores and target follows in the order of its parameters, `(x, y, amount)`, or by name,
-            `(x, y, {"amount": amount})`. To metrics of decisions and of curves, a third part is the
-            weights of the items, `(x, y, sample_weight)`.
+            length (`IterableDataset`) is read into memory. Further arguments of your own metric
+            follow in the order of its parameters, `(x, y, amount)`, or by name,
+            `(x, y, {"amount": amount})`. For metrics of decisions and of curves, a third part is
+            the weights of the items, `(x, y, sample_weight)`.
         valid: Validation data of the same kinds, in the same order each time; at most 50,000 of the
             items in memory are drawn. None splits it off `train`, which must not be a loader then.
         metric: The metric to train for: a name, a `Metric` or a callable.
@@ -104,7 +104,7 @@ def fit(
         epochs: Passes through the data. For items in memory, an epoch has 25 to 150 batches.
         batch: The number of items in a batch.
         rate: The learning rate, which falls to 0 during training. None tries several, for Adam.
-        decay: Weight decay, as in AdamW.
+        decay: Decoupled weight decay, as in AdamW; 0 turns it off.
         clip: The norm to which longer gradients are cut; None leaves them as they are.
         balanced: Whether every class gets an equal share of a batch.
         memory: How many past items join every batch (`mg.with_memory`); 0 for none.
@@ -124,7 +124,7 @@ def fit(
         optimizer: Makes one from `(parameters, rate)`, such as `lambda p, rate: torch.optim.SGD(p,
             rate, momentum=0.9)`. None is Adam for many models at once, which is faster.
         schedule: Makes one from `(optimizer, steps)`, such as `CosineAnnealingLR`; it moves on
-            after every batch, and starts anew after a warm start. None is half a cosine, to 0.
+            after every batch, and starts again after a warm start. None is half a cosine, to 0.
         device: Where to train, such as `"cuda"`; the model is moved there. None is where it is.
 
     Returns:

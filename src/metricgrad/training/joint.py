@@ -36,12 +36,22 @@ class Round(NamedTuple):
 
 
 class JointTraining(Algorithm1):
-    """A model and a `BilevelLoss`, trained in turns.
+    r"""A model and a `BilevelLoss`, trained in turns by Algorithm 1.
+
+    Every iteration takes :math:`K_\alpha` steps of the model's weights :math:`\alpha` and then
+    :math:`K_\beta` steps of the surrogate's weights :math:`\beta`, each on a new batch (x, y):
+
+    .. math:: \alpha \leftarrow \alpha - \eta_\alpha \nabla_\alpha \,
+        \ell_\beta(y, s_\alpha(x)), \qquad
+        \beta \leftarrow \beta - \eta_\beta \nabla_\beta \,
+        | \ell_\beta(y, s_\alpha(x)) - \ell(y, s_\alpha(x)) |
+
+    :math:`\ell_\beta` is the surrogate and :math:`\ell` the metric as a loss. Both steps use Adam.
 
     Args:
         model: Maps a batch of x to scores.
-        loss: What the model descends; its metric may have a threshold of its own (the paper's
-            gamma).
+        loss: The surrogate that the model is trained on. The paper's gamma is the threshold of its
+            metric.
         x: `[items, ...]`, features of the training data.
         y: `[items, ...]`, targets of the training data.
         start: `"universal"` first teaches a loss that has not learned yet from made-up sets;
@@ -111,21 +121,21 @@ class JointTraining(Algorithm1):
     ) -> "JointTraining":
         """The paper's settings (Sec. 4.1): rates and norms of 1e-5, its generator for SL-R.
 
-        The paper made 300,000 iterations of it, with models of 100, 30 and 10 hidden units, each
-        layer with batch normalisation and dropout 0.2. Options that are given replace the paper's.
+        The paper ran 300,000 iterations, with models of 100, 30 and 10 hidden units, each layer
+        with batch normalisation and dropout 0.2. Options that you pass replace the paper's.
         """
         published = {"model_rate": 1e-5, "loss_rate": 1e-5, "clip": 1e-5}
         universal = {"source": "paper", **(options.pop("universal", None) or {})}
         return cls(model, loss, x, y, **{**published, **options}, universal=universal)
 
     def advance(self, iterations: int, *, progress: bool = True) -> Round:
-        """Makes so many iterations of Algorithm 1.
+        """Runs iterations of Algorithm 1.
 
-        A training that cannot go on raises a TrainingError that says why in one sentence, with
-        model and loss as they were when it still went well.
+        If training fails, a TrainingError says why, and model and loss return to their last good
+        state.
 
         Args:
-            iterations: How many to make.
+            iterations: How many rounds of model and loss steps to add to those made so far.
             progress: Whether to show a progress bar, on a terminal.
 
         Returns:
@@ -152,7 +162,7 @@ class JointTraining(Algorithm1):
         """Writes a checkpoint, one safetensors file, from which `resume` goes on exactly.
 
         Args:
-            path: Where to; an existing file is replaced only once the new one is complete.
+            path: File to write; an existing file is replaced only once the new one is complete.
         """
         write_checkpoint(path, self.state(), self._known())
 
@@ -160,7 +170,7 @@ class JointTraining(Algorithm1):
         """Goes on from a checkpoint of a training with the same settings, model, metric and data.
 
         Args:
-            path: A file that `save` wrote.
+            path: Checkpoint that `save` wrote; another training's is refused.
         """
         self.restore(read_checkpoint(path, self.state(), self._known()))
 

@@ -123,9 +123,9 @@ def begin_together(
     """Refuses what is not alike in all processes, and gives all models the weights of the first.
 
     Args:
-        model: The user's own.
-        data: What `mg.fit` was given, by the name of its argument.
-        called: Its other arguments, ready for JSON.
+        model: The model that was passed to `mg.fit`; its weights are overwritten on other ranks.
+        data: The data arguments of `mg.fit`, by name.
+        called: The other arguments of `mg.fit`, ready for JSON.
     """
     if isinstance(model, DistributedDataParallel):
         raise ValueError(

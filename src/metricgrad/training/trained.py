@@ -26,7 +26,7 @@ class Trained:
     """A model and the threshold at which it decides.
 
     Attributes:
-        model: In `eval()` mode.
+        model: The trained model, in `eval()` mode, with the weights of the chosen epoch.
         metric: The metric that it was trained for.
         threshold: A score above it is a positive decision. For many classes there is one each, and
             the class that is highest above its own wins. None if the metric has no threshold.
@@ -126,20 +126,20 @@ class Fit(Trained):
         (torch.Size([200]), 'f1', 5)
 
     Attributes:
-        value: The metric on validation data.
+        value: The metric of the model on validation data, at its threshold or offsets.
         decision: Which trial won, against which, and by how much.
         finalists: The models of `cross_entropy` and of the best `challenger`, if they were tried.
             The model is one of them.
-        trials: Everything that was tried.
+        trials: All candidates at all learning rates that were tried, with their curves.
         validation: The validation items, which the scores of the trials belong to.
         score_sets: Sets of validation items as the trials scored them, well and badly, on which
             losses can be checked.
         folds: Folds of cross-validation; 1 is a single split.
-        seconds: How long it took.
+        seconds: Duration of the whole call, with the search and all trainings.
         stopped: Whether Ctrl-C ended the search; this is the best result by then.
         contested: Whether challengers were to be tried; time may have run out before them.
-        models: Where an estimator chose between kinds of models, these, the one that was taken
-            first; one alone says what kind it is. Empty for a model of the user's own.
+        models: The kinds of models that an estimator compared, starting with the one that it took;
+            a single entry if there was no choice. Empty for your own model.
         models_luck: The gain of one kind over another that could be chance.
         unit: What a trial counts: epochs or trees.
     """

@@ -133,7 +133,7 @@ class RankLoss(Baseline):
     of class 1, against 0 for class 0.
 
     Args:
-        slope: Slope of the sigmoid.
+        slope: How closely the sigmoids follow the steps of the true rank; higher is closer.
 
     Example:
         >>> import metricgrad as mg
