@@ -287,7 +287,12 @@ def test_offsets_are_left_alone_where_there_is_nothing_to_gain() -> None:
         ((6, 3), (6, 3), "f1", r"multilabel=True; got scores \[6, 3\]"),
         ((2, 6, 3), (2, 6), "f1", r"one set, scores \[N, C\] with target \[N\] for f1; got scores"),
         ((6, 3), (6,), "auc", "auc depends only on the order of the scores"),
-        ((6, 3, 4, 4), (6, 3, 2), mg.metric("pck", radius=1.0), "pck decides by no class"),
+        (
+            (6, 3, 4, 4),
+            (6, 3, 2),
+            mg.metric("pck", radius=1.0),
+            "pck has no classes to choose from",
+        ),
         ((6, 3), (6,), "mean_iou", r"\[N, C, H, W\] with target \[N, H, W\] for mean_iou"),
         ((6, 3), (6,), mg.metric("f1", multilabel=True), r"scores and target \[N, C\] for f1"),
     ],

@@ -428,7 +428,7 @@ def test_the_steepness_of_a_loss_does_not_depend_on_padding_or_on_a_scale_it_doe
 def test_a_users_own_network_is_passed_again(tmp_path: Path) -> None:
     loss = mg.ReLoss("auc", net=Mean(3.0))
     loss.save(tmp_path / "loss.safetensors")
-    with pytest.raises(ValueError, match="a module of yours, Mean"):
+    with pytest.raises(ValueError, match="your own module, Mean"):
         mg.load_surrogate(tmp_path / "loss.safetensors")
     again = mg.load_surrogate(tmp_path / "loss.safetensors", net=Mean(0.0))
     scores, target = binary()

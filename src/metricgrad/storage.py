@@ -28,7 +28,7 @@ _MEMORY = 0.4  # share of the free memory that the content of a file may take; r
 
 
 class _UnwrittenError(OSError):
-    """A file that could not be written, in a sentence."""
+    """A file could not be written; the message says why."""
 
 
 @contextmanager
@@ -148,7 +148,7 @@ def read_tensors(
 
 @contextmanager
 def damage_told(path: str | Path, name: str) -> Iterator[None]:
-    """What goes wrong while something is made of a file's content is said in a sentence.
+    """Turns errors while a file's content is read into a ValueError that names the file.
 
     A digest notices damage, but files that have none, or that people wrote, may hold anything.
     """

@@ -71,8 +71,8 @@ class LightGBMBooster(Booster):
         )
         if not (rows.x != rows.x[:1]).any():  # LightGBM would end with a line of its own source
             raise ValueError(
-                f"all columns of the {len(rows.y)} rows that trees grow on have one value each, so "
-                "nothing tells rows apart; pass more rows or columns"
+                f"all columns of the {len(rows.y)} rows that trees grow on are constant, so rows "
+                "cannot be distinguished; pass more rows or columns"
             )
         self._booster = lgb.Booster(params, data)
         self._watched = watched

@@ -271,11 +271,11 @@ class Objective:
         return torch.arange(len(known.sizes)).repeat_interleave(known.sizes.long())
 
     def _refuse_catboost(self) -> None:
-        """Raises ValueError for what cannot be told from blocks of rows."""
+        """Raises ValueError for data that cannot be matched to blocks of rows."""
         if self.metric.layout == "grades" or self.groups is not None or self.rows:
             raise ValueError(
-                "CatBoost passes blocks of rows without saying which they are, so groups and rows "
-                "of your own cannot be matched; use LightGBM or XGBoost"
+                "CatBoost passes blocks of rows without saying which they are, so groups= and "
+                "rows= cannot be matched to them; use LightGBM or XGBoost"
             )
 
     def __repr__(self) -> str:

@@ -1,4 +1,4 @@
-"""The sets that a metric of a table is taken on: drawn anew for every tree, or the queries.
+"""The sets that a metric of a table is computed on: drawn for every tree, or the queries.
 
 A tree needs a gradient for every row, so the rows are dealt into sets, each row into one. Classes
 are dealt evenly, so that every set has its share of each. If positives or negatives are rarer than

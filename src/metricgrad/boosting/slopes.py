@@ -67,7 +67,7 @@ class Slopes(NamedTuple):
     def _of_comparisons(
         self, plan: Reexpression, scores: Tensor, leaf: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """The same from every comparison, where the metric is no sum over pairs."""
+        """The same from every comparison, where the metric is not a sum over pairs."""
         if self.gains == "swap":
             raise ValueError(
                 "swap gains are for metrics of the order of scores, with at most 64 grades; "

@@ -250,8 +250,8 @@ def _number_of_rows(x: Features, target: Tensor) -> int:
         raise ValueError(f"x must have a row for each of the {len(target)} targets; got {shapes}")
     if any(part.requires_grad for part in parts) and torch.is_grad_enabled():
         raise ValueError(
-            "x must not have a gradient, which would end here; make what computes it a part of the "
-            "model, or pass x.detach()"
+            "x must not require a gradient, because it would end here; make what "
+            "computes x a part of the model, or pass x.detach()"
         )
     return len(target)
 

@@ -1,4 +1,4 @@
-"""What a fitted classifier tells of itself in scikit-learn's words: threshold, weights, columns.
+"""Attributes of a fitted classifier that scikit-learn users expect: threshold, weights, columns.
 
 `decision_function(X)` of a linear model is `features @ coef_.T + intercept_`. Its features are the
 prepared columns (`features.py`), named by `get_feature_names_out`: a number is scaled to mean 0 and

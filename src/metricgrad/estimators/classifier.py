@@ -65,7 +65,8 @@ class MetricClassifier(KeepsRows, FittedAttributes, ClassifierMixin, BaseEstimat
         class_weight: A dict from classes to the weights of their items in `fit`; `"balanced"` gives
             all classes the same weight in total.
         warm_start: Whether another `fit` goes on from the network, with its columns and classes.
-        random_state: A number or `RandomState` for splits, weights and batches; None draws anew.
+        random_state: A number or `RandomState` for splits, weights and batches; None differs in
+            every call.
         progress: Shows a bar on a terminal.
 
     Attributes:
@@ -156,7 +157,7 @@ class MetricClassifier(KeepsRows, FittedAttributes, ClassifierMixin, BaseEstimat
             rows: Numbers of the items to train on, so that a large table need not be copied; None
                 takes all.
             folder: Where checkpoints go, from which an interrupted training continues.
-            **data: What a metric of your own takes besides scores and target, by name, such as
+            **data: Arguments of your own metric besides scores and target, by name, such as
                 `amount=amount`: `[items]`.
         """
         if is_dataset(X):

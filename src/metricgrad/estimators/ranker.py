@@ -68,7 +68,8 @@ class MetricRanker(KeepsRows, BaseEstimator):
             1,000 queries on.
         budget: Seconds for the whole search; None sets no limit.
         options: Options of the loss, for a method that is given by name.
-        random_state: A number or `RandomState` for splits, weights and batches; None draws anew.
+        random_state: A number or `RandomState` for splits, weights and batches; None differs in
+            every call.
         progress: Shows a bar on a terminal.
 
     Attributes:
@@ -207,7 +208,7 @@ class MetricRanker(KeepsRows, BaseEstimator):
     def load(cls, path: str | Path, *, metric: Any = None) -> "MetricRanker":
         """Reads a ranker that `save` wrote, ready to predict, without the history of its training.
 
-        `metric` replaces the stored one; it is needed where that is a function of your own.
+        `metric` replaces the stored one; it is needed if that is your own function.
         """
         return load_estimator(path, RANKER, metric, cls._stored)
 

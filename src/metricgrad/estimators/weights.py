@@ -1,4 +1,4 @@
-"""What `fit` hands on of every item: weights, and data that a metric of one's own takes.
+"""What `fit` passes on for every item: weights, and data that a user's own metric takes.
 
 `sample_weight` says how much an item counts, and `class_weight` how much the items of a class do;
 an item has the product of both. The metric that a classifier trains on, tunes its decision for and

@@ -28,15 +28,15 @@ from metricgrad.metrics.mistakes import are_probabilities, warn_once
 from metricgrad.metrics.rows import NO_ROWS, RowNames, Rows, at
 
 TIE_RULES = {
-    "negative": "a score at the threshold is a negative decision; "
-    "of equal classes the lowest index wins",
-    "half": "a positive and a negative with equal scores count as half in order",
-    "segment": "items with equal scores make one straight segment of the ROC curve",
+    "negative": "a score at the threshold is a negative prediction; "
+    "among equal classes the lowest index wins",
+    "half": "a positive and a negative with equal scores count as half a pair in the correct order",
+    "segment": "items with equal scores form one straight segment of the ROC curve",
     "together": "items with equal scores are passed together, at the precision of the last",
     "mean": "the mean over all orders of the equal scores",
-    "lost": "irrelevant items stand before relevant ones of equal score",
-    "first": "of equal scores the lowest index (class, pixel, token) wins",
-    "own": "as the function has it",
+    "lost": "irrelevant items are ranked before relevant ones with equal scores",
+    "first": "among equal scores the lowest index (class, pixel, token) wins",
+    "own": "whatever the function does",
 }
 
 Layout = Literal["binary", "labels", "grades", "maps", "heatmaps", "tokens", "spans", "any"]
@@ -220,7 +220,7 @@ class Metric(ABC):
                 everything.
             groups: `[N]`, integer ids that cut one flat set into many, such as query ids; values
                 are ordered by ascending id.
-            **rows: What a function of your own takes besides scores and target, by its names, such
+            **rows: Arguments of your own function besides scores and target, by name, such
                 as `amount=amount`: `[..., N]`, a value for each item.
 
         Returns:

@@ -254,7 +254,7 @@ def _refusal(metric: Metric, scores: Tensor, target: Tensor) -> str:
             "pass a metric of decisions such as 'f1' or 'mcc'"
         )
     if metric.layout not in _LAYOUTS:
-        return f"{metric.name} decides by no class, so it has no best offsets; {got}"
+        return f"{metric.name} has no classes to choose from, so it has no best offsets; {got}"
     if metric.has_threshold and metric.layout != "labels" and scores.shape == target.shape:
         return (
             "scores of two classes have one threshold: pass them to best_threshold, or labels "

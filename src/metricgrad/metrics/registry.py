@@ -161,7 +161,7 @@ def _nearest(plain: str) -> str:
 
 
 def metric_options(cls: type[Metric]) -> dict[str, Any]:
-    """The options of a metric class and their defaults; none for a class that is no dataclass."""
+    """The options of a metric class and their defaults; none if it is not a dataclass."""
     if not is_dataclass(cls):
         return {}
     return {option.name: option.default for option in fields(cls) if option.init}
@@ -185,7 +185,7 @@ def comparison_metric(
     chosen = metric(spec)
     if isinstance(chosen, FunctionMetric):
         if not isinstance(chosen, ComparisonMetric):
-            # Only a function of one's own needs the package that watches it.
+            # Only a user's own function needs the package that watches it.
             from metricgrad.metrics.watching import on_sight
 
             chosen = on_sight(chosen, generator=generator)
@@ -195,7 +195,7 @@ def comparison_metric(
         chosen = with_options(chosen, **options)
     if not isinstance(chosen, ComparisonMetric):
         raise TypeError(
-            f"UniLoss needs a metric that comparisons of scores decide; {chosen.name} is not one. "
+            f"UniLoss needs a metric that is decided by comparing scores; {chosen.name} is not. "
             "Train on a learned surrogate, such as mg.ReLoss"
         )
     return chosen

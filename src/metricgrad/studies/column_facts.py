@@ -14,7 +14,7 @@ _SUSPECTED = {"leak": "gives the target away", "id": "looks like an id", "consta
 
 @dataclass(frozen=True)
 class DroppedColumn:
-    """A column of the file that is no feature; the reason is the option that says so."""
+    """A column of the file that is not a feature; the reason is the option that says so."""
 
     name: str
     reason: str

@@ -207,7 +207,7 @@ def _losses(loss: Surrogate | Callable[..., Tensor], sets: ScoreSets) -> Tensor:
         return torch.where(defined, values.double(), torch.nan).cpu()
     if sets.where is not None:
         raise ValueError(
-            "a function of your own cannot mask; pass score sets without where, or a Surrogate"
+            "your own function cannot mask; pass score sets without where, or a Surrogate"
         )
     # torch's losses want a binary target in the scores' dtype.
     binary = sets.scores.shape == sets.target.shape

@@ -78,7 +78,7 @@ class Surrogate(nn.Module, ABC):
 
     @classmethod
     def fits(cls, metric: Metric, kind: TargetKind) -> bool:
-        """Whether the loss can be trained on targets of a kind, told from the metric's facts."""
+        """Whether the loss can be trained on targets of a kind, by the metric's facts."""
         return kind in target_kinds(metric)
 
     @abstractmethod
@@ -137,7 +137,7 @@ class Surrogate(nn.Module, ABC):
             groups: `[N]`, integer ids that cut one flat set into many, such as the queries that
                 documents belong to.
             **rows: Weights of the items, `sample_weight`, for metrics of decisions and of curves;
-                or what a metric of your own takes besides scores and target, by the names of its
+                or arguments of your own metric besides scores and target, by the names of its
                 parameters, such as `amount=amount`: `[..., N]`, a value for each item.
 
         Returns:
@@ -170,7 +170,7 @@ class Surrogate(nn.Module, ABC):
         return defined
 
     def unready(self, batches: int) -> str:
-        """What to do before the loss is any use, told after 1 or 10 batches; empty if ready."""
+        """A warning, after 1 or 10 batches, that the loss is not ready; empty if it is."""
         return ""
 
     @property
@@ -203,7 +203,7 @@ class Surrogate(nn.Module, ABC):
                 f"{type(self).__name__} takes scores and target alone here; got "
                 f"{', '.join(given)}. Weights of items are for cross-entropy and, where the metric "
                 "takes them, for mg.UniLoss, and for mg.MetricLoss with cross-entropy. Other data "
-                "is for a metric of your own that has it as a parameter: mg.UniLoss(f) with "
+                "is for your own metric that has it as a parameter: mg.UniLoss(f) with "
                 "f(scores, target, "
                 f"{', '.join(given)})"
             )

@@ -107,7 +107,7 @@ class BilevelLoss(LearnedSurrogate):
         if batches == 1 or not torch.equal(self.h[-1].detach().to(self._fresh), self._fresh):
             return ""
         way_out = "call loss.learn_universal() first, or take steps on loss.misfit(scores, target)"
-        return f"this BilevelLoss has not learned {self.metric.name} yet, it is random; {way_out}"
+        return f"this BilevelLoss has not learned {self.metric.name} yet and is random; {way_out}"
 
     def losses(self, scores: Tensor, target: Tensor, where: Tensor | None) -> tuple[Tensor, Tensor]:
         """The network's estimate for every set, and whether the metric has a value there."""

@@ -266,7 +266,7 @@ def _fit_affine(loss: "ReLoss", exam: Exam) -> None:
     slope = ops.divide((centred * (truth - truth.mean())).sum(), centred.square().sum())
     if not slope > 0:
         warnings.warn(
-            f"the loss learned nothing of {loss.metric.name}: on held-out sets it does not fall as "
+            f"the loss has not learned {loss.metric.name}: on held-out sets it does not fall as "
             "the metric gets better. More steps, another rate or more varied sources may help",
             stacklevel=4,
         )

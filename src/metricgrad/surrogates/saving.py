@@ -136,7 +136,7 @@ def _stored_net(kind: str, options: dict[str, Any] | None) -> nets.LossNet:
     """The network that a file names, without its weights; ValueError if it was the user's own."""
     if options is None:
         raise ValueError(
-            f"the file's network is a module of yours, {kind}, which no file can hold; pass one of "
-            "its kind: load_surrogate(path, net=...)"
+            f"the file's network is your own module, {kind}, which cannot be stored in a "
+            "file; pass one of its kind: load_surrogate(path, net=...)"
         )
     return _NETS[kind](**options)

@@ -150,7 +150,10 @@ def fit(
     }  # fmt: skip
     check_arguments(model, method, options, **numbers)
     if optimizer is not None and decay:
-        raise ValueError(f"an optimizer of your own has its own weight decay; got decay={decay:g}")
+        raise ValueError(
+            "optimizer= has its own weight decay; set it there, and leave out decay. Got "
+            f"decay={decay:g}"
+        )
     on_device(model, device)
     if isinstance(method, str):
         require_fitting(method, chosen)

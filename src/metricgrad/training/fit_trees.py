@@ -187,8 +187,8 @@ class TreeFit:
                 f"xgboost, for method={self.method!r}"
             )
         return (
-            f"trees cannot grow on {self.data.metric.name}, which comparisons of scores do not "
-            f"decide; pass method={tree_methods(self.data.task)[0]!r}"
+            f"trees cannot grow on {self.data.metric.name}, which is not decided by comparing "
+            f"scores; pass method={tree_methods(self.data.task)[0]!r}"
         )
 
     def _ends(self, started: float, share: float) -> Callable[[], bool]:

@@ -98,7 +98,7 @@ def collect_scores(
     if other is not None:
         raise ValueError(
             f"batches have scores of different shapes, such as {list(scores[0].shape)} and "
-            f"{list(other.shape)}; pad them to one length, or collect each kind on its own"
+            f"{list(other.shape)}; pad them to one length, or collect each kind separately"
         )
     sets = ScoreSets(torch.cat(scores)[:wanted], torch.cat(targets)[:wanted])
     if size is None:
@@ -194,7 +194,7 @@ def teach(
     many = name in _OF_CLASSES
     if not many and metric.layout != "binary":
         raise ValueError(
-            f"losses are taught for metrics of binary scores and for accuracy; got {name!r}"
+            f"losses can be learned for metrics of binary scores and for accuracy; got {name!r}"
         )
     steps = steps or (300 if many else 2000)
     generator = torch.Generator().manual_seed(seed)

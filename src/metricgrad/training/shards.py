@@ -169,6 +169,6 @@ def _refuse_unsharded(name: str, loader: Loader) -> None:
     if len(set(told_by_all(_first(loader)))) == 1:
         raise ValueError(
             f"{name} gives all processes the same first batch. An IterableDataset must give each "
-            "process items of its own (see torch.distributed.get_rank), and a DistributedSampler "
+            "process different items (see torch.distributed.get_rank), and a DistributedSampler "
             "must know the rank; or pass a Dataset, which mg.fit divides itself"
         )
