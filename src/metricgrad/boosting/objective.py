@@ -63,9 +63,9 @@ def objective(
         metric: A name, a `ComparisonMetric`, or a function `f(scores, target)` in plain torch.
         set_size: Number of rows in the sets that the metric is computed on. New sets are drawn for
             every tree; None is the whole table. If there are queries, each query is a set.
-        relaxation: How a comparison becomes soft, as in `UniLoss`. Logistic never lets go of a lost
+        relaxation: How a comparison becomes soft, as in `UniLoss`. Logistic never ignores a lost
             comparison; the sigmoid ignores hopeless ones.
-        slope: How steep it is. Scores of trees start near 0 and are rarely beyond 5.
+        slope: Steepness of the relaxation. Scores of trees start near 0 and are rarely beyond 5.
         gains: What a pair weighs: what changes if its comparison is decided the other way
             (`"flip"`), or if its two items swap their ranks, as in LambdaMART (`"swap"`).
         groups: `[N]`, ids of the queries that the rows belong to, for metrics of ranking. None

@@ -70,24 +70,24 @@ class Metric(ABC):
         ('binary', 'thresholds', 'cross_entropy', True)
 
     Attributes:
-        name: What `mg.metric` calls it.
+        name: The name that `mg.metric` takes for it.
         families: The rows of the shape table in `docs/metrics.md` that it takes.
         higher_is_better: Whether a larger value means a better model.
         best: The value of an ideal model, with this instance's options.
         worst: The value at the other end; infinite where there is none.
         ties: What equal scores do to the value; a key of `TIE_RULES`.
-        undefined: Which sets have no value of their own, and what they get instead.
-        reference: The independent implementation that tests hold it to.
+        undefined: On which sets the metric is undefined, and which value they get instead.
+        reference: The independent implementation that tests compare it with.
         decided_by: `"thresholds"` if each item is decided on its own, by a threshold or by its
             highest class, so that sets may be pooled; `"order"` if only the order of the items
             within a set counts, so that a strictly increasing map of binary scores or of scores
             for grades changes nothing and sets must not be pooled; `"anything"` if neither is
             known.
         takes_classes: Whether it accepts scores `[..., N, C]` with class indices `[..., N]`.
-        mean_of_items: Whether the value is the share of items that are right (or wrong).
+        mean_of_items: Whether the value is the share of items that are correct (or wrong).
         padding: The token id that is padding, besides all negative ones; None where there is none.
-        set_dims: How many trailing dimensions of scores and target make one set, where a user says
-            so of a function.
+        set_dims: How many trailing dimensions of scores and target make one set, if the user of a
+            function has passed it.
         rows: Data of the items that `with_rows` has bound.
     """
 

@@ -99,8 +99,8 @@ def metric(spec: Any, **options: Any) -> Metric:
         spec: One of `metric_names()`, a common alias of one (`"roc_auc"`, `"f2"`, `"ndcg@10"`), a
             `Metric`, which passes through, or a callable `(scores, target) -> number`, which goes
             to `from_function`.
-        **options: The metric's own, such as `k=10` for `"ndcg"`; `metricgrad metrics NAME` lists
-            them.
+        **options: Options of the metric, such as `k=10` for `"ndcg"`; `metricgrad metrics NAME`
+            lists them.
 
     Example:
         >>> metric("ndcg", k=10)

@@ -114,7 +114,7 @@ def rank_correlation(
     *,
     generator: torch.Generator | None = None,
 ) -> RankCorrelation:
-    r"""How well a loss ranks sets as a metric does.
+    r"""How well the order of sets by a loss agrees with their order by a metric.
 
     .. math:: \rho = Pearson(rank(\ell), rank(m)), \quad \tau_b \text{ of the same}
 
@@ -130,7 +130,7 @@ def rank_correlation(
         generator: Source of randomness for sources and for the bootstrap.
 
     Returns:
-        Both correlations with confidence intervals, and the values, to plot.
+        Both correlations with confidence intervals, and the values for a plot.
 
     Example:
         >>> import metricgrad as mg

@@ -49,9 +49,10 @@ class Surrogate(nn.Module, ABC):
 
     Attributes:
         readable: Whether the value of the loss is that of the metric, as a loss.
-        remembers: Whether a batch changes what later ones give, so that every model needs its own.
-        weighs: Whether it trains on weights of the items, where its metric takes them.
-        metric: The `Metric` that it stands for; None where it stands for none.
+        remembers: Whether a batch changes the loss of later ones, so that every model needs its
+            own loss.
+        weighs: Whether it trains on weights of the items, if its metric takes them.
+        metric: The `Metric` that it stands for, or None.
     """
 
     readable: bool = False

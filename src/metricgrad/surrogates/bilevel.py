@@ -60,14 +60,14 @@ class BilevelLoss(LearnedSurrogate):
 
     .. math:: \hat\ell(y, s) = h\Big(\frac{1}{N} \sum_i g(y_i, s_i)\Big)
 
-    Fresh weights know nothing: teach them with `learn_universal` (SL-U), along with a model (SL-S),
-    or both (SL-R); `mg.JointTraining` does the last two.
+    A new loss is random: train it with `learn_universal` (SL-U), along with a model (SL-S), or both
+    (SL-R); `mg.JointTraining` does the last two.
 
     Args:
         metric: A name, a `Metric` or any callable `(scores, target) -> number`, including those of
             scikit-learn, of binary scores, classes, labels or grades; `mean_iou` and `dice`, too.
         hidden: Widths of the layers of g and of h; the paper's by default.
-        distance: What the misfit measures with: `"l1"` (the paper's), `"l2"` or `"huber"`.
+        distance: How the misfit is measured: `"l1"` (the paper's), `"l2"` or `"huber"`.
 
     Example:
         >>> import metricgrad as mg

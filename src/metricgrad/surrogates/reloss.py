@@ -52,15 +52,15 @@ class ReLoss(LearnedSurrogate):
 
     Args:
         metric: A name, a `Metric` or any callable `(scores, target) -> number`.
-        net: From the scores and target of sets to one number each: one of `mg.nets`, or any module
+        net: Maps the scores and target of each set to one number: one of `mg.nets`, or any module
             `(scores, target, where) -> [...]`. None takes the one for the metric's layout.
         penalty: Weight of the gradient penalty (Eqn. 9); 0 leaves it out.
-        smooth: What it penalises: gradients of sets that are longer than three times the mean
-            (`"at_most"`), or all that differ from 1, as in the paper (`"equal"`, Eqn. 8).
+        smooth: What the penalty applies to: gradients of sets that are longer than three times the
+            mean (`"at_most"`), or all that differ from 1, as in the paper (`"equal"`, Eqn. 8).
         rank: How losses are ranked with a gradient: `"pairwise"`, or the paper's
             `"sorting_network"` (needs diffsort).
-        objective: `"correlation"` (Eqn. 7), or `"approximation"` of the metric's value, to compare
-            with (Eqn. 5).
+        objective: `"correlation"` (Eqn. 7), or, for comparison, `"approximation"` of the metric's
+            value (Eqn. 5).
         slope: Slope of the comparisons that make ranks, in units of the losses' spread.
 
     Example:
@@ -253,7 +253,7 @@ class ReLoss(LearnedSurrogate):
     ) -> Ranked:
         """Learns to rank as the metric does (Algorithm 1), and freezes the loss at its best moment.
 
-        Called again, it goes on from where it is: once after every epoch, that is alternate
+        A second call continues from the current weights; calling it after every epoch is alternate
         training (Table 11).
 
         Args:
@@ -267,12 +267,12 @@ class ReLoss(LearnedSurrogate):
             size: Items of a made-up set; None makes them as large as the stored ones, else 128.
             classes: Number of classes or labels of made-up sets, where no stored set shows it.
             rate: The learning rate at the start; it falls to 0.
-            relabel: Replaces the labels of stored sets as the released code does, so that
-                accuracies are spread evenly: the predicted class, but for a random part of the
-                items, which get any.
-            valid: Sources of held-out sets; None holds a fifth of the stored sets back.
-            progress: Shows a bar, on a terminal, with the correlations of this loss and of the
-                ordinary one.
+            relabel: Whether to replace the labels of stored sets as the released code does, so that
+                accuracies are spread evenly: a random part of the items gets random labels, the
+                others get the predicted class.
+            valid: Sources of held-out sets; None holds back a fifth of the stored sets.
+            progress: Whether to show a progress bar, on a terminal, with the correlations of this
+                loss and of the ordinary one.
             generator: Source of randomness for drawing and splitting sets.
 
         Returns:

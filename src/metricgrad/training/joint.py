@@ -56,7 +56,7 @@ class JointTraining(Algorithm1):
         y: `[items, ...]`, targets of the training data.
         start: `"universal"` first teaches a loss that has not learned yet from made-up sets;
             `"scratch"` does not.
-        refine: Whether the loss goes on learning along with the model.
+        refine: Whether the loss continues to learn along with the model.
         model_steps: K_alpha, steps of the model in each iteration.
         loss_steps: K_beta, steps of the loss in each iteration.
         model_rate: Adam's learning rate for the model.
@@ -64,7 +64,7 @@ class JointTraining(Algorithm1):
         decay: The iteration at which both rates reach 0, along half a cosine wave; None keeps them
             constant.
         clip: The largest norm of either gradient; None does not clip.
-        batch: Items per batch, for the model's steps and the loss's alike.
+        batch: Items per batch, both for the model's steps and for the loss's steps.
         stratified: Whether batches keep the shares of the classes; None does so where the target
             has one class per item.
         universal: Options of `learn_universal` for the universal start.

@@ -50,8 +50,8 @@ def collect_scores(
 ) -> ScoreSets:
     """The scores of a model as it is now, cut into sets.
 
-    Call it now and then during an ordinary training and keep what it gives: `loss.learn` takes a
-    list of it.
+    Call it now and then during an ordinary training run and keep the results: `loss.learn` takes a
+    list of them.
 
     Args:
         model: Runs in `eval()` mode without gradients; its modes are restored afterwards.
@@ -59,7 +59,7 @@ def collect_scores(
         size: Items per set, N; items left over at the end are dropped. None takes the model's
             outputs as sets that already have a leading dimension, such as documents of queries.
         limit: The largest number of sets to collect; None runs through the whole loader.
-        forward: Maps model and batch to scores and target, for batches of another form.
+        forward: A function `(model, batch)` that returns scores and target, for other batches.
 
     Returns:
         The sets, on the CPU: scores `[S, N, ...]` and target `[S, N, ...]`.

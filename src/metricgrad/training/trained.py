@@ -95,7 +95,7 @@ class Trained:
         """The metric of items whose scores are known, at the threshold.
 
         Args:
-            scores: What `scores` gave for them.
+            scores: The scores of the items, as `scores` returns them.
             y: Their targets, as in `measure`.
             **rows: As in `measure`.
         """
@@ -136,11 +136,11 @@ class Fit(Trained):
             losses can be checked.
         folds: Folds of cross-validation; 1 is a single split.
         seconds: Duration of the whole call, with the search and all trainings.
-        stopped: Whether Ctrl-C ended the search; this is the best result by then.
-        contested: Whether challengers were to be tried; time may have run out before them.
+        stopped: Whether Ctrl-C ended the search; this is the best result until then.
+        contested: Whether the search was meant to try challengers; it may have run out of time.
         models: The kinds of models that an estimator compared, starting with the one that it took;
             a single entry if there was no choice. Empty for your own model.
-        models_luck: The gain of one kind over another that could be chance.
+        models_luck: A gain of one kind of model over another below this value could be chance.
         unit: What a trial counts: epochs or trees.
     """
 

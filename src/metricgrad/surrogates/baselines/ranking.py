@@ -63,7 +63,7 @@ class ApproxNDCG(Graded):
 
 
 class LambdaLoss(Graded):
-    r"""Pairs of different grades, each weighted by what exchanging the two changes in NDCG.
+    r"""Pairs of different grades, each weighted by how much NDCG changes if the two are swapped.
 
     .. math:: \sum_{g_i > g_j} |\Delta NDCG_{ij}| \, \log_2(1 + e^{-slope (s_i - s_j)})
 
