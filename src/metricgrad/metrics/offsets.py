@@ -58,7 +58,7 @@ def best_offsets(
 ) -> Tensor:
     r"""One number per class or label, added to its scores, that makes a metric best.
 
-    .. math:: o^* = \arg\max_o \; m(\hat y(o), y), \qquad \hat y_i(o) = \arg\max_c \, s_{ic} + o_c
+    .. math:: o^* = argmax_o \; m(\hat y(o), y), \qquad \hat y_i(o) = argmax_c \, s_{ic} + o_c
 
     or the minimum, if lower is better. Bootstrap draws with mean m and variance v then shrink each
     offset to :math:`m \cdot m^2 / (m^2 + 2 v)`.

@@ -41,7 +41,7 @@ def best_threshold(
 ) -> Tensor:
     r"""The threshold at which a metric is best: a score above it is a positive decision.
 
-    .. math:: t^* = \arg\max_t \; m([s_1 > t], \dots, [s_N > t]; \; y)
+    .. math:: t^* = argmax_t \; m([s_1 > t], \dots, [s_N > t]; \; y)
 
     or the minimum, if lower is better.
 
