@@ -46,8 +46,8 @@ def log_odds(scores: Tensor) -> Tensor:
 
     .. math:: \log \frac{p_c}{1 - p_c} = s_c - \log \sum_{j \ne c} e^{s_j}
 
-    They are ordered as the probabilities are, even where these round to 1 (in float32 from a lead
-    of 17 on): `[..., C]`, float64, from scores `[..., C]` of at least two classes.
+    They have the order of the probabilities, even where these round to 1 (in float32 from a lead
+    of 17): `[..., C]`, float64, from scores `[..., C]` of at least two classes.
 
     Example:
         >>> log_odds(torch.tensor([[0.0, 20.0], [0.0, 30.0]]))
@@ -142,7 +142,7 @@ def hard_rank(values: Tensor, where: Tensor | None = None) -> Tensor:
 
 
 def dense_rank(values: Tensor, where: Tensor | None = None) -> Tensor:
-    """Ranks 0, 1, 2, ... without gaps; equal values share one, and so does what does not count.
+    """Ranks 0, 1, 2, ... without gaps; equal values share a rank, as do entries that do not count.
 
     Example:
         >>> dense_rank(torch.tensor([0.5, 2.0, 0.5, 1.0]))

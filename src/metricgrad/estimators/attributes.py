@@ -55,14 +55,14 @@ class FittedAttributes:
         return (self._linear("intercept_").bias.detach() - self._cut).numpy()
 
     def get_feature_names_out(self, input_features: Any = None) -> np.ndarray:
-        """Names of the prepared columns, which `coef_` has the weights of.
+        """Names of the prepared columns, in the order of the weights in `coef_`.
 
         A category is `column=category`, the rare ones together are `column=(rare)`, and the column
         that marks gaps is `column=(missing)`.
 
         Args:
             input_features: Names of the columns; None takes those of the training data, or x0, x1
-                and so on where it had none.
+                and so on if it had none.
         """
         check_is_fitted(self)
         columns = self.preparation_.columns

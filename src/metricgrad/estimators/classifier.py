@@ -241,7 +241,7 @@ class MetricClassifier(KeepsRows, FittedAttributes, ClassifierMixin, BaseEstimat
         """Probabilities that agree with `predict`: 0.5 is at the threshold.
 
         For two classes their steepness is fitted on validation data. For many classes and for
-        labels they are the softmax and the sigmoid of what `decision_function` gives.
+        labels they are the softmax and the sigmoid of `decision_function`.
 
         Returns:
             `[items, classes]`, or `[items, labels]`.
@@ -252,7 +252,7 @@ class MetricClassifier(KeepsRows, FittedAttributes, ClassifierMixin, BaseEstimat
     def score(self, X: Any, y: Any, sample_weight: Any = None, **data: Any) -> float:  # noqa: N803
         """The metric with the tuned decision, or minus the metric where lower is better.
 
-        `sample_weight` and `data` are as in `fit`; None weighs every item alike.
+        `sample_weight` and `data` are as in `fit`; None gives every item the same weight.
         """
         if sample_weight is not None:
             data["sample_weight"] = sample_weight
@@ -266,7 +266,7 @@ class MetricClassifier(KeepsRows, FittedAttributes, ClassifierMixin, BaseEstimat
     def save(self, path: str | Path) -> None:
         """Writes the classifier to one safetensors file, without pickle.
 
-        Boosted trees are in it as the text that their library writes. An existing file is replaced
+        Boosted trees are stored in the text format of their library. An existing file is replaced
         only once the new one is complete.
         """
         check_is_fitted(self)
@@ -293,7 +293,7 @@ class MetricClassifier(KeepsRows, FittedAttributes, ClassifierMixin, BaseEstimat
 
     @property
     def booster_(self) -> Any:
-        """Boosted trees as their library has them, such as `lightgbm.Booster`, to save or plot."""
+        """The booster object of the trees' library, such as `lightgbm.Booster`, to save or plot."""
         check_is_fitted(self)
         return own_booster(self.trained_.model)
 

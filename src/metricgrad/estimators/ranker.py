@@ -174,7 +174,7 @@ class MetricRanker(KeepsRows, BaseEstimator):
         return self
 
     def predict(self, X: Any) -> np.ndarray:  # noqa: N803
-        """Scores `[documents]`; a query's documents are shown in falling order of score."""
+        """Scores `[documents]`; a query's documents are ranked by falling score."""
         x = self._prepared(X)
         return self.trained_.scores(x).numpy()
 
@@ -190,12 +190,12 @@ class MetricRanker(KeepsRows, BaseEstimator):
 
     @property
     def booster_(self) -> Any:
-        """Boosted trees as their library has them, such as `lightgbm.Booster`, to save or plot."""
+        """The booster object of the trees' library, such as `lightgbm.Booster`, to save or plot."""
         check_is_fitted(self)
         return own_booster(self.trained_.model)
 
     def save(self, path: str | Path) -> None:
-        """Writes the ranker to one safetensors file, without pickle, whole or not at all."""
+        """Writes the ranker to one safetensors file, completely or not at all, without pickle."""
         check_is_fitted(self)
         header = {
             "metric": metric_config(self.trained_.metric),

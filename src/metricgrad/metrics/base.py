@@ -117,7 +117,7 @@ class Metric(ABC):
 
     @property
     def ordinary(self) -> str | None:
-        """The loss that people usually train on for this layout; None where there is no custom."""
+        """The loss that people usually train on for this layout; None if there is none."""
         return _ORDINARY.get(self.layout, "cross_entropy")
 
     @property
@@ -150,7 +150,7 @@ class Metric(ABC):
 
     @property
     def portable(self) -> bool:
-        """Whether name and options rebuild the metric; a user's function fits into no file."""
+        """Whether name and options rebuild the metric; a user's function cannot be stored."""
         return True
 
     @property
@@ -165,7 +165,7 @@ class Metric(ABC):
 
     @property
     def row_names(self) -> RowNames:
-        """What it takes of every item besides scores and target: nothing, but for a function."""
+        """Names of its arguments besides scores and target: none, except for a user's function."""
         return RowNames(self.name)
 
     def with_rows(self, rows: Mapping[str, Any]) -> Self:
@@ -218,7 +218,7 @@ class Metric(ABC):
             target: The ground truth, shaped as `docs/metrics.md` says.
             where: True for what counts; one flag per item, or per entry of an item. None counts
                 everything.
-            groups: `[N]`, integer ids that cut one flat set into many, such as query ids; values
+            groups: `[N]`, integer ids that split one flat set into many, such as query ids; values
                 are ordered by ascending id.
             **rows: Arguments of your own function besides scores and target, by name, such
                 as `amount=amount`: `[..., N]`, a value for each item.

@@ -88,7 +88,7 @@ class Surrogate(nn.Module, ABC):
 
     @abstractmethod
     def config(self) -> dict[str, Any]:
-        """What rebuilds the surrogate, ready for JSON."""
+        """The options from which the surrogate can be built again, ready for JSON."""
 
     def description(self) -> dict[str, Any]:
         """Class and configuration, ready for JSON."""
@@ -134,15 +134,15 @@ class Surrogate(nn.Module, ABC):
         Args:
             scores: Raw model output, in the metric's shapes.
             target: Ground truth, in the metric's shapes.
-            where: True for what counts; None counts all.
-            groups: `[N]`, integer ids that cut one flat set into many, such as the queries that
+            where: True for entries that count; None counts all.
+            groups: `[N]`, integer ids that split one flat set into many, such as the queries that
                 documents belong to.
             **rows: Weights of the items, `sample_weight`, for metrics of decisions and of curves;
                 or arguments of your own metric besides scores and target, by the names of its
                 parameters, such as `amount=amount`: `[..., N]`, a value for each item.
 
         Returns:
-            A 0-dim tensor; 0 with a zero gradient where no set has a value.
+            A 0-dim tensor; 0 with a zero gradient if the metric is undefined on every set.
         """
         if torch.compiler.is_compiling():
             values = list(rows.values())
@@ -251,7 +251,7 @@ class LearnedSurrogate(Surrogate):
 
     @property
     def row_names(self) -> RowNames:
-        """Nothing: the sets that it learns from have scores and target alone."""
+        """None: the sets that it learns from have only scores and target."""
         return NO_NAMES
 
     @abstractmethod

@@ -113,8 +113,8 @@ class ReLoss(LearnedSurrogate):
     def pretrained(cls, name: str) -> "ReLoss":
         """A loss that ships with the library, learned and frozen.
 
-        `metricgrad learn NAME --out FILE` makes it again, and a JSON file beside it in the package
-        says from what it was learned and how well it ranks.
+        `metricgrad learn NAME --out FILE` learns it again, and a JSON file beside it in the package
+        says what it was learned from and how well it ranks.
 
         Args:
             name: Name of its metric: `"accuracy"` for classes, `"f1"`, `"auc"`,
@@ -251,7 +251,7 @@ class ReLoss(LearnedSurrogate):
         progress: bool = True,
         generator: torch.Generator | None = None,
     ) -> Ranked:
-        """Learns to rank as the metric does (Algorithm 1), and freezes the loss at its best moment.
+        """Learns to rank sets in the metric's order (Algorithm 1), and freezes the best loss.
 
         A second call continues from the current weights; calling it after every epoch is alternate
         training (Table 11).
@@ -265,7 +265,7 @@ class ReLoss(LearnedSurrogate):
                 G_R). Text, poses and label maps have none.
             sets: N, the number of sets in each step.
             size: Items of a made-up set; None makes them as large as the stored ones, else 128.
-            classes: Number of classes or labels of made-up sets, where no stored set shows it.
+            classes: Number of classes or labels of made-up sets, if no stored set shows it.
             rate: The learning rate at the start; it falls to 0.
             relabel: Whether to replace the labels of stored sets as the released code does, so that
                 accuracies are spread evenly: a random part of the items gets random labels, the
@@ -276,7 +276,7 @@ class ReLoss(LearnedSurrogate):
             generator: Source of randomness for drawing and splitting sets.
 
         Returns:
-            Rank correlations on held-out sets, beside those of the ordinary loss.
+            Rank correlations on held-out sets, with those of the ordinary loss for comparison.
         """
         whole("steps", steps, 1)
         whole("sets", sets, 4)
@@ -296,7 +296,7 @@ class ReLoss(LearnedSurrogate):
         return learn(self, draw, Exam(self, held, generator), steps, rate, progress)
 
     def config(self) -> dict[str, Any]:
-        """What rebuilds the loss; its weights are stored beside."""
+        """The options from which the loss can be built again; its weights are stored separately."""
         options = self.net.options if isinstance(self.net, nets.LossNet) else None
         return {
             "metric": metric_config(self.metric),

@@ -150,16 +150,16 @@ class JointTraining(Algorithm1):
         self._model_side.shared = True
 
     def state(self) -> State:
-        """Everything that the next iteration depends on, as tensors of its own."""
+        """Everything that the next iteration depends on, as copies."""
         return super().state() | {"own.universal": torch.tensor(self.loss.universal)}
 
     def restore(self, state: State) -> None:
-        """Goes back, or on, to a state."""
+        """Returns to a state, earlier or later."""
         super().restore(state)
         self.loss.universal = bool(state["own.universal"])
 
     def save(self, path: str | Path) -> None:
-        """Writes a checkpoint, one safetensors file, from which `resume` goes on exactly.
+        """Writes a checkpoint, one safetensors file, from which `resume` continues exactly.
 
         Args:
             path: File to write; an existing file is replaced only once the new one is complete.
@@ -167,7 +167,7 @@ class JointTraining(Algorithm1):
         write_checkpoint(path, self.state(), self._known())
 
     def resume(self, path: str | Path) -> None:
-        """Goes on from a checkpoint of a training with the same settings, model, metric and data.
+        """Continues from a checkpoint of a training with the same settings, model, metric and data.
 
         Args:
             path: Checkpoint that `save` wrote; another training's is refused.

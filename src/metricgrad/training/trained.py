@@ -38,7 +38,7 @@ class Trained:
 
     @property
     def offsets(self) -> Tensor | None:
-        """What is added to the scores of the classes, `[C]`; None where one threshold decides."""
+        """Numbers that are added to the scores of the classes, `[C]`; None if there are none."""
         if self.threshold is None or not self.threshold.dim() or self.metric.layout == "labels":
             return None
         return -self.threshold
@@ -87,7 +87,7 @@ class Trained:
         Args:
             x: `[items, ...]`, an array or a tensor.
             y: Their targets, `[items]` or, as in `mg.fit`, `[items, 1]`.
-            **rows: What the metric takes besides scores and target, by name: `[items]`.
+            **rows: Further arguments of the metric, by name: `[items]`.
         """
         return self.measure_scores(self.scores(x), y, **rows)
 
@@ -97,7 +97,7 @@ class Trained:
         Args:
             scores: The scores of the items, as `scores` returns them.
             y: Their targets, as in `measure`.
-            **rows: As in `measure`.
+            **rows: Further arguments of the metric, as in `measure`.
         """
         metric, scores = self.metric.at_threshold(self.threshold, scores)
         target = numbers(y)
@@ -204,7 +204,7 @@ class Fit(Trained):
         )
 
     def models_verdict(self) -> str:
-        """Which kind of model was taken, where there was a choice; else nothing."""
+        """Which kind of model was taken, if there was a choice; otherwise an empty text."""
         if len(self.models) < 2:
             return ""
         taken, *others = self.models
