@@ -326,7 +326,7 @@ def test_processes_that_lose_one_end_with_a_sentence(how: signal.Signals, tmp_pa
     assert lost.code == (None if halted else -signal.SIGKILL)
     for each in (first, last):
         assert each.code == 1
-        assert "RuntimeError: no answer from all processes: one of them has ended" in each.error
+        assert "RuntimeError: Not all processes answered: one has ended" in each.error
 
 
 def test_without_processes_it_is_the_loss_itself() -> None:

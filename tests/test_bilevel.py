@@ -273,7 +273,7 @@ def test_a_function_is_passed_again(tmp_path: Path) -> None:
     loss, inputs = fresh(profit), sets("binary")
     misfit = loss.misfit(*inputs)
     loss.save(tmp_path / "loss.safetensors")
-    with pytest.raises(ValueError, match=r"a function of yours, profit, .* pass it again"):
+    with pytest.raises(ValueError, match=r"your own function, profit, .* pass it again"):
         mg.load_surrogate(tmp_path / "loss.safetensors")
     loaded = mg.load_surrogate(tmp_path / "loss.safetensors", metric=profit)
     assert isinstance(loaded, mg.BilevelLoss)

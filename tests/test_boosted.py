@@ -74,7 +74,7 @@ def test_columns_weights_and_sparse_tables_of_trees() -> None:
     weighted = mg.MetricClassifier("f1", model="boosted", random_state=0)
     weighted.fit(X, Y, sample_weight=left.astype(float))
     assert not np.array_equal(weighted.decision_function(X), dense.decision_function(X))
-    with pytest.raises(ValueError, match="trees grow anew; pass warm_start=False"):
+    with pytest.raises(ValueError, match="trees start again; pass warm_start=False"):
         mg.MetricClassifier("f1", model="boosted", warm_start=True).fit(X, Y)
 
 

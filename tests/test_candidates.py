@@ -85,7 +85,7 @@ def test_the_names_of_methods_are_those_of_surrogates() -> None:
     assert {"cross_entropy", "uniloss", "reloss", "bilevel", "pairwise_ranking"} <= set(names)
     assert names == sorted(names)
     assert BASELINES["approx_ndcg"] is mg.baselines.ApproxNDCG
-    with pytest.raises(ValueError, match="no method 'f1'; there are auto, approx_ndcg"):
+    with pytest.raises(ValueError, match="no method 'f1'; available: auto, approx_ndcg"):
         candidates_of("f1")
 
 

@@ -184,7 +184,7 @@ def test_bad_input_is_told_in_a_sentence(kind: str, message: str, tmp_path: Path
     [
         ("recall_at_k", "recall_at_k is for two classes, and the target has 3"),
         ("f1:multilabel=True", "f1 takes several labels for each item, and column 'label' has one"),
-        ("mean_iou", "mean_iou takes label maps, and column 'label' has one class a row; pass"),
+        ("mean_iou", "mean_iou takes label maps, and column 'label' has one class per row; pass"),
         ("pck", "pck takes heatmaps of joints"),
         ("bleu", "bleu takes texts"),
     ],

@@ -237,7 +237,7 @@ def test_files_of_arrays_and_of_names(passed: dict[str, Any], tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("change", "told"),
     [
-        ({"_cut": torch.tensor([0.25])}, r"decides at \[0.25\], which is not a number a class"),
+        ({"_cut": torch.tensor([0.25])}, r"its threshold is \[0.25\], not one number per class"),
         ({"model_": "forest"}, "its model is of an unknown kind, 'forest'"),
     ],
 )

@@ -77,7 +77,7 @@ def test_a_loader_can_hold_a_tournament() -> None:
             made(), {"options": {"slope": 1.0}}, "auto chooses them itself", id="options of auto"
         ),
         pytest.param(
-            made(), {"method": "f1"}, "no method 'f1'; there are auto, approx_ndcg", id="method"
+            made(), {"method": "f1"}, "no method 'f1'; available: auto, approx_ndcg", id="method"
         ),
         pytest.param(made(), {"metric": "nothing"}, "no metric named 'nothing'", id="metric"),
         pytest.param(made(), {"epochs": 0}, "epochs must be", id="epochs"),
@@ -211,7 +211,7 @@ def test_a_dataset_is_cut_class_by_class_and_few_positives_are_warned_of() -> No
     ):
         found = quick(linear(), Squares((x, rare)), method="cross_entropy")
     assert found.validation.target.sum() == 1
-    with pytest.raises(ValueError, match="all 300 targets are 0: there is nothing to tell apart"):
+    with pytest.raises(ValueError, match="all 300 targets are 0, so there is nothing to learn"):
         quick(linear(), Squares((x, torch.zeros(300, dtype=torch.long))))
 
 

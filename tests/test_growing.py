@@ -122,7 +122,7 @@ def test_nodes_that_lead_nowhere_are_refused() -> None:
     stored = json.loads(booster.forest().to_text())
     for wrong in (0, 10_000):  # a path without an end, and a node that is not there
         stored["trees"][0][0]["left"][0] = wrong
-        with pytest.raises(ValueError, match="leads to no node below it"):
+        with pytest.raises(ValueError, match="does not lead to a node below it"):
             NodeForest.of_text(json.dumps(stored))
 
 

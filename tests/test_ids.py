@@ -80,7 +80,7 @@ def test_ids_that_cannot_be_copied_are_refused_before_anything_is_written(
     for name, told in (
         ("custmer", "new.csv: there is no column 'custmer' among one, two, three, kind, label, "),
         ("lable", "Did you mean 'label'?"),
-        ("prediction", "new.csv: the predictions have a column 'prediction' of their own; rename"),
+        ("prediction", "new.csv: the predictions already have a column 'prediction'; rename"),
     ):
         options = ("--id", f"one,{name}", "--out", tmp_path / "found.csv")
         found = run("predict", tmp_path / "run", tmp_path / "new.csv", *options)

@@ -218,7 +218,7 @@ def test_wrong_calls_are_refused() -> None:
     numbers: Any = [1.0, 2.0]
     with pytest.raises(TypeError, match="got list of float, float"):
         step(numbers, target)
-    with pytest.raises(ValueError, match="x must not have a gradient"):
+    with pytest.raises(ValueError, match="x must not require a gradient"):
         step(x.clone().requires_grad_(), target)
     with pytest.raises(ValueError, match=r"scores for each row of x; got \[240\] for 40 rows"):
         mg.in_chunks(nn.Flatten(0), loss)(x, target)

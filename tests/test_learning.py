@@ -122,7 +122,7 @@ def test_a_loss_that_learns_nothing_says_so() -> None:
             return scores.mean(-1) * 0 + self.weight * 0
 
     loss = fresh(net=Stubborn())
-    with pytest.warns(UserWarning, match="the loss learned nothing of f1"):
+    with pytest.warns(UserWarning, match="the loss has not learned f1"):
         learned = loss.learn(**QUICK, generator=seeded())
     assert learned.spearman == 0
     assert loss.per_set(*broad(4, 30)(seeded())).isfinite().all()

@@ -356,5 +356,5 @@ def test_wrong_options_are_told() -> None:
         mg.MetricLoss("f1", steps=0)
     with pytest.raises(TypeError, match="ordinary must be a surrogate"):
         mg.MetricLoss("f1", ordinary=F.cross_entropy)  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match="span_f1 has a decoder of its own"):
+    with pytest.raises(TypeError, match="span_f1 has a custom decoder"):
         mg.MetricLoss(mg.metric("span_f1", decode=mg.decode_spans))

@@ -207,7 +207,9 @@ def test_sets_that_may_be_labels_are_told() -> None:
 
 
 def test_a_bilevel_loss_that_has_learned_nothing_is_told() -> None:
-    told_once(mg.BilevelLoss("f1"), r"has not learned f1 yet, .*learn_universal\(\) first", TARGET)
+    told_once(
+        mg.BilevelLoss("f1"), r"has not learned f1 yet and .*learn_universal\(\) first", TARGET
+    )
     loss = mg.BilevelLoss("f1")
     optimizer = torch.optim.SGD(loss.parameters(), 0.1)
     loss.misfit(torch.randn(24), TARGET).backward()

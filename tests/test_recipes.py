@@ -91,7 +91,9 @@ def test_the_losses_that_ship_are_small() -> None:
 
 
 def test_a_loss_that_does_not_ship() -> None:
-    with pytest.raises(ValueError, match="no loss for 'kappa' ships; there are accuracy, auc,"):
+    with pytest.raises(
+        ValueError, match="no pretrained loss for 'kappa'; available: accuracy, auc,"
+    ):
         mg.ReLoss.pretrained("kappa")
 
 

@@ -350,7 +350,7 @@ def test_a_loss_is_exact_after_save_and_load(kind: str, tmp_path: Path) -> None:
 def test_a_loss_that_has_learned_nothing_says_so_once() -> None:
     loss, (scores, target) = mg.ReLoss("f1", generator=seeded()), binary()
     with pytest.warns(
-        UserWarning, match="has not learned f1 yet, its network is random; call loss.learn"
+        UserWarning, match="has not learned f1 yet and its network is random; call loss.learn"
     ):
         loss(scores, target)
     with warnings.catch_warnings():
@@ -428,7 +428,7 @@ def test_the_steepness_of_a_loss_does_not_depend_on_padding_or_on_a_scale_it_doe
 def test_a_users_own_network_is_passed_again(tmp_path: Path) -> None:
     loss = mg.ReLoss("auc", net=Mean(3.0))
     loss.save(tmp_path / "loss.safetensors")
-    with pytest.raises(ValueError, match="a module of yours, Mean"):
+    with pytest.raises(ValueError, match="your own module, Mean"):
         mg.load_surrogate(tmp_path / "loss.safetensors")
     again = mg.load_surrogate(tmp_path / "loss.safetensors", net=Mean(0.0))
     scores, target = binary()

@@ -78,7 +78,7 @@ def test_what_is_no_surrogate_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="is not a whole safetensors file"):
         mg.load_surrogate(tmp_path / "text")
     save_file({"a": torch.zeros(1)}, tmp_path / "tensors")
-    with pytest.raises(ValueError, match="holds tensors but no surrogate"):
+    with pytest.raises(ValueError, match="has tensors but is not a surrogate"):
         mg.load_surrogate(tmp_path / "tensors")
     with pytest.raises(ValueError, match="a sampling function of its own cannot be saved"):
         mg.UniLoss(

@@ -77,7 +77,7 @@ def test_folds_arrive() -> None:
         (4, None, r"class 1 has only 4 of 100 items.*\(5 folds\); pass folds=1"),
         (1, 1, r"class 1 has only 1 of 100 items.*\(1 folds\); leave it out"),
         (99, None, "class 0 has only 1 of 100 items"),
-        (100, None, "all 100 targets are 1: there is nothing to tell apart"),
+        (100, None, "all 100 targets are 1, so there is nothing to learn"),
     ],
 )
 def test_too_few_items_of_a_class_are_refused(
@@ -185,7 +185,7 @@ def test_labels_from_a_loader_are_validation_items_too() -> None:
 
 
 def test_a_dataset_of_one_class_is_refused() -> None:
-    with pytest.raises(ValueError, match="all 30 targets are 0: there is nothing to tell apart"):
+    with pytest.raises(ValueError, match="all 30 targets are 0, so there is nothing to learn"):
         split_dataset(Squares((torch.zeros(30, 1), torch.zeros(30, dtype=torch.long))), 0.2, 0)
     targets = torch.rand(30)  # not classes, so no class is missing
     assert len(split_dataset(Squares((torch.zeros(30, 1), targets)), 0.2, 0)[1]) == 6

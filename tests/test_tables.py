@@ -45,7 +45,7 @@ def test_tables_of_every_kind_are_the_same(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("header", "told"),
     [
-        ("a,y,y", "several columns are called 'y'; give every column a name of its own"),
+        ("a,y,y", "several columns are called 'y'; give every column a different name"),
         ("a,a,y", "several columns are called 'a'; give"),
         ("y, y,a", "several columns are called 'y'; give"),
         ('\ufeff"y","y",a', "several columns are called 'y'; give"),

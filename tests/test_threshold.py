@@ -130,7 +130,7 @@ def test_functions_are_tried_where_decisions_change() -> None:
         with pytest.raises((ValueError, TypeError), match="candidates must be"):
             mg.best_threshold(scores, target, f1, candidates=wrong)  # type: ignore[arg-type]
     labels = mg.from_function(sk.f1_score, multilabel=True)
-    with pytest.raises(ValueError, match="f1_score decides at no threshold"):
+    with pytest.raises(ValueError, match="f1_score does not use a threshold"):
         mg.best_threshold(torch.zeros(5, 3), torch.zeros(5, 3), labels)
 
 
@@ -170,10 +170,10 @@ def test_metrics_without_a_threshold_say_so() -> None:
     scores, target = torch.randn(5), torch.tensor([0, 1, 0, 1, 1])
     for name in ("auc", "average_precision", "eer", "ndcg", "precision_at_k"):
         with pytest.raises(
-            ValueError, match=f"{name} depends on the order of the scores alone, .* such as 'f1'"
+            ValueError, match=f"{name} depends only on the order of the scores, .* such as 'f1'"
         ):
             mg.best_threshold(scores, target, name)
-    with pytest.raises(ValueError, match="bleu decides at no threshold"):
+    with pytest.raises(ValueError, match="bleu does not use a threshold"):
         mg.best_threshold(scores, target, "bleu")
     with pytest.raises(
         ValueError, match=r"f1 of 3 classes takes the highest score, .* got scores \[5, 3\]"

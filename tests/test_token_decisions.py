@@ -122,7 +122,7 @@ def test_saved_and_loaded(tmp_path: Any) -> None:
 
 
 def test_decoders_and_shapes_that_do_not_fit_are_told() -> None:
-    with pytest.raises(TypeError, match=r"span_f1 has a decoder of its own.*mg\.ReLoss"):
+    with pytest.raises(TypeError, match=r"span_f1 has a custom decoder.*mg\.ReLoss"):
         mg.UniLoss(mg.metric("span_f1", decode=mg.decode_spans))
     scores, target = texts()
     with pytest.raises(ValueError, match=r"a target token for each place.*\[2, 3, 4\]"):

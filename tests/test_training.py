@@ -164,7 +164,7 @@ def test_other_checkpoints_are_refused(tmp_path: Path) -> None:
     joint(deeper).save(tmp_path / "deeper")
     for run, name, message in [
         (joint(), "text", "is not a whole safetensors file"),
-        (joint(), "tensors", "holds tensors but no training checkpoint"),
+        (joint(), "tensors", "has tensors but is not a training checkpoint"),
         (
             joint(batch=50),
             path,

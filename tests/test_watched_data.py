@@ -318,7 +318,7 @@ def test_a_saved_loss_is_loaded_with_its_function(tmp_path: Path) -> None:
         plain(SCORES, TARGET), loss(SCORES, TARGET) - 1
     )  # nobody said that 1 is the best
     with pytest.raises(
-        ValueError, match=r"a function of yours, f1, which no file can hold; pass it again"
+        ValueError, match=r"your own function, f1, which cannot be stored in a file; pass it again"
     ):
         mg.load_surrogate(tmp_path / "loss.safetensors")
 

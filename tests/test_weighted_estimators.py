@@ -247,7 +247,7 @@ def test_many_classes_have_a_row_of_weights_each(cancer: Table) -> None:
     decided = model.prepared(x).numpy() @ model.coef_.T + model.intercept_
     np.testing.assert_allclose(decided, model.decision_function(x), atol=1e-5)
     assert model.get_feature_names_out().tolist() == ["x0", "x1", "x2", "x3"]
-    with pytest.raises(AttributeError, match="f1 decides at no threshold here"):
+    with pytest.raises(AttributeError, match="f1 does not use a threshold here"):
         _ = model.threshold_
     x, y = cancer
     by_order = quick("auc", hidden=(4,)).fit(x, y)

@@ -46,8 +46,8 @@ def log_odds(scores: Tensor) -> Tensor:
 
     .. math:: \log \frac{p_c}{1 - p_c} = s_c - \log \sum_{j \ne c} e^{s_j}
 
-    They are ordered as the probabilities are, even where these round to 1 (in float32 from a lead
-    of 17 on): `[..., C]`, float64, from scores `[..., C]` of at least two classes.
+    They have the order of the probabilities, even where these round to 1 (in float32 from a lead
+    of 17): `[..., C]`, float64, from scores `[..., C]` of at least two classes.
 
     Example:
         >>> log_odds(torch.tensor([[0.0, 20.0], [0.0, 30.0]]))
@@ -142,7 +142,7 @@ def hard_rank(values: Tensor, where: Tensor | None = None) -> Tensor:
 
 
 def dense_rank(values: Tensor, where: Tensor | None = None) -> Tensor:
-    """Ranks 0, 1, 2, ... without gaps; equal values share one, and so does what does not count.
+    """Ranks 0, 1, 2, ... without gaps; equal values share a rank, as do entries that do not count.
 
     Example:
         >>> dense_rank(torch.tensor([0.5, 2.0, 0.5, 1.0]))
@@ -255,11 +255,29 @@ def soft_rank(values: Tensor, slope: float = 1.0, where: Tensor | None = None) -
 def add_gumbel_noise(
     scores: Tensor, slope: float, number: int, generator: torch.Generator | None
 ) -> Tensor:
-    """Noisy scores `[number, ..., N]`: s_i beats s_j with chance sigmoid(slope * (s_i - s_j)).
+    r"""Scores with Gumbel noise, so that comparisons are won with the chance of their soft bits.
 
-    The difference of two Gumbel variables is logistic. So each comparison has the chance that its
-    soft bit says, and all of them together fit an order. Comparisons drawn one by one would hardly
-    move any item, as its many comparisons would average out.
+    .. math:: s'_i = s_i - \log(-\log u_i) / k, \qquad P(s'_i > s'_j) = sigmoid(k (s_i - s_j))
+
+    u is uniform in (0, 1) and k is the slope. The difference of two Gumbel variables is logistic,
+    and all comparisons of one draw fit an order. Comparisons drawn one by one would hardly move any
+    item, because its many comparisons would average out.
+
+    Args:
+        scores: `[..., N]`.
+        slope: Steepness of the soft bits, k; a gentler slope means more noise.
+        number: How many noisy copies of the scores to draw.
+        generator: Source of randomness; None uses torch's global random numbers.
+
+    Returns:
+        `[number, ..., N]`.
+
+    Example:
+        >>> generator = torch.Generator().manual_seed(0)
+        >>> drawn = add_gumbel_noise(torch.tensor([1.0, 0.0]), 2.0, 10_000, generator)
+        >>> won = (drawn[:, 0] > drawn[:, 1]).float().mean()
+        >>> bool((won - torch.tensor(2.0).sigmoid()).abs() < 0.02)
+        True
     """
     shape = (number, *scores.shape)
     uniform = torch.rand(shape, generator=generator, device=scores.device, dtype=scores.dtype)

@@ -28,7 +28,7 @@ _MEMORY = 0.4  # share of the free memory that the content of a file may take; r
 
 
 class _UnwrittenError(OSError):
-    """A file that could not be written, in a sentence."""
+    """A file could not be written; the message says why."""
 
 
 @contextmanager
@@ -134,21 +134,21 @@ def read_tensors(
     except (SafetensorError, ValueError) as error:
         raise ValueError(f"{path} is not a whole safetensors file: {error}") from None
     if kind not in metadata:
-        raise ValueError(f"{path} holds tensors but no {name}; save(path) of one writes it")
+        raise ValueError(f"{path} has tensors but is not a {name}; write one with its save(path)")
     header, newline, digest = metadata[kind].partition("\n")
     # Files that were written before there was a digest have none.
     if newline and digest != _digest(tensors, header):
-        raise ValueError(f"{path} is damaged: it is not the {name} that was written; delete it")
+        raise ValueError(f"{path} is damaged and is not the {name} that was written; delete it")
     with damage_told(path, name):
         description = json.loads(header)
         if not isinstance(description, dict):
-            raise ValueError(f"its header is no JSON object but {description!r:.40}")
+            raise ValueError(f"its header is not a JSON object but {description!r:.40}")
         return tensors, description
 
 
 @contextmanager
 def damage_told(path: str | Path, name: str) -> Iterator[None]:
-    """What goes wrong while something is made of a file's content is said in a sentence.
+    """Turns errors while a file's content is read into a ValueError that names the file.
 
     A digest notices damage, but files that have none, or that people wrote, may hold anything.
     """

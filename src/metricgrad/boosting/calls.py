@@ -59,7 +59,7 @@ def _of_rows(known: Rows) -> Tensor | None:
         return weight
     if known.sizes is not None and len(weight) == len(known.sizes) and known.sizes.sum() == rows:
         return weight.repeat_interleave(known.sizes.long())
-    raise ValueError(f"weights must be one for each of the {rows} rows; got {len(weight)}")
+    raise ValueError(f"there must be one weight for each of the {rows} rows; got {len(weight)}")
 
 
 def _numbers(given: Any) -> Tensor | None:

@@ -29,7 +29,7 @@ def evaluation(
         tune: Whether a metric of decisions is taken at its best threshold on the evaluated rows.
             With an objective of their own, such as log loss, the libraries pass probabilities,
             which are not decided at 0.
-        rows: What a function of your own takes besides scores and target, by name: `[N]` each.
+        rows: Arguments of your own function besides scores and target, by name: `[N]` each.
 
     Returns:
         A function for `feval=` (`lgb.train`), `eval_metric=` (`LGBMClassifier`, `XGBClassifier`,
@@ -54,7 +54,15 @@ def evaluation(
 
 
 class Evaluation:
-    """What `mg.boosting.evaluation` returns."""
+    """The function that `mg.boosting.evaluation` returns.
+
+    Example:
+        >>> import metricgrad as mg
+        >>> evaluate = mg.boosting.evaluation("auc")
+        >>> target, scores = np.array([1, 0, 1, 0]), np.array([0.5, -0.5, 0.0, 1.0])
+        >>> evaluate(target, scores, None)  # called as LightGBM's classifier does
+        ('auc', 0.5, True)
+    """
 
     def __init__(self, metric: Metric, groups: Any, tune: bool, rows: dict[str, Any]) -> None:
         self.metric = metric

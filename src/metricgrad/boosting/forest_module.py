@@ -37,4 +37,4 @@ def own_booster(model: nn.Module) -> Any:
     """The booster of a model, as its library has it; AttributeError where there is none."""
     if isinstance(model, BoostedTrees) and model.forest.booster is not None:
         return model.forest.booster
-    raise AttributeError("there is no booster: the model is no trees of LightGBM or XGBoost")
+    raise AttributeError("booster_ exists only for models grown by LightGBM or XGBoost")

@@ -55,8 +55,8 @@ class Forest(ABC):
     """Trees that are not grown any further.
 
     Attributes:
-        engine: The library that grew them.
-        booster: What that library has for them; None for scikit-learn, whose nodes we keep.
+        engine: Name of the library that grew the trees and has to read them again.
+        booster: The booster object of that library; None for scikit-learn, whose nodes we keep.
     """
 
     engine: Engine

@@ -33,11 +33,11 @@ class LightGBMForest(Forest):
 
     @classmethod
     def of_text(cls, text: str) -> "LightGBMForest":
-        """Trees from LightGBM's text format; ValueError where it is none."""
+        """Trees from LightGBM's text format; ValueError if the text is not in it."""
         try:
             return cls(lgb.Booster(model_str=text))
         except lgb.basic.LightGBMError as error:
-            raise ValueError(f"these are no trees of LightGBM: {error}") from None
+            raise ValueError(f"not a LightGBM model: {error}") from None
 
 
 class LightGBMBooster(Booster):
@@ -71,8 +71,8 @@ class LightGBMBooster(Booster):
         )
         if not (rows.x != rows.x[:1]).any():  # LightGBM would end with a line of its own source
             raise ValueError(
-                f"all columns of the {len(rows.y)} rows that trees grow on have one value each, so "
-                "nothing tells rows apart; pass more rows or columns"
+                f"all columns of the {len(rows.y)} rows that trees grow on are constant, so rows "
+                "cannot be distinguished; pass more rows or columns"
             )
         self._booster = lgb.Booster(params, data)
         self._watched = watched

@@ -1,15 +1,15 @@
 """A metric as the objective of boosted trees.
 
-Gradient and curvature come from the metric's own gains (`slopes.py`), on sets that are drawn anew
+Gradient and curvature come from the metric's own gains (`slopes.py`), on sets that are drawn again
 for every tree (`sets.py`). A set's metric is between 0 and 1, whatever its size, so the numbers of
 a single row are tiny. One factor for all rows makes them as large as those of log loss, so that
 `min_child_weight`, `reg_lambda` and the like mean what they usually do. The factor does not change
 the value of a leaf, which is the ratio of the two.
 
-A metric hangs on few rows: those near its cut, or at the top. Trees that follow them alone learn
-them by heart. Two things hold against that, and both are on unless told otherwise. Most of the
-gradient is that of log loss, which every row has a part in. And every tree sees the scores with a
-noise of its own, so no two trees agree on which rows matter.
+A metric depends on few rows: those near its cut, or at the top. Trees that follow only these rows
+overfit them. Two measures prevent this, and both are on by default. Most of the gradient is that of
+log loss, to which every row contributes. And every tree sees the scores with different noise, so no
+two trees agree on which rows matter.
 """
 
 import math
@@ -60,11 +60,11 @@ def objective(
 
     Args:
         metric: A name, a `ComparisonMetric`, or a function `f(scores, target)` in plain torch.
-        set_size: Rows of the sets that the metric is taken on, drawn anew for every tree; None is
-            the whole table. Queries are sets of their own.
-        relaxation: How a comparison becomes soft, as in `UniLoss`. Logistic never lets go of a lost
+        set_size: Number of rows in the sets that the metric is computed on. New sets are drawn for
+            every tree; None is the whole table. If there are queries, each query is a set.
+        relaxation: How a comparison becomes soft, as in `UniLoss`. Logistic never ignores a lost
             comparison; the sigmoid ignores hopeless ones.
-        slope: How steep it is. Scores of trees start near 0 and are rarely beyond 5.
+        slope: Steepness of the relaxation. Scores of trees start near 0 and are rarely beyond 5.
         gains: What a pair weighs: what changes if its comparison is decided the other way
             (`"flip"`), or if its two items swap their ranks, as in LambdaMART (`"swap"`).
         groups: `[N]`, ids of the queries that the rows belong to, for metrics of ranking. None
@@ -72,9 +72,9 @@ def objective(
         ordinary: Share of log loss in gradient and curvature, from 0 to 1, after the metric's
             gradient was made as long as that of log loss. None is 0.75, and 0 where log loss does
             not know what counts: for queries, and with `rows`.
-        noise: Standard deviation of what is added to the scores, anew for every tree, before the
-            derivatives are taken. 0 takes the scores as they are.
-        rows: What a function of your own takes besides scores and target, by name: `[N]` each.
+        noise: Standard deviation of the noise that is added to the scores before the derivatives
+            are taken, different for every tree. 0 leaves the scores as they are.
+        rows: Arguments of your own function besides scores and target, by name: `[N]` each.
         generator: Source of randomness for sets and noise.
 
     Returns:
@@ -100,7 +100,18 @@ def objective(
 
 
 class Objective:
-    """What `mg.boosting.objective` returns; boosting libraries call it once a tree."""
+    """The function that `mg.boosting.objective` returns; boosting libraries call it for each tree.
+
+    Example:
+        >>> import metricgrad as mg
+        >>> objective = mg.boosting.objective("auc", ordinary=0.0, noise=0.0)
+        >>> scores = np.array([0.5, -0.5, 0.0, 1.0])
+        >>> gradient, curvature = objective(np.array([1, 0, 1, 0]), scores)
+        >>> gradient < 0  # the scores of positives have to rise
+        array([ True, False,  True, False])
+        >>> bool((curvature > 0).all())
+        True
+    """
 
     def __init__(
         self,
@@ -259,11 +270,11 @@ class Objective:
         return torch.arange(len(known.sizes)).repeat_interleave(known.sizes.long())
 
     def _refuse_catboost(self) -> None:
-        """Raises ValueError for what cannot be told from blocks of rows."""
+        """Raises ValueError for data that cannot be matched to blocks of rows."""
         if self.metric.layout == "grades" or self.groups is not None or self.rows:
             raise ValueError(
-                "CatBoost passes blocks of rows without saying which they are, so groups and rows "
-                "of your own cannot be matched; use LightGBM or XGBoost"
+                "CatBoost passes blocks of rows without saying which they are, so groups= and "
+                "rows= cannot be matched to them; use LightGBM or XGBoost"
             )
 
     def __repr__(self) -> str:

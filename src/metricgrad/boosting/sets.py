@@ -1,4 +1,4 @@
-"""The sets that a metric of a table is taken on: drawn anew for every tree, or the queries.
+"""The sets that a metric of a table is computed on: drawn for every tree, or the queries.
 
 A tree needs a gradient for every row, so the rows are dealt into sets, each row into one. Classes
 are dealt evenly, so that every set has its share of each. If positives or negatives are rarer than
@@ -25,11 +25,11 @@ class Sets(NamedTuple):
 
 
 def drawn_sets(target: Tensor, size: int | None, generator: torch.Generator | None) -> Sets:
-    """All rows, dealt into sets of about `size` rows; None is one set of them all.
+    """All rows, randomly divided into sets of about `size` rows; None is one set of all rows.
 
     Args:
         target: `[N]`. If these are classes, every set gets its share of each.
-        size: Rows of a set.
+        size: Number of rows in a set. Sets are larger if there are fewer positives than sets.
         generator: Decides which rows meet in a set; None takes the global random numbers.
     """
     number = len(target)

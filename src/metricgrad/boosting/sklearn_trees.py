@@ -87,7 +87,7 @@ class NodeForest(Forest):
                 "right",
             ):  # children come after their parent, so no path is endless
                 if not ((nodes[side] > own) & (nodes[side] < size))[inner].all():
-                    raise ValueError("a node of a tree leads to no node below it")
+                    raise ValueError("a node of a tree does not lead to a node below it")
         known = {int(column): np.asarray(each) for column, each in stored["known"].items()}
         return cls(np.asarray(stored["baseline"], dtype=np.float64), rounds, known)
 

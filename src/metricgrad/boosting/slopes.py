@@ -69,11 +69,11 @@ class Slopes(NamedTuple):
     def _of_comparisons(
         self, plan: Reexpression, scores: Tensor, leaf: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """The same from every comparison, where the metric is no sum over pairs."""
+        """The same from every comparison, where the metric is not a sum over pairs."""
         if self.gains == "swap":
             raise ValueError(
                 "swap gains are for metrics of the order of scores, with at most 64 grades; "
-                f"{self.loss.metric.name} is none here, so pass gains='flip'"
+                f"{self.loss.metric.name} is not one of them; pass gains='flip'"
             )
         comparisons, live = plan.comparisons(scores)
         slope = self.loss.relaxation.slope

@@ -8,7 +8,7 @@ import numpy as np
 def start(booster: Any, x: Any) -> np.ndarray:
     """Raw scores of an ordinary booster, to start a booster on the metric from.
 
-    A metric says little about rows that nobody has told apart yet, and most about the last ones, so
+    A metric says little about rows that are not yet in order, and most about the last ones, so
     it pays to begin with an ordinary booster. Pass what this returns as `init_score` (LightGBM) or
     `base_margin` (XGBoost), and add it to the new booster's scores when predicting. If both
     boosters may be one file, pass `init_model=` or `xgb_model=` instead: the new trees are then

@@ -34,13 +34,13 @@ class XGBoostForest(Forest):
 
     @classmethod
     def of_text(cls, text: str) -> "XGBoostForest":
-        """Trees from XGBoost's JSON format; ValueError where it is none."""
-        json.loads(text)  # XGBoost ends the process for some texts that are no JSON
+        """Trees from XGBoost's JSON format; ValueError if the text is not in it."""
+        json.loads(text)  # XGBoost ends the process for some texts that are not JSON
         booster = xgb.Booster()
         try:
             booster.load_model(bytearray(text.encode()))
         except xgb.core.XGBoostError as error:
-            raise ValueError(f"these are no trees of XGBoost: {str(error)[:200]}") from None
+            raise ValueError(f"not an XGBoost model: {str(error)[:200]}") from None
         return cls(booster)
 
 

@@ -31,11 +31,11 @@ def compare(
         str | None,
         typer.Option(
             help="Losses to compare with the ordinary one, such as auto,uniloss,focal; `all` takes "
-            "every one that fits the data. The usual ones for the metric unless given."
+            "every loss that fits the data. Default: the usual losses for the metric."
         ),
     ] = None,
     splits: Annotated[
-        int, typer.Option(help="How often the data is split into training and test rows.", min=2)
+        int, typer.Option(help="Number of random splits into training and test rows.", min=2)
     ] = 5,
     model: options.ModelOption = None,
     engine: options.EngineOption = None,
@@ -51,7 +51,7 @@ def compare(
     seed: options.SeedOption = 0,
     out: Annotated[
         Path | None,
-        typer.Option(help="Folder for the comparison; runs/DATA-METRIC-compared unless given."),
+        typer.Option(help="Folder for the comparison. Default: runs/DATA-METRIC-compared."),
     ] = None,
     on: options.OnOption = "local",
     jobs: options.JobsOption = None,

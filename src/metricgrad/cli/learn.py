@@ -36,7 +36,7 @@ def learn(
     steps: Annotated[
         int | None,
         typer.Option(
-            help="Learning steps; 300 for accuracy and 2,000 for others unless given.", min=1
+            help="Learning steps. Default: 300 for accuracy, 2,000 for other metrics.", min=1
         ),
     ] = None,
     seed: Annotated[
@@ -45,7 +45,7 @@ def learn(
     penalty: Annotated[
         float | None,
         typer.Option(
-            help="Weight of the gradient penalty; 10 for accuracy and 0 for others unless given.",
+            help="Weight of the gradient penalty. Default: 10 for accuracy, 0 for other metrics.",
             min=0.0,
         ),
     ] = None,

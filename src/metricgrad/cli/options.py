@@ -12,16 +12,16 @@ _HIDDEN = (100, 30, 10)  # widths of a network's hidden layers
 DataArgument = Annotated[
     Path | None,
     typer.Argument(
-        help="CSV, Parquet or svmlight file, or a folder of Parquet files. Without one: "
-        "scikit-learn's digits, of which eights are to be found, or odd ones with --target odd."
+        help="CSV, Parquet or svmlight file, or a folder of Parquet files. Default: "
+        "scikit-learn's digits; the task is to find eights, or odd digits with --target odd."
     ),
 ]
 TargetOption = Annotated[str, typer.Option(help="Name of the column to predict.")]
 MetricOption = Annotated[
     str,
     typer.Option(
-        help="Metric to train for and report, with options as in fbeta:beta=2, or a function of "
-        "your own, own.py:profit. `metricgrad metrics` lists the names."
+        help="Metric to train for and report, with options as in fbeta:beta=2, or your own "
+        "function, as in own.py:profit. `metricgrad metrics` lists the names."
     ),
 ]
 GroupOption = Annotated[
@@ -34,13 +34,13 @@ AmountOption = Annotated[
     list[str] | None,
     typer.Option(
         metavar="COLUMN",
-        help="Column for the parameter `amount` of a function of your own, or cost=COLUMN for a "
-        "parameter of another name. May be repeated. Such a column is no feature.",
+        help="Column for the parameter `amount` of your own function, or cost=COLUMN for a "
+        "parameter with another name. May be repeated. This column is not used as a feature.",
     ),
 ]
 KeepOption = Annotated[
     str | None,
-    typer.Option(help="Columns of --amount that are features all the same, separated by commas."),
+    typer.Option(help="--amount columns that are also used as features, separated by commas."),
 ]
 ModelOption = Annotated[
     str | None,
@@ -52,36 +52,35 @@ ModelOption = Annotated[
 EngineOption = Annotated[
     str | None,
     typer.Option(
-        help="Library that grows boosted trees: lightgbm, xgboost or sklearn. The first of them "
-        "that is installed unless given."
+        help="Library that grows boosted trees: lightgbm, xgboost or sklearn. Default: the first "
+        "of them that is installed."
     ),
 ]
 HiddenOption = Annotated[
     str | None,
     typer.Option(
-        help="Widths of the network's hidden layers, 100,30,10 unless given; `none` is a linear "
-        "model."
+        help="Widths of the network's hidden layers; `none` is a linear model. Default: 100,30,10."
     ),
 ]
 TestShareOption = Annotated[
-    float, typer.Option(help="Share of the rows that is kept for testing.", min=0.01, max=0.9)
+    float, typer.Option(help="Share of the rows that is held out for testing.", min=0.01, max=0.9)
 ]
 DropOption = Annotated[
     str | None,
     typer.Option(
-        help="Columns to leave out, separated by commas: id,date. Quotes hold a name with a comma "
-        "together."
+        help="Columns to leave out, separated by commas: id,date. Put a name that contains a comma "
+        "in quotes."
     ),
 ]
 BudgetOption = Annotated[
-    str | None, typer.Option(help="Longest time to train: 90s, 2m, 1h. No limit unless given.")
+    str | None, typer.Option(help="Time limit for training: 90s, 2m, 1h. Default: no limit.")
 ]
-EpochsOption = Annotated[int, typer.Option(help="Most epochs that one trial trains for.", min=1)]
+EpochsOption = Annotated[int, typer.Option(help="Maximum number of epochs per trial.", min=1)]
 MemoryOption = Annotated[
     str | None,
     typer.Option(
-        help="Memory that the run may take: 2GB unless given. A Parquet table that needs more is "
-        "streamed, in row groups."
+        help="Memory that the run may use. A Parquet table that needs more is streamed in row "
+        "groups. Default: 2GB."
     ),
 ]
 SeedOption = Annotated[
@@ -90,20 +89,21 @@ SeedOption = Annotated[
 PositiveOption = Annotated[
     str | None,
     typer.Option(
-        help="Class that counts as positive; unless given, the rarer of names, the higher number."
+        help="Class that counts as positive. Default: the rarer class if classes are names, the "
+        "higher one if they are numbers."
     ),
 ]
 OnOption = Annotated[
     str,
     typer.Option(
         metavar="WHERE",
-        help="Where losses are trained: `local`, or a Ray cluster: `ray` (RAY_ADDRESS, one that "
-        "runs on this machine, or a new one), ray=HOST:6379 or ray://HOST:10001.",
+        help="Where to train: `local`, or on a Ray cluster with `ray`, ray=HOST:6379 or "
+        "ray://HOST:10001. `ray` uses RAY_ADDRESS, else a cluster running here, else starts one.",
     ),
 ]
 JobsOption = Annotated[
     int | None,
-    typer.Option(help="Number of local processes, one thread each; 1 unless given."),
+    typer.Option(help="Number of local processes, with one thread each. Default: 1."),
 ]
 JsonOption = Annotated[
     bool, typer.Option("--json", help="Print the result as JSON, without tables or progress.")

@@ -31,11 +31,11 @@ def predict(
         ),
     ],
     out: Annotated[
-        Path | None, typer.Option(help="CSV file to write; prints to the terminal unless given.")
+        Path | None, typer.Option(help="CSV file to write. Default: print to the terminal.")
     ] = None,
     target: Annotated[
         str | None,
-        typer.Option(help="Column with the true classes, or grades, to measure the model on."),
+        typer.Option(help="Column with the true classes or grades, to evaluate the model."),
     ] = None,
     group: Annotated[
         str | None,
@@ -43,9 +43,7 @@ def predict(
     ] = None,
     metric: Annotated[
         str | None,
-        typer.Option(
-            help="Function that the model was trained for, as in own.py:profit, to measure it by."
-        ),
+        typer.Option(help="Your own function that the model was trained for, as in own.py:profit."),
     ] = None,
     amount: options.AmountOption = None,
     ids: Annotated[
@@ -53,8 +51,8 @@ def predict(
         typer.Option(
             "--id",
             metavar="COLUMN",
-            help="Columns that predictions begin with, copied unchanged, separated by commas: "
-            "id,date. May be repeated.",
+            help="Columns to copy, unchanged, to the front of the predictions, separated by commas:"
+            " id,date. May be repeated.",
         ),
     ] = None,
     as_json: Annotated[

@@ -19,8 +19,8 @@ def print_suspicions(console: "Console", found: "Sequence[SuspiciousColumn]") ->
     if harmful:
         named = _listed([f"{each.name} ({each.label})" for each in harmful])
         told = (
-            f"Suspicious columns: {named}. Unless they are known for new rows and can help there, "
-            f"leave them out: {_drop([each.name for each in harmful])}"
+            f"Suspicious columns: {named}. Unless they are known for new rows and help to predict "
+            f"them, leave them out: {_drop([each.name for each in harmful])}"
         )
         console.print(told, style="yellow", markup=False)
     if constants:

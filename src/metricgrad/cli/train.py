@@ -40,7 +40,7 @@ def train(
     hidden: options.HiddenOption = None,
     test: Annotated[
         Path | None,
-        typer.Option(help="File or folder with test data, instead of a share of the rows."),
+        typer.Option(help="File or folder with test data, used instead of a share of the rows."),
     ] = None,
     test_share: options.TestShareOption = 0.25,
     group: options.GroupOption = None,
@@ -53,7 +53,7 @@ def train(
     memory: options.MemoryOption = None,
     seed: options.SeedOption = 0,
     out: Annotated[
-        Path | None, typer.Option(help="Folder for the run; runs/DATA-METRIC unless given.")
+        Path | None, typer.Option(help="Folder for the run. Default: runs/DATA-METRIC.")
     ] = None,
     as_json: options.JsonOption = False,
 ) -> None:

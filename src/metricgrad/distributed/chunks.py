@@ -27,28 +27,29 @@ _REPEATED = 0.01  # how far, in their own length, repeated scores may be from th
 
 
 def in_chunks(model: nn.Module, loss: Surrogate, chunk: int = 256) -> "InChunks":
-    r"""The gradient of a set whose activations do not fit into memory, exactly, by two passes.
+    r"""The exact gradient, in two passes, of a set whose activations do not fit into memory.
 
     .. math:: \frac{d\ell}{dw} = \sum_c \frac{\partial \ell}{\partial s_c} \frac{ds_c}{dw}
 
     The first pass computes the scores of all chunks without a graph. The loss of all scores gives
-    the gradient by each of them. `backward()` runs the model on one chunk after the other again and
-    passes that gradient on, so only the activations of one chunk are ever in memory.
+    the gradient of each of them. `backward()` runs the model again, chunk by chunk, and passes that
+    gradient on, so only the activations of one chunk are ever in memory.
 
-    Dropout draws the same masks in both passes, and autocast is as it was. Batch normalisation in
-    training mode is refused: its statistics would be those of a chunk, and be counted twice. With
+    Dropout draws the same masks in both passes, and autocast has the same settings. Batch
+    normalisation in training mode is refused: its statistics would be those of a chunk, and be
+    updated twice. With
     `DistributedDataParallel`, gradients are exchanged once, in the last chunk.
 
     Args:
-        model: Gives scores `[n, ...]` for n rows of x.
-        loss: Any surrogate; `across_ranks(loss)` if there are several processes.
-        chunk: How many rows of x the model gets at once.
+        model: Returns scores `[n, ...]` for n rows of x.
+        loss: The surrogate of all scores; `across_ranks(loss)` if there are several processes.
+        chunk: Number of rows of x that the model gets at once, which bounds the memory.
 
     Returns:
-        A function `(x, target, where=None, groups=None, **rows)` that gives the value of the loss,
-        a 0-dim tensor to call `.backward()` on; the arguments after x are those of the loss. x is
-        a tensor, a tuple of tensors for `model(*x)` or a dictionary for `model(**x)`, with one row
-        for each row of the target.
+        A function `(x, target, where=None, groups=None, **rows)` that returns the loss, a 0-dim
+        tensor to call `.backward()` on; the arguments after x are those of the loss. x is a tensor,
+        a tuple of tensors for `model(*x)` or a dictionary for `model(**x)`, with one row for each
+        row of the target.
 
     Example:
         >>> import metricgrad as mg
@@ -250,8 +251,8 @@ def _number_of_rows(x: Features, target: Tensor) -> int:
         raise ValueError(f"x must have a row for each of the {len(target)} targets; got {shapes}")
     if any(part.requires_grad for part in parts) and torch.is_grad_enabled():
         raise ValueError(
-            "x must not have a gradient, which would end here; make what computes it a part of the "
-            "model, or pass x.detach()"
+            "x must not require a gradient, because it would end here; make what "
+            "computes x a part of the model, or pass x.detach()"
         )
     return len(target)
 

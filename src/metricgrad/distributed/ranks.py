@@ -14,16 +14,16 @@ def across_ranks(loss: Surrogate) -> AcrossRanks:
     `DistributedDataParallel` does it, the gradient of the union. Without a process group it is the
     loss itself.
 
-    What is joined is the first dimension: items of a flat set, sets where there are several. Parts
+    Tensors are joined along the first dimension: items of a flat set, or several sets. Parts
     may differ in size and may be empty. Items of one id in `groups` belong together, whichever
     process they are on. Padded sets `[B, L]` may differ in L if `where` has their shape.
 
-    Every process must call the loss equally often, in `eval()` mode as well. What was called
-    differently on one process is refused on all, in the same sentence. A loss that draws at random
-    must draw the same everywhere: give it a generator with one seed.
+    Every process must call the loss equally often, in `eval()` mode as well. If one process makes a
+    different call, all processes raise the same error. A loss that draws at random must draw the
+    same everywhere: give it a generator with the same seed.
 
     Args:
-        loss: Any surrogate. It goes inside: `across_ranks(with_memory(loss))`.
+        loss: The surrogate to compute. Other wrappers go inside: `across_ranks(with_memory(loss))`.
 
     Returns:
         A surrogate. Its `per_set` gives the sets of all processes, by rank.

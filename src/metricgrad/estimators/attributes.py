@@ -1,4 +1,4 @@
-"""What a fitted classifier tells of itself in scikit-learn's words: threshold, weights, columns.
+"""Attributes of a fitted classifier that scikit-learn users expect: threshold, weights, columns.
 
 `decision_function(X)` of a linear model is `features @ coef_.T + intercept_`. Its features are the
 prepared columns (`features.py`), named by `get_feature_names_out`: a number is scaled to mean 0 and
@@ -36,8 +36,8 @@ class FittedAttributes:
         if threshold is None or self.target_.kind == "classes":
             name = self.trained_.metric.name
             raise AttributeError(
-                f"{name} decides at no threshold here, so there is no threshold_; trained_.offsets "
-                "has the offsets of classes, if they were tuned"
+                f"{name} does not use a threshold here, so there is no threshold_; "
+                "trained_.offsets has the offsets of classes, if they were tuned"
             )
         return threshold.numpy() if threshold.dim() else float(threshold)
 
@@ -55,14 +55,14 @@ class FittedAttributes:
         return (self._linear("intercept_").bias.detach() - self._cut).numpy()
 
     def get_feature_names_out(self, input_features: Any = None) -> np.ndarray:
-        """Names of the prepared columns, which `coef_` has the weights of.
+        """Names of the prepared columns, in the order of the weights in `coef_`.
 
         A category is `column=category`, the rare ones together are `column=(rare)`, and the column
         that marks gaps is `column=(missing)`.
 
         Args:
             input_features: Names of the columns; None takes those of the training data, or x0, x1
-                and so on where it had none.
+                and so on if it had none.
         """
         check_is_fitted(self)
         columns = self.preparation_.columns

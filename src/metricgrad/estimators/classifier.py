@@ -39,34 +39,35 @@ class MetricClassifier(KeepsRows, FittedAttributes, ClassifierMixin, BaseEstimat
     """A linear model, a network or boosted trees, for a metric of two or many classes or of labels.
 
     pandas DataFrames may have categories, dates and missing values; `estimators/features.py` says
-    what becomes of each. Sparse tables of SciPy are made dense. A table that does not fit into
-    memory is passed as a `pyarrow.dataset.Dataset` of Parquet files, to `fit`, `predict` and
-    `score` alike.
+    how each is prepared. SciPy sparse matrices are made dense. If a table does not fit into memory,
+    pass a `pyarrow.dataset.Dataset` of Parquet files to `fit`, `predict` and `score`.
 
     Args:
         metric: A name, a `Metric` or a callable `(scores, target) -> number`.
-        method: `"auto"` searches among several losses and keeps cross-entropy where none is better.
-            Or the name of a loss, or a surrogate.
+        method: `"auto"`, which tries several losses and keeps cross-entropy if none is better, the
+            name of a loss, or a surrogate.
         model: `"network"`, `"linear"`, `"boosted"` for boosted trees, or `"auto"`, which trains all
-            of them and takes the best on validation data, where the gain is not chance.
-        engine: The library that grows trees: `"lightgbm"`, `"xgboost"` or `"sklearn"`, which knows
-            no loss but the ordinary one. None takes the first that is installed.
+            of them and takes another model than trees only if its gain is more than chance.
+        engine: The library that grows trees: `"lightgbm"`, `"xgboost"` or `"sklearn"`, which
+            supports only the ordinary loss. None takes the first that is installed.
         hidden: Widths of the network's hidden layers; `()` is a linear model.
-        epochs: The most epochs that one trial of a network trains for.
-        batch: Items in a batch of a network.
+        epochs: Maximum number of epochs of a network's trial.
+        batch: Number of items in a batch of a network.
         rate: The learning rate; None tries several, or is 0.1 for trees.
-        decay: Weight decay of networks, as AdamW has it.
+        decay: Decoupled weight decay of networks, as in AdamW.
         folds: Folds of cross-validation; None chooses by the size of the rarest class.
         balanced: Whether every class has an equal share of a network's batches.
         budget: Seconds for the whole search; None sets no limit.
-        options: Options of the loss, for a method that is given by name.
-        positive: The positive one of two classes; None takes the second in order, or of names the
-            rarer one if the metric tells the classes apart, with a warning.
+        options: Options of the loss, if `method` is a name.
+        positive: The positive one of two classes. None takes the second in sorted order; if the
+            classes are names and the metric treats them differently, the rarer one, with a warning.
         class_weight: A dict from classes to the weights of their items in `fit`; `"balanced"` gives
             all classes the same weight in total.
-        warm_start: Whether another `fit` goes on from the network, with its columns and classes.
-        random_state: A number or `RandomState` for splits, weights and batches; None draws anew.
-        progress: Shows a bar on a terminal.
+        warm_start: Whether another `fit` continues the trained network, with its columns and
+            classes.
+        random_state: A number or `RandomState` for splits, weights and batches; None differs in
+            every call.
+        progress: Whether to show a progress bar, on a terminal.
 
     Attributes:
         classes_: The classes in order; for labels their numbers.
@@ -74,13 +75,13 @@ class MetricClassifier(KeepsRows, FittedAttributes, ClassifierMixin, BaseEstimat
         trained_: The model with its threshold, or the offsets of its classes.
         threshold_: The score above which a decision is positive, or one for each label.
         coef_: Weights of a linear model, `[scores, columns]`, for the prepared columns that
-            `get_feature_names_out` names; `intercept_` has the threshold in it.
-        fit_: What `mg.fit` returned, with every trial; a loaded classifier has none.
+            `get_feature_names_out` names; `intercept_` includes the threshold.
+        fit_: The `mg.Fit` with every trial; a loaded classifier has none.
         target_: Whether targets are two classes, many or labels, and which class is positive.
-        preparation_: What becomes of each column, as `estimators/features.py` describes it.
+        preparation_: How each column is prepared, as `estimators/features.py` describes it.
         n_iter_: The epoch that was kept, or the number of trees.
         n_features_in_: Number of columns of the training data.
-        feature_names_in_: Names of these columns, where they have names.
+        feature_names_in_: Names of these columns, if they have names.
         feature_importances_: How much the metric falls when a column is shuffled, measured on
             first use (`estimators/importances.py`); a loaded classifier has none.
 
@@ -155,8 +156,8 @@ class MetricClassifier(KeepsRows, FittedAttributes, ClassifierMixin, BaseEstimat
             sample_weight: `[items]`, how much each item counts in training and validation.
             rows: Numbers of the items to train on, so that a large table need not be copied; None
                 takes all.
-            folder: Where checkpoints go, from which an interrupted training continues.
-            **data: What a metric of your own takes besides scores and target, by name, such as
+            folder: Folder for checkpoints, from which an interrupted training continues.
+            **data: Arguments of your own metric besides scores and target, by name, such as
                 `amount=amount`: `[items]`.
         """
         if is_dataset(X):
@@ -240,7 +241,7 @@ class MetricClassifier(KeepsRows, FittedAttributes, ClassifierMixin, BaseEstimat
         """Probabilities that agree with `predict`: 0.5 is at the threshold.
 
         For two classes their steepness is fitted on validation data. For many classes and for
-        labels they are the softmax and the sigmoid of what `decision_function` gives.
+        labels they are the softmax and the sigmoid of `decision_function`.
 
         Returns:
             `[items, classes]`, or `[items, labels]`.
@@ -251,7 +252,7 @@ class MetricClassifier(KeepsRows, FittedAttributes, ClassifierMixin, BaseEstimat
     def score(self, X: Any, y: Any, sample_weight: Any = None, **data: Any) -> float:  # noqa: N803
         """The metric with the tuned decision, or minus the metric where lower is better.
 
-        `sample_weight` and `data` are as in `fit`; None weighs every item alike.
+        `sample_weight` and `data` are as in `fit`; None gives every item the same weight.
         """
         if sample_weight is not None:
             data["sample_weight"] = sample_weight
@@ -265,7 +266,7 @@ class MetricClassifier(KeepsRows, FittedAttributes, ClassifierMixin, BaseEstimat
     def save(self, path: str | Path) -> None:
         """Writes the classifier to one safetensors file, without pickle.
 
-        Boosted trees are in it as the text that their library writes. An existing file is replaced
+        Boosted trees are stored in the text format of their library. An existing file is replaced
         only once the new one is complete.
         """
         check_is_fitted(self)
@@ -276,8 +277,8 @@ class MetricClassifier(KeepsRows, FittedAttributes, ClassifierMixin, BaseEstimat
         """Reads a classifier that `save` wrote.
 
         Args:
-            path: A file that `save` wrote.
-            metric: Replaces the stored one; needed where that is a function of your own.
+            path: File that `save` wrote, with any name.
+            metric: Replaces the stored metric; needed if that is your own function.
 
         Returns:
             The classifier, ready to predict, without the history of its training.
@@ -292,7 +293,7 @@ class MetricClassifier(KeepsRows, FittedAttributes, ClassifierMixin, BaseEstimat
 
     @property
     def booster_(self) -> Any:
-        """Boosted trees as their library has them, such as `lightgbm.Booster`, to save or plot."""
+        """The booster object of the trees' library, such as `lightgbm.Booster`, to save or plot."""
         check_is_fitted(self)
         return own_booster(self.trained_.model)
 

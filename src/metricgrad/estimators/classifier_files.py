@@ -125,5 +125,5 @@ def stored_classifier(
     decided = model._decided(torch.zeros(1, inputs))
     model.target_.probabilities(decided, model._steepness)  # raises where parts do not fit
     if model._cut.dim() and model._cut.shape != decided.shape[1:]:
-        raise ValueError(f"it decides at {header['cut']!r:.60}, which is not a number a class")
+        raise ValueError(f"its threshold is {header['cut']!r:.60}, not one number per class")
     return model

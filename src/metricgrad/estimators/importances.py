@@ -73,8 +73,8 @@ class KeepsRows:
     def feature_importances_(self) -> np.ndarray:
         """How much the metric falls when a column is shuffled, `[columns]`.
 
-        Measured on first use, on at most 2,000 rows of the training data, which the model may know
-        by heart; of a dataset, on validation rows. For other rows, take
+        Measured on first use, on at most 2,000 rows of the training data, which the model may have
+        overfitted; with a dataset, on validation rows. For other rows, use
         `sklearn.inspection.permutation_importance`.
         """
         check_is_fitted(self)

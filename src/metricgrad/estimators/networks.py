@@ -53,7 +53,7 @@ def perceptron(inputs: int, hidden: tuple[int, ...], outputs: int, seed: int) ->
         inputs: Features of an item, after preparation.
         hidden: Widths of the hidden layers; none gives a linear model.
         outputs: Scores of an item: 1 for two classes.
-        seed: Decides the initial weights.
+        seed: Seed for the initial weights; torch's global random numbers are left alone.
 
     Example:
         >>> [tuple(each.shape) for each in perceptron(4, (8,), 1, 0).parameters()]

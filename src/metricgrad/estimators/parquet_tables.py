@@ -264,7 +264,7 @@ def _refuse_repeated(names: list[str]) -> None:
     if repeated:
         raise ValueError(
             f"several columns are called {', '.join(map(repr, repeated))}; give every column a "
-            "name of its own, or remove the copy"
+            "different name, or remove the copy"
         )
 
 

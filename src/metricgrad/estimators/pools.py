@@ -37,8 +37,8 @@ class PooledBatches(IterableDataset[tuple[Tensor, Tensor]]):
 
     Args:
         surveyed: The table, and what was found in it.
-        target: How classes are numbered.
-        batch: Rows in a batch.
+        target: The kind of target, which says how classes become numbers.
+        batch: Number of rows in a batch.
         balanced: Whether every class has an equal share of each batch.
     """
 
@@ -117,7 +117,7 @@ def pool_groups(
     Args:
         counts: Training rows of the table, `[groups, classes]`.
         shares: Rows that the pool has of each class, `[classes]`.
-        source: Shuffles the row groups.
+        source: Random numbers that decide the order in which row groups are taken.
 
     Returns:
         Rows of each class, `[classes]`, by the number of the group.

@@ -57,23 +57,24 @@ class MetricRanker(KeepsRows, BaseEstimator):
         method: `"auto"`, or the name of a loss: `uniloss`, `lambda_loss`, `list_net`,
             `approx_ndcg`, ... Boosted trees have `lambdarank` and `uniloss`.
         model: `"network"`, `"linear"`, `"boosted"` for boosted trees, or `"auto"`, which trains all
-            of them and takes the best on validation data, where the gain is not chance.
+            of them and takes another model than trees only if its gain is more than chance.
         engine: The library that grows trees, as in `MetricClassifier`.
         hidden: Widths of the network's hidden layers; `()` is a linear model.
-        epochs: The most epochs that one trial of a network trains for.
-        batch: Queries in a batch of a network.
+        epochs: Maximum number of epochs of a network's trial.
+        batch: Number of queries in a batch of a network.
         rate: The learning rate; None tries several, or is 0.1 for trees.
-        decay: Weight decay of networks, as AdamW has it.
-        folds: Folds of cross-validation, by queries; None takes five, or a single split from
-            1,000 queries on.
+        decay: Decoupled weight decay of networks, as in AdamW.
+        folds: Folds of cross-validation, by queries; None takes five, or a single split if there
+            are 1,000 queries or more.
         budget: Seconds for the whole search; None sets no limit.
-        options: Options of the loss, for a method that is given by name.
-        random_state: A number or `RandomState` for splits, weights and batches; None draws anew.
-        progress: Shows a bar on a terminal.
+        options: Options of the loss, if `method` is a name.
+        random_state: A number or `RandomState` for splits, weights and batches; None differs in
+            every call.
+        progress: Whether to show a progress bar, on a terminal.
 
     Attributes:
-        fit_: What `mg.fit` returned, with every trial.
-        preparation_: What becomes of each column, as `estimators/features.py` describes it.
+        fit_: The `mg.Fit` with every trial.
+        preparation_: How each column is prepared, as `estimators/features.py` describes it.
         n_iter_: The epoch that was kept, or the number of trees.
         model_: The kind of model that was taken: `"network"`, `"linear"` or `"boosted"`.
         trained_: The model; a loaded ranker has it, too.
@@ -136,7 +137,7 @@ class MetricRanker(KeepsRows, BaseEstimator):
             X: `[documents, columns]`, an array of numbers or a pandas DataFrame.
             y: `[documents]`, grades; above 0 is relevant.
             groups: `[documents]`, the query that each document belongs to.
-            folder: Where checkpoints go, from which an interrupted training continues.
+            folder: Folder for checkpoints, from which an interrupted training continues.
         """
         metric = to_metric(self.metric)
         if not ranks_documents(metric):
@@ -173,7 +174,7 @@ class MetricRanker(KeepsRows, BaseEstimator):
         return self
 
     def predict(self, X: Any) -> np.ndarray:  # noqa: N803
-        """Scores `[documents]`; a query's documents are shown in falling order of score."""
+        """Scores `[documents]`; a query's documents are ranked by falling score."""
         x = self._prepared(X)
         return self.trained_.scores(x).numpy()
 
@@ -189,12 +190,12 @@ class MetricRanker(KeepsRows, BaseEstimator):
 
     @property
     def booster_(self) -> Any:
-        """Boosted trees as their library has them, such as `lightgbm.Booster`, to save or plot."""
+        """The booster object of the trees' library, such as `lightgbm.Booster`, to save or plot."""
         check_is_fitted(self)
         return own_booster(self.trained_.model)
 
     def save(self, path: str | Path) -> None:
-        """Writes the ranker to one safetensors file, without pickle, whole or not at all."""
+        """Writes the ranker to one safetensors file, completely or not at all, without pickle."""
         check_is_fitted(self)
         header = {
             "metric": metric_config(self.trained_.metric),
@@ -207,7 +208,7 @@ class MetricRanker(KeepsRows, BaseEstimator):
     def load(cls, path: str | Path, *, metric: Any = None) -> "MetricRanker":
         """Reads a ranker that `save` wrote, ready to predict, without the history of its training.
 
-        `metric` replaces the stored one; it is needed where that is a function of your own.
+        `metric` replaces the stored one; it is needed if that is your own function.
         """
         return load_estimator(path, RANKER, metric, cls._stored)
 

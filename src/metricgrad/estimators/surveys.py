@@ -72,8 +72,8 @@ class Survey:
     """What one pass has found.
 
     Attributes:
-        features: The columns that are features.
-        classes: The classes in order.
+        features: Names of the feature columns, in the order of the table.
+        classes: The classes of the target, sorted.
         counts: Training rows of every class in each row group, `[groups, classes]`.
         without_target: The number of rows that are left out because they have no target.
     """
@@ -108,11 +108,11 @@ def survey(
     """Reads a table once.
 
     Args:
-        table: Row groups of Parquet files.
-        target: The column with the classes.
-        without: Columns that are no features.
+        table: Parquet files, read one row group at a time.
+        target: Name of the column with the classes.
+        without: Columns to leave out of the features, besides the target.
         test_share: Share of the rows that is kept for testing, but at most 200,000 rows.
-        seed: Decides which rows are for what.
+        seed: Seed that decides whether a row is for training, validation or testing.
         progress: Whether to show a progress bar, on a terminal.
 
     Returns:

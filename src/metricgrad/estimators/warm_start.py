@@ -48,7 +48,7 @@ def start_of(estimator: Any, columns: int) -> Start:
         return Start()
     if estimator.model in ("boosted", "auto"):
         raise ValueError(
-            "warm_start=True goes on with a network or a linear model, and trees grow anew; pass "
+            "warm_start=True continues a network or a linear model, but trees start again; pass "
             f"warm_start=False, or another model. Got model={estimator.model!r}"
         )
     if "trained_" not in vars(estimator):

@@ -1,4 +1,4 @@
-"""What `fit` hands on of every item: weights, and data that a metric of one's own takes.
+"""What `fit` passes on for every item: weights, and data that a user's own metric takes.
 
 `sample_weight` says how much an item counts, and `class_weight` how much the items of a class do;
 an item has the product of both. The metric that a classifier trains on, tunes its decision for and
@@ -29,11 +29,11 @@ def item_data(
     """Data of the items to train on, by name.
 
     Args:
-        x: The whole table.
+        x: The whole table, only to check that there is one weight for each of its rows.
         y: The target of the items to train on: `[items]`, or `[items, labels]`.
         sample_weight: A weight for each row of the table, one number for all, or None.
         class_weight: A weight for each class, `"balanced"`, or None.
-        data: What else the metric takes of each row of the table.
+        data: Other arguments of the metric, one value for each row of the table.
         rows: Numbers of the items to train on; None takes all.
     """
     given = dict(data)

@@ -28,15 +28,15 @@ from metricgrad.metrics.mistakes import are_probabilities, warn_once
 from metricgrad.metrics.rows import NO_ROWS, RowNames, Rows, at
 
 TIE_RULES = {
-    "negative": "a score at the threshold is a negative decision; "
-    "of equal classes the lowest index wins",
-    "half": "a positive and a negative with equal scores count as half in order",
-    "segment": "items with equal scores make one straight segment of the ROC curve",
+    "negative": "a score at the threshold is a negative prediction; "
+    "among equal classes the lowest index wins",
+    "half": "a positive and a negative with equal scores count as half a pair in the correct order",
+    "segment": "items with equal scores form one straight segment of the ROC curve",
     "together": "items with equal scores are passed together, at the precision of the last",
     "mean": "the mean over all orders of the equal scores",
-    "lost": "irrelevant items stand before relevant ones of equal score",
-    "first": "of equal scores the lowest index (class, pixel, token) wins",
-    "own": "as the function has it",
+    "lost": "irrelevant items are ranked before relevant ones with equal scores",
+    "first": "among equal scores the lowest index (class, pixel, token) wins",
+    "own": "whatever the function does",
 }
 
 Layout = Literal["binary", "labels", "grades", "maps", "heatmaps", "tokens", "spans", "any"]
@@ -70,24 +70,24 @@ class Metric(ABC):
         ('binary', 'thresholds', 'cross_entropy', True)
 
     Attributes:
-        name: What `mg.metric` calls it.
+        name: The name that `mg.metric` takes for it.
         families: The rows of the shape table in `docs/metrics.md` that it takes.
         higher_is_better: Whether a larger value means a better model.
         best: The value of an ideal model, with this instance's options.
         worst: The value at the other end; infinite where there is none.
         ties: What equal scores do to the value; a key of `TIE_RULES`.
-        undefined: Which sets have no value of their own, and what they get instead.
-        reference: The independent implementation that tests hold it to.
+        undefined: On which sets the metric is undefined, and which value they get instead.
+        reference: The independent implementation that tests compare it with.
         decided_by: `"thresholds"` if each item is decided on its own, by a threshold or by its
             highest class, so that sets may be pooled; `"order"` if only the order of the items
             within a set counts, so that a strictly increasing map of binary scores or of scores
             for grades changes nothing and sets must not be pooled; `"anything"` if neither is
             known.
         takes_classes: Whether it accepts scores `[..., N, C]` with class indices `[..., N]`.
-        mean_of_items: Whether the value is the share of items that are right (or wrong).
+        mean_of_items: Whether the value is the share of items that are correct (or wrong).
         padding: The token id that is padding, besides all negative ones; None where there is none.
-        set_dims: How many trailing dimensions of scores and target make one set, where a user says
-            so of a function.
+        set_dims: How many trailing dimensions of scores and target make one set, if the user of a
+            function has passed it.
         rows: Data of the items that `with_rows` has bound.
     """
 
@@ -117,7 +117,7 @@ class Metric(ABC):
 
     @property
     def ordinary(self) -> str | None:
-        """The loss that people usually train on for this layout; None where there is no custom."""
+        """The loss that people usually train on for this layout; None if there is none."""
         return _ORDINARY.get(self.layout, "cross_entropy")
 
     @property
@@ -150,7 +150,7 @@ class Metric(ABC):
 
     @property
     def portable(self) -> bool:
-        """Whether name and options rebuild the metric; a user's function fits into no file."""
+        """Whether name and options rebuild the metric; a user's function cannot be stored."""
         return True
 
     @property
@@ -165,7 +165,7 @@ class Metric(ABC):
 
     @property
     def row_names(self) -> RowNames:
-        """What it takes of every item besides scores and target: nothing, but for a function."""
+        """Names of its arguments besides scores and target: none, except for a user's function."""
         return RowNames(self.name)
 
     def with_rows(self, rows: Mapping[str, Any]) -> Self:
@@ -218,9 +218,9 @@ class Metric(ABC):
             target: The ground truth, shaped as `docs/metrics.md` says.
             where: True for what counts; one flag per item, or per entry of an item. None counts
                 everything.
-            groups: `[N]`, integer ids that cut one flat set into many, such as query ids; values
+            groups: `[N]`, integer ids that split one flat set into many, such as query ids; values
                 are ordered by ascending id.
-            **rows: What a function of your own takes besides scores and target, by its names, such
+            **rows: Arguments of your own function besides scores and target, by name, such
                 as `amount=amount`: `[..., N]`, a value for each item.
 
         Returns:

@@ -49,10 +49,10 @@ def from_function(
 
     Args:
         fn: Called with one set; scikit-learn functions and scorers, torchmetrics functionals and
-            objects are taken as they are. NaN is passed on: it says that the function is undefined
-            on a set. Parameters after the first two, such as `amount`, are data of the items, which
+            objects can be passed as they are. If it returns NaN, the metric is undefined on the
+            set. Parameters after the first two, such as `amount`, are data of the items, which
             calls pass by name: `metric(scores, target, amount=amount)`.
-        higher_is_better: Whether a larger value means a better model. None takes it that it does;
+        higher_is_better: Whether a larger value means a better model. None assumes that it does;
             a loss then refuses a function that is better for the opposite of ideal scores.
         best: The value of an ideal model; unbounded by default.
         worst: The value at the other end; unbounded by default.
@@ -60,8 +60,8 @@ def from_function(
             `[N, C]` and class indices `[N]`, or label maps `[N, C, H, W]` and `[N, H, W]`.
         set_dims: How many trailing dimensions of scores and target make one set, for other kinds of
             data.
-        arrays: True calls with NumPy arrays, False with tensors; None tries tensors, then arrays.
-        name: What to call it; the function's own name by default.
+        arrays: True passes NumPy arrays, False tensors; None tries tensors, then arrays.
+        name: Name of the metric; the function's own name by default.
 
     Example:
         >>> import metricgrad as mg

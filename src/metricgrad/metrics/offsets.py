@@ -56,7 +56,12 @@ def best_offsets(
     sweeps: int = 2,
     **rows: Any,
 ) -> Tensor:
-    """One number per class or label, added to its scores, that makes a metric best.
+    r"""One number per class or label, added to its scores, that makes a metric best.
+
+    .. math:: o^* = argmax_o \; m(\hat y(o), y), \qquad \hat y_i(o) = argmax_c \, s_{ic} + o_c
+
+    or the minimum, if lower is better. Bootstrap draws with mean m and variance v then shrink each
+    offset to :math:`m \cdot m^2 / (m^2 + 2 v)`.
 
     Args:
         scores: `[N, C]`, or label maps `[N, C, H, W]`; one set.
@@ -71,8 +76,8 @@ def best_offsets(
         candidates: Cuts between items that are looked at for one class, denser where its own items
             are. With more than there are items every step is exact.
         sweeps: How often each class is visited at most; it ends when nothing changes.
-        **rows: Weights of the items, `sample_weight`, or what a function takes besides scores and
-            target, by name: `[N]`.
+        **rows: Weights of the items, `sample_weight`, or other arguments of your own function, by
+            name: `[N]`.
 
     Returns:
         `[C]`, with mean 0 unless the target has labels: adding the same number to all classes
@@ -245,11 +250,11 @@ def _refusal(metric: Metric, scores: Tensor, target: Tensor) -> str:
     got = f"got scores {shape(scores)} and target {shape(target)}"
     if metric.decided_by == "order":
         return (
-            f"{metric.name} depends on the order of the scores alone, so it has no best offsets; "
+            f"{metric.name} depends only on the order of the scores, so it has no best offsets; "
             "pass a metric of decisions such as 'f1' or 'mcc'"
         )
     if metric.layout not in _LAYOUTS:
-        return f"{metric.name} decides by no class, so it has no best offsets; {got}"
+        return f"{metric.name} has no classes to choose from, so it has no best offsets; {got}"
     if metric.has_threshold and metric.layout != "labels" and scores.shape == target.shape:
         return (
             "scores of two classes have one threshold: pass them to best_threshold, or labels "

@@ -156,7 +156,7 @@ class HitsMetric(RelevanceMetric):
     """A share of the relevant items among the first k ranks, for classifiers, too.
 
     Args:
-        k: How many ranks count.
+        k: Number of ranks at the top of the list that count; the items below them are ignored.
     """
 
     families = ("binary", "ranking")

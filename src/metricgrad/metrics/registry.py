@@ -99,8 +99,8 @@ def metric(spec: Any, **options: Any) -> Metric:
         spec: One of `metric_names()`, a common alias of one (`"roc_auc"`, `"f2"`, `"ndcg@10"`), a
             `Metric`, which passes through, or a callable `(scores, target) -> number`, which goes
             to `from_function`.
-        **options: The metric's own, such as `k=10` for `"ndcg"`; `metricgrad metrics NAME` lists
-            them.
+        **options: Options of the metric, such as `k=10` for `"ndcg"`; `metricgrad metrics NAME`
+            lists them.
 
     Example:
         >>> metric("ndcg", k=10)
@@ -161,7 +161,7 @@ def _nearest(plain: str) -> str:
 
 
 def metric_options(cls: type[Metric]) -> dict[str, Any]:
-    """The options of a metric class and their defaults; none for a class that is no dataclass."""
+    """The options of a metric class and their defaults; none if it is not a dataclass."""
     if not is_dataclass(cls):
         return {}
     return {option.name: option.default for option in fields(cls) if option.init}
@@ -185,7 +185,7 @@ def comparison_metric(
     chosen = metric(spec)
     if isinstance(chosen, FunctionMetric):
         if not isinstance(chosen, ComparisonMetric):
-            # Only a function of one's own needs the package that watches it.
+            # Only a user's own function needs the package that watches it.
             from metricgrad.metrics.watching import on_sight
 
             chosen = on_sight(chosen, generator=generator)
@@ -195,7 +195,7 @@ def comparison_metric(
         chosen = with_options(chosen, **options)
     if not isinstance(chosen, ComparisonMetric):
         raise TypeError(
-            f"UniLoss needs a metric that comparisons of scores decide; {chosen.name} is not one. "
+            f"UniLoss needs a metric that is decided by comparing scores; {chosen.name} is not. "
             "Train on a learned surrogate, such as mg.ReLoss"
         )
     return chosen
@@ -214,20 +214,20 @@ def metric_from_config(config: dict[str, Any]) -> Metric:
     """The metric that `metric_config` described; ValueError for a function."""
     if "function" in config:
         raise ValueError(
-            f"the file's metric is, or has, a function of yours, {config['function']}, which no "
-            "file can hold; pass it again: load(path, metric=...)"
+            f"the file's metric is or contains your own function, {config['function']}, which "
+            "cannot be stored in a file; pass it again: load(path, metric=...)"
         )
     name = config.get("name")
     options = config.get("options")
     if not isinstance(name, str) or not isinstance(options, dict):
-        raise ValueError(f"{config!r:.60} describes no metric")
+        raise ValueError(f"{config!r:.60} does not describe a metric")
     try:
         found = metric(name, **options)
     except TypeError as error:
-        raise ValueError(f"{config!r:.60} describes no metric: {error}") from None
+        raise ValueError(f"{config!r:.60} does not describe a metric: {error}") from None
     for option, usual in metric_options(type(found)).items():
         if isinstance(usual, bool) and not isinstance(options.get(option, usual), bool):
             raise ValueError(
-                f"{name} has no {option} of {options[option]!r:.40}; it is true or false"
+                f"{option} of {name} must be true or false; got {options[option]!r:.40}"
             )
     return found

@@ -1,6 +1,6 @@
 """Data of the items besides scores and target: amounts, costs or weights.
 
-A function of one's own may be `profit(scores, target, amount)`. Its parameters after the first two
+A user's own function may be `profit(scores, target, amount)`. Its parameters after the first two
 name what it takes of every item, and a call passes that by name:
 
     metric(scores, target, amount=amount)        amount has a value for each item, `[..., N]`
@@ -81,7 +81,7 @@ class RowNames:
             takes = f"{_listed(self.every)} besides scores and target"
         else:
             takes = (
-                "scores and target alone. A function of your own names what else it takes, as in "
+                "scores and target alone. Your own function may take more parameters, as in "
                 f"f(scores, target, {unknown[0]})"
             )
         if SAMPLE_WEIGHT in unknown:

@@ -39,7 +39,11 @@ def best_threshold(
     candidates: int = 1024,
     **rows: Any,
 ) -> Tensor:
-    """The threshold at which a metric is best: a score above it is a positive decision.
+    r"""The threshold at which a metric is best: a score above it is a positive decision.
+
+    .. math:: t^* = argmax_t \; m([s_1 > t], \dots, [s_N > t]; \; y)
+
+    or the minimum, if lower is better.
 
     Args:
         scores: `[..., N]`, or `[..., N, C]` for a metric with `multilabel=True`.
@@ -49,8 +53,8 @@ def best_threshold(
         where: The same shape, True for what counts; None counts everything.
         candidates: How many thresholds are tried for a function, spread evenly over its sorted
             scores. The answer is exact if there are no more different scores than these.
-        **rows: Weights of the items, `sample_weight`, or what a function takes besides scores and
-            target, by name: `[..., N]`.
+        **rows: Weights of the items, `sample_weight`, or other arguments of your own function, by
+            name: `[..., N]`.
 
     Returns:
         `[...]`, one threshold per set, half-way between two scores or beyond all of them. Of
@@ -73,7 +77,7 @@ def best_threshold(
     where = None if where is None else to_tensor("where", where)
     if not chosen.has_threshold:
         by_order = chosen.decided_by == "order"
-        why = "depends on the order of the scores alone" if by_order else "decides at no threshold"
+        why = "depends only on the order of the scores" if by_order else "does not use a threshold"
         raise ValueError(
             f"{chosen.name} {why}, so it has no best threshold; pass a metric such as 'f1' or 'mcc'"
         )

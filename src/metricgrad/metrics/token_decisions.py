@@ -52,8 +52,8 @@ class TokenDecisions(ComparisonMetric):
     def __post_init__(self) -> None:
         if self.metric.decode is not None:
             raise TypeError(
-                f"UniLoss compares the scores of tokens, and {self.metric.name} has a decoder of "
-                f"its own, {self.metric.decode!r}; train on a learned surrogate such as mg.ReLoss"
+                f"UniLoss compares the scores of tokens, and {self.metric.name} has a custom "
+                f"decoder, {self.metric.decode!r}; train on a learned surrogate such as mg.ReLoss"
             )
         for fact in _FACTS:
             object.__setattr__(self, fact, getattr(self.metric, fact))

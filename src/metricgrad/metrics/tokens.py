@@ -278,7 +278,7 @@ class TextMetric(Metric):
 
 
 def token_ids(target: Tensor, where: Tensor | None) -> Tensor:
-    """The target as int64; ValueError for what is no whole number where it counts."""
+    """The target as int64; ValueError for values that count and are not whole numbers."""
     if not target.is_floating_point():
         return target.to(torch.int64)
     target = target if where is None else target.masked_fill(~where, PADDING)

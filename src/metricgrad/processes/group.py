@@ -40,14 +40,14 @@ def message_device() -> torch.device:
 
 @contextmanager
 def answered() -> Iterator[None]:
-    """Says in a sentence that a process is lost, where the group only has an error of a socket."""
+    """Explains that a process is lost, where the group only raises an error of a socket."""
     try:
         yield
     except RuntimeError as error:
         raise RuntimeError(
-            "no answer from all processes: one of them has ended, or is not where the others are. "
-            "Every process must call mg.fit, or a loss of across_ranks, equally often; a loss "
-            f"takes an empty set where there are no items. {error}"
+            "Not all processes answered: one has ended or made a different call. Every process "
+            "must call mg.fit, or a loss of across_ranks, equally often; a process without items "
+            f"passes an empty set. {error}"
         ) from error
 
 

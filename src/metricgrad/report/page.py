@@ -96,8 +96,8 @@ def columns(result: RunResult | ComparisonResult) -> list[str]:
         parts.append(table(("suspicious", "", "in the training rows"), rows))
         parts.append(
             note(
-                "All of these were used. A column that is not known for new rows, or cannot help "
-                "there, is left out by --drop."
+                "All of these were used. Use --drop for columns that are not known for new rows "
+                "or do not help to predict them."
             )
         )
     return [section("Columns", *parts)]

@@ -158,8 +158,8 @@ def _importances(result: RunResult, figures: Path) -> list[str]:
     drawn = plots.importances(rows, axis, figures / "importances.png")
     caption = (
         f"How much {name} of {found.rows:,} test rows {worse} when a column is shuffled: mean and "
-        f"standard deviation of {found.shuffles} shuffles. Of columns that say the same, each may "
-        "look unimportant. If you choose columns by this figure, test on other rows afterwards."
+        f"standard deviation of {found.shuffles} shuffles. Columns with the same information may "
+        "each look unimportant. If you use this figure to choose columns, test on other rows."
     )
     return [page.section("Which columns matter", page.figure(drawn, caption))]
 

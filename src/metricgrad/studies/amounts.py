@@ -1,4 +1,4 @@
-"""Amounts, costs and weights of the rows of a table, for a metric of one's own that takes them.
+"""Amounts, costs and weights of the rows of a table, for a user's own metric that takes them.
 
 `profit(scores, target, amount)` takes an amount of every row besides scores and target. A command
 says which column that is:
@@ -7,7 +7,7 @@ says which column that is:
     --amount cost=price             the parameter `cost` gets the column `price`; repeatable
 
 What a column gives to the metric is often known only afterwards, such as what a customer spent. So
-it is no feature, unless `--keep` names it.
+it is not a feature, unless `--keep` names it.
 """
 
 from collections.abc import Mapping, Sequence
@@ -58,7 +58,7 @@ class AmountColumns:
         if unknown and not names:
             raise ValueError(
                 f"{metric.name} takes scores and target alone; leave out {typed}, or pass --metric "
-                f"own.py:f for a function f(scores, target, {unknown[0]}) in a file of your own"
+                f"own.py:f for your own function f(scores, target, {unknown[0]}) in a file"
             )
         if unknown:
             raise ValueError(
@@ -86,7 +86,7 @@ class AmountColumns:
         return {name: _numbers(table, column, known) for name, column in self.columns.items()}
 
     def features(self, table: Any) -> Any:
-        """The table without the columns that are no features."""
+        """The table without the columns that are not features."""
         names = [name for name in self.columns.values() if name not in self.keep]
         return table.drop(columns=names, errors="ignore") if names else table
 

@@ -14,7 +14,7 @@ _SUSPECTED = {"leak": "gives the target away", "id": "looks like an id", "consta
 
 @dataclass(frozen=True)
 class DroppedColumn:
-    """A column of the file that is no feature; the reason is the option that says so."""
+    """A column of the file that is not a feature; the reason is the option that says so."""
 
     name: str
     reason: str
@@ -39,8 +39,8 @@ class ImportantColumns:
     """The columns that matter most: how much the metric falls when each of them is shuffled.
 
     Attributes:
-        means: Over the shuffles, the largest first.
-        spreads: Standard deviations over the shuffles.
+        means: Mean fall of the metric over the shuffles of a column, the largest first.
+        spreads: Standard deviation of that fall over the shuffles, in the same order.
         rows: Test rows that were shuffled; of queries, documents.
         shuffles: How often each column was shuffled.
     """

@@ -70,7 +70,7 @@ def compare(
     """Compares losses in a folder, continuing what is there; returns the folder and the result.
 
     `methods` is what the user typed: names, `all`, or None for the usual ones. It replaces
-    `settings.methods`. `executor` says where the methods are trained: in this process unless given.
+    `settings.methods`. `executor` says where the methods are trained; None is this process.
     """
     metric = named_metric(settings.metric)
     table, names = _table_and_methods(settings, metric, methods)
@@ -225,7 +225,7 @@ def methods_to_rank(
 ) -> list[str]:
     """Names of the methods for documents of queries, ListNet first; `text` as above.
 
-    ReLoss is learned anew for every split of queries, which takes minutes, so it has to be asked
+    ReLoss is learned again for every split of queries, which takes minutes, so it has to be asked
     for.
     """
     if model in _WITH_TREES:

@@ -1,4 +1,4 @@
-"""Measuring methods on repeated splits: every method on every split is a cell of its own.
+"""Measuring methods on repeated splits: each method on each split is a cell.
 
 Cells are trained wherever an executor takes them (`cells.py`), and their values are stored as they
 come, so a comparison that is stopped, or loses a machine, goes on with the cells that are missing.
@@ -37,7 +37,7 @@ def measure_methods(
         settings: Names the methods, the number of splits and how each classifier is trained.
         table: The data, as `load_table` reads it, or documents of queries.
         progress: Shows a bar on a terminal.
-        executor: Where methods are trained; one after another in this process unless given.
+        executor: Where methods are trained; None trains them one by one in this process.
 
     Returns:
         Test values by method, one for each split.

@@ -1,8 +1,8 @@
-"""Metrics by the text of `--metric`: a name with options, or a function in a file of one's own.
+"""Metrics by the text of `--metric`: a name with options, or a function in a user's file.
 
     f1, fbeta:beta=2                       a metric of the library
     own.py:profit                          the function `profit` in the file own.py
-    own.py:cost:higher_is_better=false     the same with what `mg.from_function` is told of it
+    own.py:cost:higher_is_better=false     the same with options of `mg.from_function`
 
 The file is run when a command reads its option, and only then: neither a run folder nor a saved
 model makes anybody run a file.

@@ -1,7 +1,7 @@
 """Predictions for the rows of a table, by a model that a run saved.
 
 Where the truth is known, the metric is measured, too. A model file holds no code, so a metric that
-is a function of one's own has to be named again to be measured; predicting does without it.
+is a user's own function has to be named again to be measured; predictions do not need it.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -115,8 +115,7 @@ def _with_ids(stored: Any, found: Any) -> Any:
     same = [name for name in stored.columns if name in found.columns]
     if same:
         raise ValueError(
-            f"the predictions have a column {same[0]!r} of their own; rename the one that --id "
-            "names"
+            f"the predictions already have a column {same[0]!r}; rename the one that --id names"
         )
     return pd.concat([stored, found], axis=1)
 
@@ -175,15 +174,15 @@ def _loaded(path: Path, target: str | None, metric: str | None) -> MetricClassif
         if metric is not None:
             raise ValueError(
                 f"{path} was trained for {stored['name']}; leave out --metric {metric}, which is "
-                "for functions of your own"
+                "for your own functions"
             )
         return MetricClassifier.load(path)
     if metric is not None:
         return MetricClassifier.load(path, metric=named_metric(metric))
     if target is not None:
         raise ValueError(
-            f"{path} was trained for {name}, a function of yours, which no file can hold; pass "
-            f"--metric own.py:{name} with the file that has it, or leave out --target {target}"
+            f"{path} was trained for {name}, your own function, which cannot be stored in a file; "
+            f"pass --metric own.py:{name} with the file that has it, or leave out --target {target}"
         )
     return MetricClassifier.load(path, metric=from_function(_unmeasured, name=name))
 

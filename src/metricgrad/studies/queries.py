@@ -51,10 +51,10 @@ def load_queries(
     Args:
         data: A CSV, Parquet or svmlight file; a file with `qid:` has the column `qid`.
         target: Name of the column with the grades; above 0 is relevant.
-        group: Name of the column that says which query a row belongs to. It is no feature.
+        group: Name of the column that says which query a row belongs to. It is not a feature.
         test: A file with test data; None keeps a share of the queries of `data`.
         test_share: Share of the queries that is kept for testing.
-        seed: Decides which queries are kept.
+        seed: Seed for the choice of the test queries.
         drop: Columns to leave out, separated by commas.
 
     Returns:

@@ -5,7 +5,7 @@
                            where there is neither, one is started here and ended afterwards
     ray=local              always a cluster of this machine's own, which is started and ended
     ray=HOST:6379          the cluster with this address, of which this machine is a node
-    ray://HOST:10001       the same from a machine that is no node of it
+    ray://HOST:10001       the same from a machine that is not a node of it
 
 A cell is a task with one CPU. Ray puts the shared data into the object store of a node once, and
 all cells there read it from shared memory. Results come back to this process, so nodes need no
@@ -47,7 +47,7 @@ def executor_for(on: str = _LOCAL, jobs: int | None = None) -> Executor:
 
     Args:
         on: `local`, `ray`, `ray=ADDRESS` or `ray://HOST:PORT`, as described above.
-        jobs: How many cells are computed at the same time on this machine, 1 unless given. A Ray
+        jobs: How many cells are computed at the same time on this machine; None is 1. A Ray
             cluster computes one on each of its CPUs.
 
     Returns:
@@ -128,7 +128,7 @@ def _outcome(ray: Any, reference: Any, cell: Cell) -> Outcome[Cell, Any]:
             cell,
             error=RuntimeError(
                 "a node of the Ray cluster cannot start it; all nodes need the same version of "
-                f"metricgrad, and of code of your own: {_last_line(error)}"
+                f"metricgrad, and of your own code: {_last_line(error)}"
             ),
         )
     except ray.exceptions.RayError as error:
@@ -189,7 +189,7 @@ def _refuse_silent(address: str) -> None:
     try:
         host = place.hostname
         port = place.port
-    except ValueError:  # a port that is no number
+    except ValueError:  # a port that is not a number
         return
     if host is None or port is None:  # such as `auto`, which Ray looks up
         return

@@ -113,8 +113,8 @@ class RunResult:
         stopped: Whether the user stopped the search, so that it can continue.
         columns: Names of the columns that the model was trained on.
         models: The kinds of models that were tried, the one that was taken first.
-        models_verdict: How they compare on validation data, in a sentence.
-        unit: What a model has more and more of while it is trained: epochs, or trees.
+        models_verdict: A sentence that says how they compare on validation data.
+        unit: What a training counts: epochs or trees.
         dropped: Columns of the file that it was not trained on.
         suspicious: Columns that look wrong for training, by the training rows.
         importances: What columns are worth on test rows; None in files of earlier versions.

@@ -83,7 +83,7 @@ class TableSettings:
 
     @property
     def dropped(self) -> list[DroppedColumn]:
-        """The columns of the file that are no features, and the option that makes each so."""
+        """The columns of the file that are not features, and the option that makes each so."""
         found = dict.fromkeys(column_names(self.drop), "--drop")
         amounts = set((self.amounts or {}).values())
         found |= dict.fromkeys(sorted(amounts - set(column_names(self.keep))), "--amount")
@@ -203,7 +203,7 @@ def refuse_misfit(metric: Metric, y: Any, positive: Any) -> None:
         )
     if metric.layout in _TAKES:
         raise ValueError(
-            f"{metric.name} takes {_TAKES[metric.layout]}, and column {y.name!r} has one class a "
+            f"{metric.name} takes {_TAKES[metric.layout]}, and column {y.name!r} has one class per "
             "row; pass a metric of classes, such as f1 or average_precision"
         )
     Target.of(plain(y), metric, positive)

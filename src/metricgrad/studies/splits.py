@@ -84,7 +84,7 @@ def load_table(
             that come with scikit-learn.
         target: Name of the column to predict; for the digits "target" or "odd".
         drop: Columns to leave out, separated by commas.
-        amounts: Columns that the metric takes besides scores and target; no features.
+        amounts: Columns that are passed to the metric and are not features.
         several: Whether a target with a single value is refused, as it is for training.
 
     Returns:
@@ -119,9 +119,9 @@ def load_split(
         target: Name of the column to predict.
         test: A file with test data; None keeps a share of the rows of `data`.
         test_share: Share of the rows of every class that is kept for testing.
-        seed: Decides which rows are kept.
+        seed: Seed for the choice of the test rows.
         drop: Columns to leave out, separated by commas.
-        amounts: Columns that the metric takes besides scores and target; no features.
+        amounts: Columns that are passed to the metric and are not features.
 
     Returns:
         Both parts. Test data that does not fit the training data raises ValueError.
@@ -194,9 +194,9 @@ def refuse_training_rows(
     """Raises ValueError if a model would be tested on what it was trained on.
 
     Args:
-        data: The training file.
+        data: The training file; None for the digits of scikit-learn.
         test: The test file, which may be the same, a link to it or a copy.
-        sha256: The digests of both.
+        sha256: Digests of the training file and of the test file.
         same: Whether the tables are equal, which a copy of another kind has too.
     """
     if same or sha256[0] == sha256[1]:

@@ -1,6 +1,6 @@
 """pandas DataFrames from files: CSV, Parquet, svmlight, gzipped or not; folders of Parquet files.
 
-What cannot be read correctly is refused in one sentence: a file that is no table, one that memory
+What cannot be read correctly is refused: a file that is not a table, one that memory
 cannot hold, two columns of the same name, rows with more cells than the header has names. Numbers
 may have decimal commas; `estimators/written_numbers.py` says how they are told from thousands.
 """
@@ -150,7 +150,7 @@ def _refuse_repeated(names: Iterable[str]) -> None:
     if repeated:
         raise ValueError(
             f"several columns are called {', '.join(map(repr, repeated))}; give every column a "
-            "name of its own, or remove the copy"
+            "different name, or remove the copy"
         )
 
 

@@ -50,13 +50,13 @@ class RankCorrelation:
     Attributes:
         spearman: Spearman's rank correlation of the loss with the metric, as a loss: 1 is the same
             order.
-        kendall: Kendall's tau-b of the same.
+        kendall: Kendall's tau-b between the loss and the metric, as a loss.
         spearman_interval: Ends of the 95 % confidence interval, by bootstrap over sets.
-        kendall_interval: The same for Kendall's tau-b.
+        kendall_interval: Ends of the 95 % confidence interval of Kendall's tau-b.
         losses: `[S]`, the loss of each set.
         values: `[S]`, the metric of each set.
-        loss: Name of the loss.
-        metric: Name of the metric.
+        loss: Name of the loss, which labels the plot.
+        metric: Name of the metric, which labels the plot.
     """
 
     spearman: float
@@ -85,7 +85,7 @@ class RankCorrelation:
         """The sets as dots, loss against metric: the closer to one falling line, the better.
 
         Args:
-            path: An image file to write.
+            path: Image file to write, such as a .png; None only draws.
             axes: Axes of matplotlib to draw into; None makes new ones.
         """
         try:
@@ -114,7 +114,7 @@ def rank_correlation(
     *,
     generator: torch.Generator | None = None,
 ) -> RankCorrelation:
-    r"""How well a loss ranks sets as a metric does.
+    r"""How well the order of sets by a loss agrees with their order by a metric.
 
     .. math:: \rho = Pearson(rank(\ell), rank(m)), \quad \tau_b \text{ of the same}
 
@@ -130,7 +130,7 @@ def rank_correlation(
         generator: Source of randomness for sources and for the bootstrap.
 
     Returns:
-        Both correlations with confidence intervals, and the values, to plot.
+        Both correlations with confidence intervals, and the values for a plot.
 
     Example:
         >>> import metricgrad as mg
@@ -207,7 +207,7 @@ def _losses(loss: Surrogate | Callable[..., Tensor], sets: ScoreSets) -> Tensor:
         return torch.where(defined, values.double(), torch.nan).cpu()
     if sets.where is not None:
         raise ValueError(
-            "a function of your own cannot mask; pass score sets without where, or a Surrogate"
+            "your own function cannot mask; pass score sets without where, or a Surrogate"
         )
     # torch's losses want a binary target in the scores' dtype.
     binary = sets.scores.shape == sets.target.shape

@@ -48,9 +48,10 @@ class Surrogate(nn.Module, ABC):
 
     Attributes:
         readable: Whether the value of the loss is that of the metric, as a loss.
-        remembers: Whether a batch changes what later ones give, so that every model needs its own.
-        weighs: Whether it trains on weights of the items, where its metric takes them.
-        metric: The `Metric` that it stands for; None where it stands for none.
+        remembers: Whether a batch changes the loss of later ones, so that every model needs its
+            own loss.
+        weighs: Whether it trains on weights of the items, if its metric takes them.
+        metric: The `Metric` that it stands for, or None.
     """
 
     readable: bool = False
@@ -77,7 +78,7 @@ class Surrogate(nn.Module, ABC):
 
     @classmethod
     def fits(cls, metric: Metric, kind: TargetKind) -> bool:
-        """Whether the loss can be trained on targets of a kind, told from the metric's facts."""
+        """Whether the loss can be trained on targets of a kind, by the metric's facts."""
         return kind in target_kinds(metric)
 
     @abstractmethod
@@ -86,7 +87,7 @@ class Surrogate(nn.Module, ABC):
 
     @abstractmethod
     def config(self) -> dict[str, Any]:
-        """What rebuilds the surrogate, ready for JSON."""
+        """The options from which the surrogate can be built again, ready for JSON."""
 
     def description(self) -> dict[str, Any]:
         """Class and configuration, ready for JSON."""
@@ -132,15 +133,15 @@ class Surrogate(nn.Module, ABC):
         Args:
             scores: Raw model output, in the metric's shapes.
             target: Ground truth, in the metric's shapes.
-            where: True for what counts; None counts all.
-            groups: `[N]`, integer ids that cut one flat set into many, such as the queries that
+            where: True for entries that count; None counts all.
+            groups: `[N]`, integer ids that split one flat set into many, such as the queries that
                 documents belong to.
             **rows: Weights of the items, `sample_weight`, for metrics of decisions and of curves;
-                or what a metric of your own takes besides scores and target, by the names of its
+                or arguments of your own metric besides scores and target, by the names of its
                 parameters, such as `amount=amount`: `[..., N]`, a value for each item.
 
         Returns:
-            A 0-dim tensor; 0 with a zero gradient where no set has a value.
+            A 0-dim tensor; 0 with a zero gradient if the metric is undefined on every set.
         """
         if torch.compiler.is_compiling():
             values = list(rows.values())
@@ -169,7 +170,7 @@ class Surrogate(nn.Module, ABC):
         return defined
 
     def unready(self, batches: int) -> str:
-        """What to do before the loss is any use, told after 1 or 10 batches; empty if ready."""
+        """A warning, after 1 or 10 batches, that the loss is not ready; empty if it is."""
         return ""
 
     @property
@@ -202,7 +203,7 @@ class Surrogate(nn.Module, ABC):
                 f"{type(self).__name__} takes scores and target alone here; got "
                 f"{', '.join(given)}. Weights of items are for cross-entropy and, where the metric "
                 "takes them, for mg.UniLoss, and for mg.MetricLoss with cross-entropy. Other data "
-                "is for a metric of your own that has it as a parameter: mg.UniLoss(f) with "
+                "is for your own metric that has it as a parameter: mg.UniLoss(f) with "
                 "f(scores, target, "
                 f"{', '.join(given)})"
             )
@@ -249,7 +250,7 @@ class LearnedSurrogate(Surrogate):
 
     @property
     def row_names(self) -> RowNames:
-        """Nothing: the sets that it learns from have scores and target alone."""
+        """None: the sets that it learns from have only scores and target."""
         return NO_NAMES
 
     @abstractmethod

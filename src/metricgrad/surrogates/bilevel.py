@@ -60,14 +60,14 @@ class BilevelLoss(LearnedSurrogate):
 
     .. math:: \hat\ell(y, s) = h\Big(\frac{1}{N} \sum_i g(y_i, s_i)\Big)
 
-    Fresh weights know nothing: teach them with `learn_universal` (SL-U), along with a model (SL-S),
-    or both (SL-R); `mg.JointTraining` does the last two.
+    A new loss is random: train it with `learn_universal` (SL-U), along with a model (SL-S), or both
+    (SL-R); `mg.JointTraining` does the last two.
 
     Args:
         metric: A name, a `Metric` or any callable `(scores, target) -> number`, including those of
             scikit-learn, of binary scores, classes, labels or grades; `mean_iou` and `dice`, too.
         hidden: Widths of the layers of g and of h; the paper's by default.
-        distance: What the misfit measures with: `"l1"` (the paper's), `"l2"` or `"huber"`.
+        distance: How the misfit is measured: `"l1"` (the paper's), `"l2"` or `"huber"`.
 
     Example:
         >>> import metricgrad as mg
@@ -103,11 +103,11 @@ class BilevelLoss(LearnedSurrogate):
         self._fresh = self.h[-1].detach().clone()
 
     def unready(self, batches: int) -> str:
-        """A loss whose weights are those that were drawn, which a model's first step may meet."""
+        """The warning that the loss has not learned anything yet, if its weights never changed."""
         if batches == 1 or not torch.equal(self.h[-1].detach().to(self._fresh), self._fresh):
             return ""
         way_out = "call loss.learn_universal() first, or take steps on loss.misfit(scores, target)"
-        return f"this BilevelLoss has not learned {self.metric.name} yet, it is random; {way_out}"
+        return f"this BilevelLoss has not learned {self.metric.name} yet and is random; {way_out}"
 
     def losses(self, scores: Tensor, target: Tensor, where: Tensor | None) -> tuple[Tensor, Tensor]:
         """The network's estimate for every set, and whether the metric has a value there."""
@@ -190,22 +190,22 @@ class BilevelLoss(LearnedSurrogate):
         This is the start of SL-U and SL-R.
 
         Args:
-            steps: Number of steps of Adam; 8,000 take about half a minute, a few hundred give a
-                rough idea.
+            steps: Number of optimizer steps (Adam); 8,000 take about half a minute, and a few
+                hundred give a rough idea.
             source: Where sets come from: `"paper"` (Bernoulli targets, Normal scores), `"broad"`
                 (`surrogates/score_sets.py`), or a function from a generator to scores and target
                 with a leading dimension of sets.
             sets: Number of sets in each step.
             size: Items of a made-up set. Choose the size of the batches to come, because metrics of
                 small sets are distributed differently.
-            pool: How many sets are made up in all.
+            pool: Number of different made-up sets, from which the steps draw.
             rate: The learning rate at the start; it falls to 0.
-            classes: Number of classes or labels, where the scores have them.
-            progress: Shows a bar, on a terminal.
+            classes: Number of classes or labels, if the scores have them.
+            progress: Whether to show a progress bar, on a terminal.
             generator: Source of randomness for the sets.
 
         Returns:
-            Misfit and rank correlation on fresh sets.
+            Misfit and rank correlation on new sets.
         """
         whole("steps", steps, 1)
         whole("sets", sets, 1)
@@ -249,7 +249,7 @@ class BilevelLoss(LearnedSurrogate):
         return Learned(misfit, ops.spearman(found, truth.to(found.dtype)).item(), constant)
 
     def config(self) -> dict[str, Any]:
-        """What rebuilds the loss; its weights are stored beside."""
+        """The options from which the loss can be built again; its weights are stored separately."""
         own = {"hidden": self.hidden, "distance": self.distance, "universal": self.universal}
         return {"metric": metric_config(self.metric), **own}
 

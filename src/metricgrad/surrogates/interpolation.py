@@ -117,16 +117,16 @@ def sample_anchors(
     kinds: tuple[str, ...] = ("good", "near", "bad"),
     used: Tensor | None = None,
 ) -> Tensor:
-    """The paper's anchors.
+    """The paper's anchors: bit configurations at which IDW evaluates the metric.
 
     Args:
         plan: The metric of one target, as comparisons, bits and a value of bits.
-        bits: `[..., D]`, the current configuration.
+        bits: `[..., D]`, the current configuration, which nearby anchors start from.
         live: `[..., D]`, bits that mean something; the others stay as they are.
         generator: Source of randomness for the flips and the bad anchors.
-        number: How many anchors of each kind.
-        near: Which bits nearby anchors flip.
-        kinds: Which kinds to draw, besides the best one.
+        number: Number of anchors to draw of each kind.
+        near: Which bits nearby anchors flip: `"any"`, or only `"wrong"` ones, as the paper does.
+        kinds: Which kinds to draw, besides the best configuration, which always comes first.
         used: `[..., D]`, the live bits that are used in this step, among which flips are drawn;
             None uses all.
 

@@ -38,7 +38,7 @@ def inverse_distance(
         apart: |u - v|, `[..., D]` in float64, at most 1/2; 0 for bits that are not used.
         differs: Where the anchors' bits differ from v, `[A, ..., D]`, bool.
         values: The anchors' values g(a_i), `[A, ...]`.
-        gradient: `"exact"` or `"released"`.
+        gradient: `"exact"` for that of Eqn. 10, `"released"` for that of the paper's code.
         origin: The value from which `"released"` counts: a number, or `[...]`.
 
     Returns:

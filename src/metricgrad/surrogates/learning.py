@@ -51,9 +51,10 @@ class Ranked(NamedTuple):
 
     Attributes:
         spearman: Rank correlation of the loss with the metric, as a loss.
-        kendall: Kendall's tau-b of the same.
-        ordinary_spearman: That of the ordinary loss; NaN if there is none for such targets.
-        ordinary_kendall: The same by Kendall's tau-b.
+        kendall: Kendall's tau-b between the loss and the metric, as a loss.
+        ordinary_spearman: Spearman's correlation of the ordinary loss with the metric; NaN if such
+            targets have no ordinary loss.
+        ordinary_kendall: Kendall's tau-b between the ordinary loss and the metric.
         penalty: The gradient penalty (Eqn. 8) there, of the loss scaled so that gradients have the
             mean length 1.
         step: The step of the best moment, whose weights were kept.
@@ -265,7 +266,7 @@ def _fit_affine(loss: "ReLoss", exam: Exam) -> None:
     slope = ops.divide((centred * (truth - truth.mean())).sum(), centred.square().sum())
     if not slope > 0:
         warnings.warn(
-            f"the loss learned nothing of {loss.metric.name}: on held-out sets it does not fall as "
+            f"the loss has not learned {loss.metric.name}: on held-out sets it does not fall as "
             "the metric gets better. More steps, another rate or more varied sources may help",
             stacklevel=4,
         )

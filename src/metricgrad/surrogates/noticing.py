@@ -1,6 +1,6 @@
 """What the first batches of a loss show: mistakes that would otherwise train on in silence.
 
-Every loss watches its first 50 batches in training mode and tells, once each, in a sentence that
+Every loss watches its first 50 batches in training mode and warns, once each, in a message that
 says what to do:
 
     at once       a function that is the wrong way round (an error), classes as probabilities, a
@@ -9,7 +9,7 @@ says what to do:
                   be labels, a k that takes every item
     50 batches    binary probabilities, batches without a value or with too few items of a class
 
-What can be meant once, such as a loss of scores from a file, is no mistake before it is repeated.
+What may be intended once, such as a loss of scores from a file, is a mistake only if repeated.
 After these batches nothing is looked at any more, so training is as fast as without, and a device
 is never waited for.
 """
@@ -138,7 +138,7 @@ class Notices:
         if 2 * self.empty > _LAST:
             _tell(
                 f"{self.empty} of the first {_LAST} batches had no value of the metric (no "
-                f"positive, for example), so it taught nothing there. {_LARGER}"
+                f"positive, for example), so nothing was learned from them. {_LARGER}"
             )
         elif metric is None or metric.mean_of_items:
             return

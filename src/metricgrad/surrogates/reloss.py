@@ -52,15 +52,15 @@ class ReLoss(LearnedSurrogate):
 
     Args:
         metric: A name, a `Metric` or any callable `(scores, target) -> number`.
-        net: From the scores and target of sets to one number each: one of `mg.nets`, or any module
+        net: Maps the scores and target of each set to one number: one of `mg.nets`, or any module
             `(scores, target, where) -> [...]`. None takes the one for the metric's layout.
         penalty: Weight of the gradient penalty (Eqn. 9); 0 leaves it out.
-        smooth: What it penalises: gradients of sets that are longer than three times the mean
-            (`"at_most"`), or all that differ from 1, as in the paper (`"equal"`, Eqn. 8).
+        smooth: What the penalty applies to: gradients of sets that are longer than three times the
+            mean (`"at_most"`), or all that differ from 1, as in the paper (`"equal"`, Eqn. 8).
         rank: How losses are ranked with a gradient: `"pairwise"`, or the paper's
             `"sorting_network"` (needs diffsort).
-        objective: `"correlation"` (Eqn. 7), or `"approximation"` of the metric's value, to compare
-            with (Eqn. 5).
+        objective: `"correlation"` (Eqn. 7), or, for comparison, `"approximation"` of the metric's
+            value (Eqn. 5).
         slope: Slope of the comparisons that make ranks, in units of the losses' spread.
 
     Example:
@@ -113,8 +113,8 @@ class ReLoss(LearnedSurrogate):
     def pretrained(cls, name: str) -> "ReLoss":
         """A loss that ships with the library, learned and frozen.
 
-        `metricgrad learn NAME --out FILE` makes it again, and a JSON file beside it in the package
-        says from what it was learned and how well it ranks.
+        `metricgrad learn NAME --out FILE` learns it again, and a JSON file beside it in the package
+        says what it was learned from and how well it ranks.
 
         Args:
             name: Name of its metric: `"accuracy"` for classes, `"f1"`, `"auc"`,
@@ -132,8 +132,8 @@ class ReLoss(LearnedSurrogate):
         known = sorted(path.stem for path in folder.glob("*.safetensors"))
         if name not in known:
             raise ValueError(
-                f"no loss for {name!r} ships; there are {', '.join(known)}. "
-                "mg.ReLoss(metric).learn() makes one"
+                f"no pretrained loss for {name!r}; available: {', '.join(known)}. "
+                "Learn your own with mg.ReLoss(metric).learn()"
             )
         loss = load_surrogate(folder / f"{name}.safetensors")
         assert isinstance(loss, cls)
@@ -159,12 +159,12 @@ class ReLoss(LearnedSurrogate):
         return values, self.metric.has_value(inputs, live.any(-1))
 
     def unready(self, batches: int) -> str:
-        """A loss that has learned nothing yet, told at once."""
+        """The warning, on the first batch, that the loss has not learned anything yet."""
         if self.learned or batches > 1:
             return ""
         return (
-            f"this ReLoss has not learned {self.metric.name} yet, its network is random; call "
-            "loss.learn(), or take mg.ReLoss.pretrained(name)"
+            f"this ReLoss has not learned {self.metric.name} yet and its network is random; call "
+            "loss.learn() first, or use mg.ReLoss.pretrained(name)"
         )
 
     def raw(self, inputs: Inputs) -> Tensor:
@@ -251,32 +251,32 @@ class ReLoss(LearnedSurrogate):
         progress: bool = True,
         generator: torch.Generator | None = None,
     ) -> Ranked:
-        """Learns to rank as the metric does (Algorithm 1), and freezes the loss at its best moment.
+        """Learns to rank sets in the metric's order (Algorithm 1), and freezes the best loss.
 
-        Called again, it goes on from where it is: once after every epoch, that is alternate
+        A second call continues from the current weights; calling it after every epoch is alternate
         training (Table 11).
 
         Args:
             sources: A source `(generator) -> (scores, target)`, or an iterable of sources and of
                 score sets `(scores, target)`, such as `mg.collect_scores` gives; None learns from
                 made-up sets alone.
-            steps: Number of steps of Adam.
+            steps: Number of optimizer steps (Adam), each on `sets` sets.
             share: p, the share of made-up sets in a step (`surrogates/score_sets.py`, the generator
                 G_R). Text, poses and label maps have none.
             sets: N, the number of sets in each step.
             size: Items of a made-up set; None makes them as large as the stored ones, else 128.
-            classes: Number of classes or labels of made-up sets, where no stored set shows it.
+            classes: Number of classes or labels of made-up sets, if no stored set shows it.
             rate: The learning rate at the start; it falls to 0.
-            relabel: Replaces the labels of stored sets as the released code does, so that
-                accuracies are spread evenly: the predicted class, but for a random part of the
-                items, which get any.
-            valid: Sources of held-out sets; None holds a fifth of the stored sets back.
-            progress: Shows a bar, on a terminal, with the correlations of this loss and of the
-                ordinary one.
+            relabel: Whether to replace the labels of stored sets as the released code does, so that
+                accuracies are spread evenly: a random part of the items gets random labels, the
+                others get the predicted class.
+            valid: Sources of held-out sets; None holds back a fifth of the stored sets.
+            progress: Whether to show a progress bar, on a terminal, with the correlations of this
+                loss and of the ordinary one.
             generator: Source of randomness for drawing and splitting sets.
 
         Returns:
-            Rank correlations on held-out sets, beside those of the ordinary loss.
+            Rank correlations on held-out sets, with those of the ordinary loss for comparison.
         """
         whole("steps", steps, 1)
         whole("sets", sets, 4)
@@ -296,7 +296,7 @@ class ReLoss(LearnedSurrogate):
         return learn(self, draw, Exam(self, held, generator), steps, rate, progress)
 
     def config(self) -> dict[str, Any]:
-        """What rebuilds the loss; its weights are stored beside."""
+        """The options from which the loss can be built again; its weights are stored separately."""
         options = self.net.options if isinstance(self.net, nets.LossNet) else None
         return {
             "metric": metric_config(self.metric),

@@ -32,10 +32,10 @@ def load_surrogate(
     """The surrogate that `loss.save(path)` wrote, exactly as it was.
 
     Args:
-        path: A file that `loss.save` wrote.
-        metric: A metric or function in place of the stored metric; needed where that is a function
-            of your own.
-        net: The network of a `ReLoss`, where that is a module of your own; its weights come from
+        path: File that `loss.save` wrote, with any name.
+        metric: A metric or function in place of the stored metric; needed if that is your own
+            function.
+        net: The network of a `ReLoss`, needed if that is your own module; its weights come from
             the file.
 
     Example:
@@ -136,7 +136,7 @@ def _stored_net(kind: str, options: dict[str, Any] | None) -> nets.LossNet:
     """The network that a file names, without its weights; ValueError if it was the user's own."""
     if options is None:
         raise ValueError(
-            f"the file's network is a module of yours, {kind}, which no file can hold; pass one of "
-            "its kind: load_surrogate(path, net=...)"
+            f"the file's network is your own module, {kind}, which cannot be stored in a "
+            "file; pass one of its kind: load_surrogate(path, net=...)"
         )
     return _NETS[kind](**options)

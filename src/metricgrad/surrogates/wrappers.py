@@ -36,13 +36,16 @@ Parts = tuple[Tensor, Tensor, Tensor | None]
 
 
 def with_memory(loss: Surrogate, size: int = 4096) -> "WithMemory":
-    """The same loss on sets that past items have joined.
+    r"""The same loss on sets that past items have joined.
 
-    It is called like the loss itself, with one flat set per call. In `eval()` mode it is the loss
-    alone.
+    .. math:: \ell(B_t \cup \bar B_{t-1} \cup \dots), \quad
+        \text{the batch and the last } size \text{ items before it}
+
+    :math:`\bar B` are the scores and targets of past batches, without a gradient. The loss is
+    called like the original one, with one flat set per call. In `eval()` mode, no past items join.
 
     Args:
-        loss: Any surrogate.
+        loss: The surrogate to call on the larger set, such as `mg.UniLoss("f1")`.
         size: How many past items are kept, the most recent ones.
 
     Example:
@@ -137,7 +140,7 @@ def with_ordinary(
     r"""A loss plus the ordinary one, :math:`\ell + w \, \ell_{ordinary}`.
 
     Args:
-        loss: Any surrogate.
+        loss: The surrogate that keeps the weight 1, usually a learned one such as `mg.ReLoss`.
         weight: Weight of the ordinary loss, w.
         ordinary: The loss to add; None adds the ordinary loss of the loss's metric: cross-entropy
             in the metric's shapes, ListNet for graded documents, squared error for heatmaps.
@@ -190,9 +193,7 @@ def ordinary_beside(metric: Metric | None, given: Surrogate | None) -> Surrogate
     if given is None:
         given = CrossEntropy() if metric is None else ordinary_for(metric)
         if given is None:
-            raise ValueError(
-                f"no loss is customary for {metric}; pass the one to add: ordinary=..."
-            )
+            raise ValueError(f"{metric} has no usual loss; pass the one to add: ordinary=...")
     if not isinstance(given, Surrogate):
         raise TypeError(
             f"ordinary must be a surrogate, such as mg.baselines.Focal(); got {given!r}"

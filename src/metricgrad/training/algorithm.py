@@ -148,7 +148,7 @@ class Algorithm1(ABC):
         return Means(*((each / iterations).float() for each in sums))
 
     def teach(self) -> None:
-        """Teaches losses that have not learned yet, if that is asked for, as `advance` does."""
+        """Trains losses that have not learned yet, if the start is universal, as `advance` does."""
         untaught = [loss for loss in self._each_loss if not loss.universal]
         if self._universal is None or not untaught:
             return
@@ -248,7 +248,7 @@ class Algorithm1(ABC):
                 self._last_good = {}
 
     def state(self) -> State:
-        """Everything that the next iteration depends on, as tensors of its own."""
+        """Everything that the next iteration depends on, as copies."""
         state = {
             "own.generator": self._generator.get_state(),
             "own.dropout": self._dropout,
@@ -259,7 +259,7 @@ class Algorithm1(ABC):
         return {name: value.clone() for name, value in state.items()}
 
     def restore(self, state: State) -> None:
-        """Goes back, or on, to a state."""
+        """Returns to a state, earlier or later."""
         self._model_side.restore(state, "model")
         self._loss_side.restore(state, "loss")
         self._generator.set_state(state["own.generator"])

@@ -142,7 +142,7 @@ def candidates_of(
         return [Candidate(name, given=method, warm_start=warm) for warm in starts]
     if method not in _METHODS:
         raise ValueError(
-            f"there is no method {method!r}; there are auto, {', '.join(method_names())}"
+            f"there is no method {method!r}; available: auto, {', '.join(method_names())}"
         )
     given = dict(options or {})
     if method in _COLD:
@@ -229,7 +229,7 @@ def target_kind(metric: Metric, scores: Tensor, target: Tensor) -> TargetKind | 
 
 
 def ordinary_candidate(metric: Metric, sets: bool = False) -> Candidate:
-    """What people train on for such a metric; ListNet where every item is a set of its own."""
+    """What people train on for such a metric; ListNet where every item is a set."""
     return Candidate("list_net" if sets else metric.ordinary or ORDINARY)
 
 

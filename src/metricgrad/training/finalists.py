@@ -1,7 +1,7 @@
 """The models that are left at the end of a search, trained on everything.
 
 With one split, the trial's own model is taken. After cross-validation there is one model for each
-fold, so the winner is trained anew on all items, up to the epoch that was best.
+fold, so the winner is trained again on all items, up to the epoch that was best.
 """
 
 import copy

@@ -88,15 +88,15 @@ def fit(
     If there is a process group, all its processes train together, and every one must call this.
 
     Args:
-        model: A module of float32 or float64 that maps features to scores, one tensor; trained in
-            place, from the weights it has.
+        model: A float32 or float64 module that maps features to one tensor of scores; it is trained
+            in place, starting from the weights it has.
         train: `(x, y)` of arrays or tensors, a `Dataset` or a `DataLoader`. A stream without a
-            length (`IterableDataset`) is read into memory. What a metric of your own takes besides
-            scores and target follows in the order of its parameters, `(x, y, amount)`, or by name,
-            `(x, y, {"amount": amount})`. To metrics of decisions and of curves, a third part is the
-            weights of the items, `(x, y, sample_weight)`.
-        valid: Validation data of the same kinds, in the same order each time; at most 50,000 of the
-            items in memory are drawn. None splits it off `train`, which must not be a loader then.
+            length (`IterableDataset`) is read into memory. Further arguments of your own metric
+            follow in the order of its parameters, `(x, y, amount)`, or by name,
+            `(x, y, {"amount": amount})`. For metrics of decisions and of curves, a third part is
+            the weights of the items, `(x, y, sample_weight)`.
+        valid: Validation data of the same kinds, in the same order each time; of items in memory,
+            at most 50,000 are used. None splits it off `train`, which then must not be a loader.
         metric: The metric to train for: a name, a `Metric` or a callable.
         method: `"auto"` for a search, the name of a loss (`cross_entropy`, `uniloss`, `reloss`,
             `soft_f_beta`, ...) or a surrogate.
@@ -104,28 +104,31 @@ def fit(
         epochs: Passes through the data. For items in memory, an epoch has 25 to 150 batches.
         batch: The number of items in a batch.
         rate: The learning rate, which falls to 0 during training. None tries several, for Adam.
-        decay: Weight decay, as in AdamW.
-        clip: The norm to which longer gradients are cut; None leaves them as they are.
+        decay: Decoupled weight decay, as in AdamW; 0 turns it off.
+        clip: Maximum norm of a gradient, to which longer ones are scaled; None does not clip.
         balanced: Whether every class gets an equal share of a batch.
         memory: How many past items join every batch (`mg.with_memory`); 0 for none.
         folds: Folds of cross-validation; 1 is a single split. None decides by the number of items
             of the rarest class. Cannot be combined with `valid` or with a `Dataset`.
         share: The share of the training data used for validation in a single split.
-        patience: Epochs without a better value that end a training; None never ends one.
-        budget: Seconds that all of this may take, within a fifth. Epochs, steps of a loss that
-            learns first, and if need be challengers are left out, and trainings ended, to stay
-            within it. Something is always trained. A resumed run gets the same time again.
+        patience: A trial ends after this many epochs without a better value; None never ends one.
+        budget: Seconds for everything, kept to within a fifth. To stay within it, epochs, steps of
+            a loss that learns first and, if necessary, challengers are left out, and trials are
+            ended. Something is always trained. A resumed run gets the same time again.
         tune_threshold: Whether the threshold, if the metric has one, or the offsets of the classes
             (`mg.best_offsets`) are chosen on validation data.
         seed: Seed for splits, batches, dropout and losses that learn.
         folder: Where checkpoints are written after every epoch. The same call with the same folder,
             and a model with the weights it had at the start, continues where the first one stopped.
         progress: Whether to show a progress bar, on a terminal.
-        optimizer: Makes one from `(parameters, rate)`, such as `lambda p, rate: torch.optim.SGD(p,
-            rate, momentum=0.9)`. None is Adam for many models at once, which is faster.
-        schedule: Makes one from `(optimizer, steps)`, such as `CosineAnnealingLR`; it moves on
-            after every batch, and starts anew after a warm start. None is half a cosine, to 0.
-        device: Where to train, such as `"cuda"`; the model is moved there. None is where it is.
+        optimizer: A function `(parameters, rate)` that makes an optimizer, such as `lambda p, rate:
+            torch.optim.SGD(p, rate, momentum=0.9)`. None is Adam for many models at once, which is
+            faster.
+        schedule: A function `(optimizer, steps)` that makes a schedule, such as
+            `CosineAnnealingLR`; it steps after every batch, and starts again after a warm start.
+            None is half a cosine, to 0.
+        device: Device to train on, such as `"cuda"`, to which the model is moved. None leaves the
+            model where it is.
 
     Returns:
         The trained model with its threshold or offsets, all trials, and the decision between them.
@@ -150,7 +153,10 @@ def fit(
     }  # fmt: skip
     check_arguments(model, method, options, **numbers)
     if optimizer is not None and decay:
-        raise ValueError(f"an optimizer of your own has its own weight decay; got decay={decay:g}")
+        raise ValueError(
+            "optimizer= has its own weight decay; set it there, and leave out decay. Got "
+            f"decay={decay:g}"
+        )
     on_device(model, device)
     if isinstance(method, str):
         require_fitting(method, chosen)

@@ -54,16 +54,16 @@ def fits_trees(method: Any, task: Task) -> bool:
 
 @dataclass(frozen=True)
 class TreeFit:
-    """What a run of boosted trees is asked for.
+    """The settings of a run of boosted trees.
 
     Attributes:
         data: A table, or queries, with the metric to train for.
         engine: The library that grows the trees.
-        method: `"auto"`, or one of `tree_methods`.
+        method: `"auto"` for a search, or one of `tree_methods` to grow trees on that alone.
         options: What `mg.boosting.objective` takes, for a method on the metric.
         rate: The learning rate; None is 0.1.
-        folds: As in `mg.fit`.
-        budget: Seconds that all of it may take, about.
+        folds: Folds of cross-validation; 1 is a single split. None decides by the rarest class.
+        budget: Approximate number of seconds for everything; None sets no limit.
         seed: Seed for splits, and for the sets that the metric is taken on.
         progress: Whether to show a progress bar, on a terminal.
     """
@@ -187,8 +187,8 @@ class TreeFit:
                 f"xgboost, for method={self.method!r}"
             )
         return (
-            f"trees cannot grow on {self.data.metric.name}, which comparisons of scores do not "
-            f"decide; pass method={tree_methods(self.data.task)[0]!r}"
+            f"trees cannot grow on {self.data.metric.name}, which is not decided by comparing "
+            f"scores; pass method={tree_methods(self.data.task)[0]!r}"
         )
 
     def _ends(self, started: float, share: float) -> Callable[[], bool]:

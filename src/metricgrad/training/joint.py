@@ -36,17 +36,27 @@ class Round(NamedTuple):
 
 
 class JointTraining(Algorithm1):
-    """A model and a `BilevelLoss`, trained in turns.
+    r"""A model and a `BilevelLoss`, trained in turns by Algorithm 1.
+
+    Every iteration takes :math:`K_\alpha` steps of the model's weights :math:`\alpha` and then
+    :math:`K_\beta` steps of the surrogate's weights :math:`\beta`, each on a new batch (x, y):
+
+    .. math:: \alpha \leftarrow \alpha - \eta_\alpha \nabla_\alpha \,
+        \ell_\beta(y, s_\alpha(x)), \qquad
+        \beta \leftarrow \beta - \eta_\beta \nabla_\beta \,
+        | \ell_\beta(y, s_\alpha(x)) - \ell(y, s_\alpha(x)) |
+
+    :math:`\ell_\beta` is the surrogate and :math:`\ell` the metric as a loss. Both steps use Adam.
 
     Args:
         model: Maps a batch of x to scores.
-        loss: What the model descends; its metric may have a threshold of its own (the paper's
-            gamma).
+        loss: The surrogate that the model is trained on. The paper's gamma is the threshold of its
+            metric.
         x: `[items, ...]`, features of the training data.
         y: `[items, ...]`, targets of the training data.
         start: `"universal"` first teaches a loss that has not learned yet from made-up sets;
             `"scratch"` does not.
-        refine: Whether the loss goes on learning along with the model.
+        refine: Whether the loss continues to learn along with the model.
         model_steps: K_alpha, steps of the model in each iteration.
         loss_steps: K_beta, steps of the loss in each iteration.
         model_rate: Adam's learning rate for the model.
@@ -54,7 +64,7 @@ class JointTraining(Algorithm1):
         decay: The iteration at which both rates reach 0, along half a cosine wave; None keeps them
             constant.
         clip: The largest norm of either gradient; None does not clip.
-        batch: Items per batch, for the model's steps and the loss's alike.
+        batch: Items per batch, both for the model's steps and for the loss's steps.
         stratified: Whether batches keep the shares of the classes; None does so where the target
             has one class per item.
         universal: Options of `learn_universal` for the universal start.
@@ -111,21 +121,21 @@ class JointTraining(Algorithm1):
     ) -> "JointTraining":
         """The paper's settings (Sec. 4.1): rates and norms of 1e-5, its generator for SL-R.
 
-        The paper made 300,000 iterations of it, with models of 100, 30 and 10 hidden units, each
-        layer with batch normalisation and dropout 0.2. Options that are given replace the paper's.
+        The paper ran 300,000 iterations, with models of 100, 30 and 10 hidden units, each layer
+        with batch normalisation and dropout 0.2. Options that you pass replace the paper's.
         """
         published = {"model_rate": 1e-5, "loss_rate": 1e-5, "clip": 1e-5}
         universal = {"source": "paper", **(options.pop("universal", None) or {})}
         return cls(model, loss, x, y, **{**published, **options}, universal=universal)
 
     def advance(self, iterations: int, *, progress: bool = True) -> Round:
-        """Makes so many iterations of Algorithm 1.
+        """Runs iterations of Algorithm 1.
 
-        A training that cannot go on raises a TrainingError that says why in one sentence, with
-        model and loss as they were when it still went well.
+        If training fails, a TrainingError says why, and model and loss return to their last good
+        state.
 
         Args:
-            iterations: How many to make.
+            iterations: How many rounds of model and loss steps to add to those made so far.
             progress: Whether to show a progress bar, on a terminal.
 
         Returns:
@@ -140,27 +150,27 @@ class JointTraining(Algorithm1):
         self._model_side.shared = True
 
     def state(self) -> State:
-        """Everything that the next iteration depends on, as tensors of its own."""
+        """Everything that the next iteration depends on, as copies."""
         return super().state() | {"own.universal": torch.tensor(self.loss.universal)}
 
     def restore(self, state: State) -> None:
-        """Goes back, or on, to a state."""
+        """Returns to a state, earlier or later."""
         super().restore(state)
         self.loss.universal = bool(state["own.universal"])
 
     def save(self, path: str | Path) -> None:
-        """Writes a checkpoint, one safetensors file, from which `resume` goes on exactly.
+        """Writes a checkpoint, one safetensors file, from which `resume` continues exactly.
 
         Args:
-            path: Where to; an existing file is replaced only once the new one is complete.
+            path: File to write; an existing file is replaced only once the new one is complete.
         """
         write_checkpoint(path, self.state(), self._known())
 
     def resume(self, path: str | Path) -> None:
-        """Goes on from a checkpoint of a training with the same settings, model, metric and data.
+        """Continues from a checkpoint of a training with the same settings, model, metric and data.
 
         Args:
-            path: A file that `save` wrote.
+            path: Checkpoint that `save` wrote; another training's is refused.
         """
         self.restore(read_checkpoint(path, self.state(), self._known()))
 

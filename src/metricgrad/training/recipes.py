@@ -50,8 +50,8 @@ def collect_scores(
 ) -> ScoreSets:
     """The scores of a model as it is now, cut into sets.
 
-    Call it now and then during an ordinary training and keep what it gives: `loss.learn` takes a
-    list of it.
+    Call it now and then during an ordinary training run and keep the results: `loss.learn` takes a
+    list of them.
 
     Args:
         model: Runs in `eval()` mode without gradients; its modes are restored afterwards.
@@ -59,7 +59,7 @@ def collect_scores(
         size: Items per set, N; items left over at the end are dropped. None takes the model's
             outputs as sets that already have a leading dimension, such as documents of queries.
         limit: The largest number of sets to collect; None runs through the whole loader.
-        forward: Maps model and batch to scores and target, for batches of another form.
+        forward: A function `(model, batch)` that returns scores and target, for other batches.
 
     Returns:
         The sets, on the CPU: scores `[S, N, ...]` and target `[S, N, ...]`.
@@ -98,7 +98,7 @@ def collect_scores(
     if other is not None:
         raise ValueError(
             f"batches have scores of different shapes, such as {list(scores[0].shape)} and "
-            f"{list(other.shape)}; pad them to one length, or collect each kind on its own"
+            f"{list(other.shape)}; pad them to one length, or collect each kind separately"
         )
     sets = ScoreSets(torch.cat(scores)[:wanted], torch.cat(targets)[:wanted])
     if size is None:
@@ -194,7 +194,7 @@ def teach(
     many = name in _OF_CLASSES
     if not many and metric.layout != "binary":
         raise ValueError(
-            f"losses are taught for metrics of binary scores and for accuracy; got {name!r}"
+            f"losses can be learned for metrics of binary scores and for accuracy; got {name!r}"
         )
     steps = steps or (300 if many else 2000)
     generator = torch.Generator().manual_seed(seed)

@@ -123,9 +123,9 @@ def begin_together(
     """Refuses what is not alike in all processes, and gives all models the weights of the first.
 
     Args:
-        model: The user's own.
-        data: What `mg.fit` was given, by the name of its argument.
-        called: Its other arguments, ready for JSON.
+        model: The model that was passed to `mg.fit`; its weights are overwritten on other ranks.
+        data: The data arguments of `mg.fit`, by name.
+        called: The other arguments of `mg.fit`, ready for JSON.
     """
     if isinstance(model, DistributedDataParallel):
         raise ValueError(
@@ -169,6 +169,6 @@ def _refuse_unsharded(name: str, loader: Loader) -> None:
     if len(set(told_by_all(_first(loader)))) == 1:
         raise ValueError(
             f"{name} gives all processes the same first batch. An IterableDataset must give each "
-            "process items of its own (see torch.distributed.get_rank), and a DistributedSampler "
+            "process different items (see torch.distributed.get_rank), and a DistributedSampler "
             "must know the rank; or pass a Dataset, which mg.fit divides itself"
         )

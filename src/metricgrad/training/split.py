@@ -170,7 +170,7 @@ def _class_counts(items: Items) -> Tensor | None:
     counts = items.classes()
     if counts is not None and len(counts) < 2:
         raise ValueError(
-            f"all {len(items)} targets are {items.y[0].item()}: there is nothing to tell apart"
+            f"all {len(items)} targets are {items.y[0].item()}, so there is nothing to learn"
         )
     return counts
 

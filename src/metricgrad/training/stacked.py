@@ -21,10 +21,17 @@ from metricgrad.training.stack import Stack
 
 
 class StackedTraining(Algorithm1):
-    """Algorithm 1 for R models and their losses at once, on sets of binary scores.
+    r"""Algorithm 1 for R models and their losses at once, on sets of binary scores.
+
+    .. math:: \alpha_r \leftarrow \alpha_r - \eta_{\alpha r} \nabla_{\alpha_r} \,
+        \ell_{\beta_r}(y, s_{\alpha_r}(x)), \qquad
+        \beta_r \leftarrow \beta_r - \eta_{\beta r} \nabla_{\beta_r} \,
+        | \ell_{\beta_r}(y, s_{\alpha_r}(x)) - \ell_r(y, s_{\alpha_r}(x)) |
+
+    for every run r = 1, ..., R in one batched step, with the notation of `JointTraining`.
 
     Args:
-        models: R models of one architecture.
+        models: R models of the same architecture, trained in place from the weights they have.
         losses: R losses, one for each, of the same widths and distance; their metrics may differ.
         x: `[items, ...]`, features of the training data, shared by all runs.
         y: `[items]`, targets of the training data, shared by all runs.
@@ -34,7 +41,7 @@ class StackedTraining(Algorithm1):
             does not.
         universal: Options of `learn_universal` for the universal start.
         generator: Source of randomness for batches, made-up sets and dropout.
-        **settings: The other options of `JointTraining`.
+        **settings: Other options of `JointTraining`, shared by all runs, such as `batch`.
 
     Example:
         >>> import metricgrad as mg
@@ -77,10 +84,10 @@ class StackedTraining(Algorithm1):
         super().__init__(models[0], self.losses, sides, (x, y), chosen, teaching, generator)
 
     def advance(self, iterations: int, *, progress: bool = True) -> Means:
-        """Makes so many iterations of Algorithm 1.
+        """Runs iterations of Algorithm 1.
 
         Args:
-            iterations: How many to make.
+            iterations: How many rounds of model and loss steps to add, for every run.
             progress: Whether to show a progress bar, on a terminal.
 
         Returns:

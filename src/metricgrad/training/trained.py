@@ -26,7 +26,7 @@ class Trained:
     """A model and the threshold at which it decides.
 
     Attributes:
-        model: In `eval()` mode.
+        model: The trained model, in `eval()` mode, with the weights of the chosen epoch.
         metric: The metric that it was trained for.
         threshold: A score above it is a positive decision. For many classes there is one each, and
             the class that is highest above its own wins. None if the metric has no threshold.
@@ -38,7 +38,7 @@ class Trained:
 
     @property
     def offsets(self) -> Tensor | None:
-        """What is added to the scores of the classes, `[C]`; None where one threshold decides."""
+        """Numbers that are added to the scores of the classes, `[C]`; None if there are none."""
         if self.threshold is None or not self.threshold.dim() or self.metric.layout == "labels":
             return None
         return -self.threshold
@@ -87,7 +87,7 @@ class Trained:
         Args:
             x: `[items, ...]`, an array or a tensor.
             y: Their targets, `[items]` or, as in `mg.fit`, `[items, 1]`.
-            **rows: What the metric takes besides scores and target, by name: `[items]`.
+            **rows: Further arguments of the metric, by name: `[items]`.
         """
         return self.measure_scores(self.scores(x), y, **rows)
 
@@ -95,9 +95,9 @@ class Trained:
         """The metric of items whose scores are known, at the threshold.
 
         Args:
-            scores: What `scores` gave for them.
+            scores: The scores of the items, as `scores` returns them.
             y: Their targets, as in `measure`.
-            **rows: As in `measure`.
+            **rows: Further arguments of the metric, as in `measure`.
         """
         metric, scores = self.metric.at_threshold(self.threshold, scores)
         target = numbers(y)
@@ -126,22 +126,22 @@ class Fit(Trained):
         (torch.Size([200]), 'f1', 5)
 
     Attributes:
-        value: The metric on validation data.
+        value: The metric of the model on validation data, at its threshold or offsets.
         decision: Which trial won, against which, and by how much.
         finalists: The models of `cross_entropy` and of the best `challenger`, if they were tried.
             The model is one of them.
-        trials: Everything that was tried.
+        trials: All candidates at all learning rates that were tried, with their curves.
         validation: The validation items, which the scores of the trials belong to.
         score_sets: Sets of validation items as the trials scored them, well and badly, on which
             losses can be checked.
         folds: Folds of cross-validation; 1 is a single split.
-        seconds: How long it took.
-        stopped: Whether Ctrl-C ended the search; this is the best result by then.
-        contested: Whether challengers were to be tried; time may have run out before them.
-        models: Where an estimator chose between kinds of models, these, the one that was taken
-            first; one alone says what kind it is. Empty for a model of the user's own.
-        models_luck: The gain of one kind over another that could be chance.
-        unit: What a trial has more and more of: epochs, or trees.
+        seconds: Duration of the whole call, with the search and all trainings.
+        stopped: Whether Ctrl-C ended the search; this is the best result until then.
+        contested: Whether the search was meant to try challengers; it may have run out of time.
+        models: The kinds of models that an estimator compared, starting with the one that it took;
+            a single entry if there was no choice. Empty for your own model.
+        models_luck: A gain of one kind of model over another below this value could be chance.
+        unit: What a trial counts: epochs or trees.
     """
 
     value: float
@@ -204,7 +204,7 @@ class Fit(Trained):
         )
 
     def models_verdict(self) -> str:
-        """Which kind of model was taken, where there was a choice; else nothing."""
+        """Which kind of model was taken, if there was a choice; otherwise an empty text."""
         if len(self.models) < 2:
             return ""
         taken, *others = self.models

@@ -96,7 +96,7 @@ class TreeSearch:
     plans: dict[Trial, PlannedTrees] = field(default_factory=dict)  # of all trials so far
 
     def run(self, plan: PlannedTrees, exactly: int | None = None) -> Trial:
-        """Grows the trees of every fold, until validation data is no longer pleased.
+        """Grows the trees of every fold until the validation metric stops improving.
 
         `exactly` is a number of trees to grow, at which the trial is measured.
         """

@@ -52,7 +52,7 @@ def reexpress(
             argsort, topk, round, floor, ceil, bucketize, where and masks, clamp and relu, and the
             indices that these return. Further parameters, such as `amount`, are data of the items,
             which calls pass by name.
-        higher_is_better: False for a loss or an error. None takes it that higher is better; a loss
+        higher_is_better: False for a loss or an error. None assumes that higher is better; a loss
             then refuses a function that is better for the opposite of ideal scores.
         best: The value of an ideal model. Without it the metric is unbounded, and its gradient is
             divided by the range of the metric on the set.
@@ -64,8 +64,8 @@ def reexpress(
         flips: How many single-bit flips are tried in a step; if there are more, this many are drawn
             at random. The default is 1,024, or 256 for a black box, which is called for each flip.
             Fewer are tried if their tensors would exceed 4 million elements.
-        watch: False takes fn as a black box, which may be any function that order and thresholds
-            decide.
+        watch: False treats fn as a black box, which may be any function that depends only on order
+            and thresholds.
         thresholds: The thresholds with which a black box compares scores.
         generator: Draws the flips that are tried, if there are more than `flips`.
         name: The metric's name; the function's own by default.

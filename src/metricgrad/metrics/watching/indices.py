@@ -208,7 +208,7 @@ class Indices:
 
 
 def _bind(operation: Operation) -> dict[str, Any]:
-    """Arguments of a choice by name; `dim` is always there, None unless given."""
+    """Arguments of a choice by name; `dim` is always there, None by default."""
     bound = {"dim": operation.kwargs.get("axis"), "descending": False, "largest": True}
     positional = zip(CHOOSING[operation.name], operation.args, strict=False)
     return {**bound, **dict(positional), **operation.kwargs}

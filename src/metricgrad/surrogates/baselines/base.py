@@ -17,11 +17,22 @@ from metricgrad.surrogates.base import Surrogate, TargetKind, counted
 
 
 class Baseline(Surrogate):
-    """A loss from the literature.
+    """A loss from the literature; subclasses implement `values` for many sets at once.
 
     Attributes:
         like: The metric whose shapes and checks it shares.
         kinds: The kinds of targets that it takes, whatever the metric.
+
+    Example:
+        >>> import metricgrad as mg
+        >>> class SquaredError(mg.baselines.Baseline):
+        ...     kinds = ("binary",)
+        ...
+        ...     def values(self, scores, target, where):
+        ...         errors = (scores.sigmoid() - target.to(scores.dtype)).square()
+        ...         return mg.ops.masked_mean(errors, where)
+        >>> SquaredError()(torch.zeros(4), torch.tensor([0, 1, 0, 1]))
+        tensor(0.2500)
     """
 
     like: ClassVar[str] = "accuracy"

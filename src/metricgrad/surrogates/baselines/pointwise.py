@@ -82,13 +82,13 @@ class CrossEntropy(Baseline):
 
 
 class Focal(CrossEntropy):
-    r"""Focal loss: cross-entropy that lets go of items which are nearly right.
+    r"""Focal loss: cross-entropy that ignores items which are nearly correct.
 
     .. math:: -\alpha_i (1 - p(y_i))^\gamma \log p(y_i)
 
     Args:
-        gamma: How fast it lets go; 0 is cross-entropy.
-        alpha: Weight of a positive, that of a negative being 1 - alpha; None weighs both alike.
+        gamma: How strongly items that are already correct are ignored; 0 is cross-entropy.
+        alpha: Weight of a positive; a negative has 1 - alpha. None gives both the same weight.
 
     Example:
         >>> import metricgrad as mg

@@ -63,7 +63,7 @@ class ApproxNDCG(Graded):
 
 
 class LambdaLoss(Graded):
-    r"""Pairs of different grades, each weighted by what exchanging the two changes in NDCG.
+    r"""Pairs of different grades, each weighted by how much NDCG changes if the two are swapped.
 
     .. math:: \sum_{g_i > g_j} |\Delta NDCG_{ij}| \, \log_2(1 + e^{-slope (s_i - s_j)})
 
@@ -133,7 +133,7 @@ class RankLoss(Baseline):
     of class 1, against 0 for class 0.
 
     Args:
-        slope: Slope of the sigmoid.
+        slope: How closely the sigmoids follow the steps of the true rank; higher is closer.
 
     Example:
         >>> import metricgrad as mg

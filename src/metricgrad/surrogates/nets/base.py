@@ -27,7 +27,27 @@ from metricgrad.surrogates.base import wrong_shapes
 
 
 class LossNet(nn.Module, ABC):
-    """A network of sets; its options are what rebuilds it, ready for JSON."""
+    """A network that maps the scores and target of a set to one number.
+
+    Args:
+        **options: What a saved loss needs to build the network again, ready for JSON.
+
+    Example:
+        >>> import metricgrad as mg
+        >>> class WeightedErrors(mg.nets.LossNet):
+        ...     def __init__(self):
+        ...         super().__init__()
+        ...         self.weight = nn.Parameter(torch.ones(2))
+        ...
+        ...     def forward(self, metric, inputs):
+        ...         errors = (inputs.scores.sigmoid() - inputs.target.float()).abs()
+        ...         weights = self.weight[inputs.target.long()]
+        ...         return mg.ops.masked_mean(weights * errors, inputs.where)
+        >>> loss = mg.ReLoss("f1", net=WeightedErrors())
+        >>> learned = loss.learn(steps=2, progress=False)
+        >>> loss(torch.zeros(4), torch.tensor([0, 1, 0, 1])).shape
+        torch.Size([])
+    """
 
     def __init__(self, **options: Any) -> None:
         super().__init__()

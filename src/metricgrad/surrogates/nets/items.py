@@ -167,7 +167,7 @@ class Heatmaps(LossNet):
 
     Args:
         size: Height and width of the maps.
-        embedding: Width of an embedding, E.
+        embedding: Number of values that each map is embedded into, E.
         sigma: Width of the Gaussian around a joint, in pixels.
 
     Example:
