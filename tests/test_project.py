@@ -87,6 +87,13 @@ def test_nothing_above_the_metrics_asks_for_their_class_or_family() -> None:
     assert not asking
 
 
+def test_one_module_drops_a_column_of_scores() -> None:
+    """Metric and loss would read other sets if each decided for itself what `[..., 1]` means."""
+    column = re.compile(r"shape\[-?1:?\] [!=]= \(?1\b|[^n]squeeze\(1\)|[^n]squeeze\(-1\) if")
+    found = {relative(path) for path in MODULES if column.search(path.read_text())}
+    assert found == {"metrics/columns.py", "training/streams.py"}  # the latter refuses labels
+
+
 def test_no_tensor_lives_as_long_as_the_process() -> None:
     """A tensor made in inference mode, on a lost device or in a trace would stay for all."""
     makers = re.compile(r"\btorch\.(tensor|zeros|ones|full|empty|eye|arange|linspace|rand\w*)\(")

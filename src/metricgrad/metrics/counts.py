@@ -92,7 +92,7 @@ class ClassificationMetric(ComparisonMetric):
         return exact_weights(self.rows, full, where)
 
     def item_scores(self, scores: Tensor, target: Tensor) -> Tensor:
-        """Binary scores without their trailing dimension; those of a two-class model as s1 - s0."""
+        """Binary scores without a column of 1; those of a two-class model as s1 - s0."""
         if scores.dim() == target.dim() + 1 and self._is_binary(scores.shape[-1]):
             return scores[..., 1] - scores[..., 0]
         return super().item_scores(scores, target)

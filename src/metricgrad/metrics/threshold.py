@@ -18,6 +18,7 @@ from torch import Tensor
 from metricgrad import ops
 from metricgrad.metrics.base import Metric
 from metricgrad.metrics.checks import shape, to_tensor, whole
+from metricgrad.metrics.columns import as_items
 from metricgrad.metrics.confusion import ConfusionMetric
 from metricgrad.metrics.counts import Counts, Curve, walk_down
 from metricgrad.metrics.order import padded_places
@@ -42,8 +43,8 @@ def best_threshold(
     """The threshold at which a metric is best: a score above it is a positive decision.
 
     Args:
-        scores: `[..., N]`, or `[..., N, C]` for a metric with `multilabel=True`.
-        target: The same shape, 0 and 1.
+        scores: `[..., N]` or `[..., N, 1]`, or `[..., N, C]` for a metric with `multilabel=True`.
+        target: The same shape, or `[..., N]`; 0 and 1.
         metric: A name, a `Metric` or a callable that decides at score > 0. Metrics of the confusion
             matrix are answered exactly; others by trying thresholds between neighbouring scores.
         where: The same shape, True for what counts; None counts everything.
@@ -71,6 +72,7 @@ def best_threshold(
     scores = to_tensor("scores", scores)
     target = to_tensor("target", target)
     where = None if where is None else to_tensor("where", where)
+    scores, target, where = as_items(chosen, scores, target, where)
     if not chosen.has_threshold:
         by_order = chosen.decided_by == "order"
         why = "depends on the order of the scores alone" if by_order else "decides at no threshold"

@@ -23,6 +23,7 @@ from torch import Tensor, nn
 
 from metricgrad.metrics import Metric
 from metricgrad.metrics.base import Inputs
+from metricgrad.metrics.columns import item_scores
 from metricgrad.metrics.mistakes import (
     are_label_maps,
     are_probabilities,
@@ -72,7 +73,7 @@ class Notices:
         self.detached += int(torch.is_grad_enabled() and not scores.requires_grad)
         with torch.no_grad():
             metric = loss.shapes()
-            scores = metric.item_scores(scores, target) if scores.shape[-1:] == (1,) else scores
+            scores = item_scores(metric, scores, target)
             if not self.directed:
                 self.directed = metric.portable or metric.confirm_direction(
                     loss.check(scores, target, where)

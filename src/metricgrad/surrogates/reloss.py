@@ -21,6 +21,7 @@ from metricgrad import ops
 from metricgrad.metrics import Metric
 from metricgrad.metrics.base import Inputs
 from metricgrad.metrics.checks import whole
+from metricgrad.metrics.columns import item_scores
 from metricgrad.metrics.registry import metric_config
 from metricgrad.surrogates import nets
 from metricgrad.surrogates.alignment import (
@@ -36,7 +37,6 @@ from metricgrad.surrogates.base import (
     as_loss,
     counted,
     full_precision,
-    item_scores,
 )
 from metricgrad.surrogates.learning import SHARE_HELD, Exam, Ranked, learn, lesson, shaped_source
 from metricgrad.surrogates.score_sets import Pool
@@ -177,7 +177,7 @@ class ReLoss(LearnedSurrogate):
     @torch.no_grad()
     def truth(self, scores: Tensor, target: Tensor, where: Tensor | None = None) -> Tensor:
         """The metric as a loss, `[...]`; NaN where it is undefined."""
-        values = self.metric(item_scores(self.metric, scores, target), target, where=where)
+        values = self.metric.of_sets(item_scores(self.metric, scores, target), target, where)
         return as_loss(self.metric, values).to(self.scale.dtype)
 
     def misfit(self, scores: Tensor, target: Tensor, where: Tensor | None = None) -> Tensor:

@@ -25,9 +25,10 @@ from torch import Tensor
 from metricgrad.metrics import Metric
 from metricgrad.metrics import metric as to_metric
 from metricgrad.metrics.checks import expand_where, whole
+from metricgrad.metrics.columns import item_scores
 from metricgrad.metrics.registry import metric_config
 from metricgrad.metrics.rows import SAMPLE_WEIGHT
-from metricgrad.surrogates.base import Surrogate, counted, item_scores, wrong_shapes
+from metricgrad.surrogates.base import Surrogate, counted, wrong_shapes
 from metricgrad.surrogates.baselines import CrossEntropy, HeatmapMSE, ListNet
 from metricgrad.surrogates.calls import Call
 from metricgrad.surrogates.remembering import Remembering
