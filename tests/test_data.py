@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 import metricgrad as mg
-from metricgrad.metrics.columns import item_target
+from metricgrad.metrics.one_score import item_target
 from metricgrad.training import data as data_module
 from metricgrad.training.data import (
     FoldBatches,

@@ -17,7 +17,7 @@ from torch import Tensor
 ABSENT: Any = object()  # a parameter that was not passed, as LightGBM passes None
 
 
-class Rows(NamedTuple):
+class BoosterRows(NamedTuple):
     """What a booster knows of its rows."""
 
     scores: Tensor  # `[N]` or `[N, C]`, raw
@@ -26,7 +26,7 @@ class Rows(NamedTuple):
     sizes: Tensor | None  # `[Q]`, rows of each query, in order
 
 
-def rows_of(first: Any, second: Any, weight: Any, sizes: Any) -> Rows:
+def rows_of(first: Any, second: Any, weight: Any, sizes: Any) -> BoosterRows:
     """The rows of a call, whichever library made it."""
     target = first
     scores = second
@@ -47,11 +47,11 @@ def rows_of(first: Any, second: Any, weight: Any, sizes: Any) -> Rows:
     unknown = int(truth.isnan().sum())
     if unknown:
         raise ValueError(f"{unknown} of {len(truth)} targets are NaN; leave these rows out")
-    known = Rows(found, truth, _numbers(weight), _numbers(sizes))
+    known = BoosterRows(found, truth, _numbers(weight), _numbers(sizes))
     return known._replace(weight=_of_rows(known))
 
 
-def _of_rows(known: Rows) -> Tensor | None:
+def _of_rows(known: BoosterRows) -> Tensor | None:
     """A weight for each row; XGBoost has one for each query."""
     weight = known.weight
     rows = len(known.target)

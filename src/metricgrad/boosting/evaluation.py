@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from metricgrad.boosting.calls import ABSENT, Rows, rows_of
+from metricgrad.boosting.calls import ABSENT, BoosterRows, rows_of
 from metricgrad.metrics import Metric, best_threshold
 from metricgrad.metrics import metric as to_metric
 from metricgrad.metrics.checks import to_tensor
@@ -80,7 +80,7 @@ class Evaluation:
         """What CatBoost calls, with the scores of all rows."""
         scores = torch.as_tensor(np.array(approxes, dtype=np.float64))
         scores = scores[0] if len(scores) == 1 else scores.mT
-        return self.value(Rows(scores, torch.as_tensor(np.array(target)), None, None)), 1.0
+        return self.value(BoosterRows(scores, torch.as_tensor(np.array(target)), None, None)), 1.0
 
     def is_max_optimal(self) -> bool:
         """What CatBoost asks: whether higher is better."""
@@ -90,7 +90,7 @@ class Evaluation:
         """What CatBoost asks: the value that `evaluate` found."""
         return error
 
-    def value(self, known: Rows) -> float:
+    def value(self, known: BoosterRows) -> float:
         """The metric of all rows, or its mean over queries."""
         scores, target, _, sizes = known
         groups = self.groups

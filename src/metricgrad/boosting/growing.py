@@ -18,7 +18,7 @@ from typing import Any, Literal, NamedTuple, get_args
 import numpy as np
 
 Engine = Literal["lightgbm", "xgboost", "sklearn"]
-Task = Literal["binary", "classes", "grades"]  # what a row has: 0 or 1, a class, a grade
+TreeTask = Literal["binary", "classes", "grades"]  # what a row has: 0 or 1, a class, a grade
 
 
 _LEAST = 20  # rows of a leaf; fewer where the table is small
@@ -42,7 +42,7 @@ class TreeRows(NamedTuple):
 class TreeSettings:
     """What all trees of a booster share."""
 
-    task: Task
+    task: TreeTask
     classes: int = 2
     categories: tuple[int, ...] = ()  # columns that hold numbered categories
     leaves: int = 31

@@ -22,7 +22,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from metricgrad import ops
-from metricgrad.boosting.calls import ABSENT, Rows, rows_of
+from metricgrad.boosting.calls import ABSENT, BoosterRows, rows_of
 from metricgrad.boosting.sets import Sets, drawn_sets, query_sets
 from metricgrad.boosting.slopes import Gains, Slopes
 from metricgrad.metrics.checks import to_tensor, whole
@@ -174,7 +174,7 @@ class Objective:
         target = torch.as_tensor(np.array(targets))
         scores = torch.as_tensor(np.array(approxes, dtype=np.float64))
         self._refuse_catboost()
-        known = Rows(scores, target, None, None)
+        known = BoosterRows(scores, target, None, None)
         whole_block = drawn_sets(torch.zeros_like(target), None, self.generator)
         gradient, curvature = self.slopes(known, [whole_block])
         weight = torch.ones_like(scores) if weights is None else torch.as_tensor(np.array(weights))
@@ -188,7 +188,7 @@ class Objective:
             f"{self.metric.name} is about a set of rows; use LightGBM or XGBoost"
         )
 
-    def slopes(self, known: Rows, sets: Iterable[Sets]) -> tuple[Tensor, Tensor]:
+    def slopes(self, known: BoosterRows, sets: Iterable[Sets]) -> tuple[Tensor, Tensor]:
         """Both derivatives, scaled, without the weights of rows."""
         rows = len(known.scores)
         if self.noise:
@@ -217,7 +217,7 @@ class Objective:
         mean = float(curvature.mean()) or _CURVATURE  # 0 where no row has anything to gain
         return gradient, curvature.clamp(min=_FLOOR * mean)
 
-    def _sets(self, known: Rows) -> Iterable[Sets]:
+    def _sets(self, known: BoosterRows) -> Iterable[Sets]:
         """The queries, or sets that are drawn now."""
         groups = self._groups(known)
         if groups is not None:
@@ -240,7 +240,7 @@ class Objective:
             )
         return [drawn_sets(target, self.set_size, self.generator)]
 
-    def _groups(self, known: Rows) -> Tensor | None:
+    def _groups(self, known: BoosterRows) -> Tensor | None:
         """Ids of the queries, `[N]`; sizes that the library passed become ids."""
         rows = len(known.target)
         if self.groups is not None:
@@ -274,7 +274,7 @@ class Objective:
         )
 
 
-def _log_loss(known: Rows) -> tuple[Tensor, Tensor]:
+def _log_loss(known: BoosterRows) -> tuple[Tensor, Tensor]:
     """Both derivatives of cross-entropy by the scores."""
     if known.scores.dim() == 1:
         chance = known.scores.sigmoid()

@@ -24,8 +24,8 @@ from torch import Tensor
 
 from metricgrad import ops
 from metricgrad.metrics.checks import shape, to_tensor
-from metricgrad.metrics.columns import as_items, item_scores
 from metricgrad.metrics.mistakes import are_probabilities, warn_once
+from metricgrad.metrics.one_score import as_items, item_scores
 from metricgrad.metrics.rows import NO_ROWS, RowNames, Rows, at
 
 TIE_RULES = {

@@ -18,9 +18,9 @@ from torch import Tensor
 from metricgrad import ops
 from metricgrad.metrics.base import Metric
 from metricgrad.metrics.checks import shape, to_tensor, whole
-from metricgrad.metrics.columns import as_items
 from metricgrad.metrics.confusion import ConfusionMetric
 from metricgrad.metrics.counts import Counts, Curve, walk_down
+from metricgrad.metrics.one_score import as_items
 from metricgrad.metrics.order import padded_places
 from metricgrad.metrics.registry import metric as to_metric
 

@@ -21,7 +21,7 @@ from metricgrad.metrics import Metric, from_function
 from metricgrad.metrics import metric as to_metric
 from metricgrad.metrics.base import Inputs
 from metricgrad.metrics.checks import shape
-from metricgrad.metrics.columns import as_items, item_scores
+from metricgrad.metrics.one_score import as_items, item_scores
 from metricgrad.metrics.registry import metric_config, metric_options
 from metricgrad.metrics.rows import NO_NAMES, SAMPLE_WEIGHT, RowNames, Rows, to_rows
 from metricgrad.storage import write_tensors

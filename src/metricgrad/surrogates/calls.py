@@ -19,7 +19,7 @@ from torch import Tensor
 from metricgrad.metrics import Metric
 from metricgrad.metrics.base import Inputs, flat_inputs, group_sets, not_flat
 from metricgrad.metrics.checks import to_tensor
-from metricgrad.metrics.columns import as_items
+from metricgrad.metrics.one_score import as_items
 from metricgrad.metrics.rows import NO_ROWS, Rows, at
 
 if TYPE_CHECKING:

@@ -25,7 +25,7 @@ from metricgrad.surrogates.score_sets import (
     Pool,
     ScoreSets,
     Source,
-    made_up,
+    made_up_source,
     relabelled,
     together,
 )
@@ -83,7 +83,7 @@ def shaped_source(
         shown = pool.stored[0].scores
         size = shown.shape[1] if size is None else size
         classes = shown.shape[2] if classes is None and shown.dim() > 2 else classes
-    return made_up(metric, max(4, sets), size or _SIZE, classes)
+    return made_up_source(metric, max(4, sets), size or _SIZE, classes)
 
 
 def lesson(

@@ -23,13 +23,13 @@ from torch import Tensor, nn
 
 from metricgrad.metrics import Metric
 from metricgrad.metrics.base import Inputs
-from metricgrad.metrics.columns import item_scores
 from metricgrad.metrics.mistakes import (
     are_label_maps,
     are_probabilities,
     rows_are_probabilities,
     warn_once,
 )
+from metricgrad.metrics.one_score import item_scores
 from metricgrad.surrogates.calls import Call, sum_of_sets
 
 if TYPE_CHECKING:

@@ -25,7 +25,7 @@ from torch import Tensor
 from metricgrad.metrics import Metric
 from metricgrad.metrics import metric as to_metric
 from metricgrad.metrics.checks import expand_where, whole
-from metricgrad.metrics.columns import item_scores
+from metricgrad.metrics.one_score import item_scores
 from metricgrad.metrics.registry import metric_config
 from metricgrad.metrics.rows import SAMPLE_WEIGHT
 from metricgrad.surrogates.base import Surrogate, counted, wrong_shapes
@@ -33,7 +33,7 @@ from metricgrad.surrogates.baselines import CrossEntropy, HeatmapMSE, ListNet
 from metricgrad.surrogates.calls import Call
 from metricgrad.surrogates.remembering import Remembering
 
-Parts = tuple[Tensor, Tensor, Tensor | None]
+_Batch = tuple[Tensor, Tensor, Tensor | None]
 
 
 def with_memory(loss: Surrogate, size: int = 4096) -> "WithMemory":
@@ -239,7 +239,7 @@ class Ordinary(Surrogate):
         return {"metric": metric_config(self.metric)}
 
 
-def _items(metric: Metric, scores: Tensor, target: Tensor, where: Tensor | None) -> Parts:
+def _items(metric: Metric, scores: Tensor, target: Tensor, where: Tensor | None) -> _Batch:
     """Scores and target of a metric's layout as items and classes."""
     match metric.layout:
         case "labels":
@@ -261,7 +261,7 @@ def _items(metric: Metric, scores: Tensor, target: Tensor, where: Tensor | None)
             return scores, target, where
 
 
-def _tokens(metric: Metric, scores: Tensor, target: Tensor, where: Tensor | None) -> Parts:
+def _tokens(metric: Metric, scores: Tensor, target: Tensor, where: Tensor | None) -> _Batch:
     """Every position is an item, the vocabulary its classes."""
     ids = target[..., 0, :] if target.dim() == scores.dim() else target
     if ids.shape != scores.shape[:-1]:
@@ -276,7 +276,7 @@ def has_token(metric: Metric, ids: Tensor) -> Tensor:
     return ids >= 0 if metric.padding is None else (ids >= 0) & (ids != metric.padding)
 
 
-def _start_and_end(scores: Tensor, target: Tensor, where: Tensor | None) -> Parts:
+def _start_and_end(scores: Tensor, target: Tensor, where: Tensor | None) -> _Batch:
     """Two items for every text: its positions are the classes, the answer's ends the targets."""
     length = scores.shape[-2]
     places = torch.arange(length, device=scores.device)

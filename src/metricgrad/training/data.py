@@ -26,7 +26,7 @@ from torch.utils.data import (
 )
 
 from metricgrad.metrics.checks import shape
-from metricgrad.metrics.columns import item_target
+from metricgrad.metrics.one_score import item_target
 from metricgrad.metrics.rows import NO_NAMES, NO_ROWS, RowNames, Rows, at, check_rows
 from metricgrad.training.drawing import Batches, has_classes, has_one_class_each
 

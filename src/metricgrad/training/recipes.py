@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from metricgrad.metrics import metric as to_metric
 from metricgrad.metrics.checks import whole
-from metricgrad.metrics.columns import as_items, item_scores
+from metricgrad.metrics.one_score import as_items, item_scores
 from metricgrad.progress import progress as to_progress
 from metricgrad.storage import read_arrays
 from metricgrad.surrogates.baselines import CrossEntropy

@@ -21,7 +21,7 @@ from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import Dataset, IterableDataset, Subset, TensorDataset
 
 from metricgrad.metrics import Metric
-from metricgrad.metrics.columns import item_target
+from metricgrad.metrics.one_score import item_target
 from metricgrad.training.data import (
     CHUNK,
     Batch,

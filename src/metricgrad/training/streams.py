@@ -12,7 +12,7 @@ from torch import Tensor
 
 from metricgrad.metrics import Metric
 from metricgrad.metrics.checks import shape
-from metricgrad.metrics.columns import item_target
+from metricgrad.metrics.one_score import item_target
 from metricgrad.training.data import Batch, Items, Loader, to_data
 from metricgrad.training.shards import stream_of_all
 

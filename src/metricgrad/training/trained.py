@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from metricgrad.metrics import Metric
-from metricgrad.metrics.columns import item_target
+from metricgrad.metrics.one_score import item_target
 from metricgrad.surrogates.score_sets import ScoreSets
 from metricgrad.training.data import CHUNK, features, numbers
 from metricgrad.training.decision import Decision
