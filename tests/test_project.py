@@ -152,6 +152,15 @@ def test_no_name_is_used_for_two_things() -> None:
     assert not {name: twice[name] for name in twice.keys() - SHARED_NAMES}
 
 
+# Modules about the same subject, each for its own package.
+SHARED_MODULES = {"__init__", "base", "decisions", "ranking", "text"}
+
+
+def test_no_module_name_is_used_for_two_things() -> None:
+    stems = [path.stem for path in MODULES]
+    assert {stem for stem in stems if stems.count(stem) > 1} <= SHARED_MODULES
+
+
 OUTSIDE = [
     path for name in ("benchmarks", "examples", "docs") for path in (ROOT / name).rglob("*.py")
 ]

@@ -1,10 +1,10 @@
 """A metric as the objective of boosted trees.
 
 Gradient and curvature come from the metric's own gains (`slopes.py`), on sets that are drawn anew
-for every tree (`sets.py`). A set's metric is between 0 and 1, whatever its size, so the numbers of
-a single row are tiny. One factor for all rows makes them as large as those of log loss, so that
-`min_child_weight`, `reg_lambda` and the like mean what they usually do. The factor does not change
-the value of a leaf, which is the ratio of the two.
+for every tree (`drawn_sets.py`). A set's metric is between 0 and 1, whatever its size, so the
+numbers of a single row are tiny. One factor for all rows makes them as large as those of log loss,
+so that `min_child_weight`, `reg_lambda` and the like mean what they usually do. The factor
+does not change the value of a leaf, which is the ratio of the two.
 
 A metric hangs on few rows: those near its cut, or at the top. Trees that follow them alone learn
 them by heart. Two things hold against that, and both are on unless told otherwise. Most of the
@@ -22,8 +22,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from metricgrad import ops
-from metricgrad.boosting.calls import ABSENT, BoosterRows, rows_of
-from metricgrad.boosting.sets import Sets, drawn_sets, query_sets
+from metricgrad.boosting.drawn_sets import Sets, drawn_sets, query_sets
+from metricgrad.boosting.libraries import ABSENT, BoosterRows, rows_of
 from metricgrad.boosting.slopes import Gains, Slopes
 from metricgrad.metrics.checks import to_tensor, whole
 from metricgrad.metrics.rows import at, to_rows

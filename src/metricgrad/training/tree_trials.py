@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 
 from metricgrad.boosting import objective
-from metricgrad.boosting.forest_module import BoostedTrees
 from metricgrad.boosting.growing import (
+    BoostedTrees,
     Booster,
     Engine,
     TreeRows,
