@@ -22,4 +22,3 @@ from metricgrad.processes.group import sum_over_processes as sum_over_processes
 from metricgrad.processes.group import told_by_all as told_by_all
 from metricgrad.processes.joining import Parts as Parts
 from metricgrad.processes.joining import join as join
-from metricgrad.processes.joining import message_bytes as message_bytes
