@@ -17,6 +17,7 @@ for these facts, never for the class of a metric.
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
+from types import MappingProxyType
 from typing import Any, Literal, NamedTuple, Self
 
 import torch
@@ -89,6 +90,8 @@ class Metric(ABC):
         padding: The token id that is padding, besides all negative ones; None where there is none.
         set_dims: How many trailing dimensions of scores and target make one set, where a user says
             so of a function.
+        published: The options with which the UniLoss paper's code measures it, where they are not
+            the usual ones.
         rows: Data of the items that `with_rows` has bound.
     """
 
@@ -105,6 +108,7 @@ class Metric(ABC):
     mean_of_items: bool = False
     padding: int | None = None
     set_dims: tuple[int, int] | None = None
+    published: Mapping[str, Any] = MappingProxyType({})
     rows: Rows = NO_ROWS
 
     @property
@@ -115,6 +119,11 @@ class Metric(ABC):
         classes instead. `"any"` is a user's function, whose shapes are unknown.
         """
         return "any"
+
+    @property
+    def binary_or_classes(self) -> bool:
+        """Whether an item has one score or one per class, and the shapes tell which."""
+        return self.layout == "binary" and self.takes_classes
 
     @property
     def one_score_each(self) -> bool:

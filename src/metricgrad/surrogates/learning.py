@@ -29,7 +29,7 @@ from metricgrad.surrogates.score_sets import (
     relabelled,
     together,
 )
-from metricgrad.surrogates.wrappers import ordinary_for
+from metricgrad.surrogates.wrappers import ordinary_for, takes_ordinary
 
 if TYPE_CHECKING:
     from metricgrad.surrogates.reloss import ReLoss
@@ -163,10 +163,9 @@ class Exam:
 def _ordinary_losses(loss: "ReLoss", groups: list[ScoreSets]) -> Tensor | None:
     """The ordinary loss of all sets; None if it takes no such scores and targets."""
     ordinary = ordinary_for(loss.metric)
-    try:
-        return None if ordinary is None else torch.cat([ordinary.per_set(*sets) for sets in groups])
-    except (ValueError, TypeError, RuntimeError, IndexError):
-        return None  # a user's function may have targets of any kind
+    if ordinary is None or not all(takes_ordinary(loss.metric, *sets) for sets in groups):
+        return None
+    return torch.cat([ordinary.losses(*sets)[0] for sets in groups])
 
 
 def learn(

@@ -25,6 +25,7 @@ from torch import Tensor
 from metricgrad.metrics import Metric
 from metricgrad.metrics import metric as to_metric
 from metricgrad.metrics.checks import expand_where, whole
+from metricgrad.metrics.mistakes import are_label_maps
 from metricgrad.metrics.one_score import item_scores
 from metricgrad.metrics.registry import metric_config
 from metricgrad.metrics.rows import SAMPLE_WEIGHT
@@ -212,6 +213,36 @@ def ordinary_for(metric: Metric) -> Surrogate | None:
             return HeatmapMSE()
         case _:
             return CrossEntropy() if metric.layout in ("binary", "any") else Ordinary(metric)
+
+
+def takes_ordinary(
+    metric: Metric, scores: Tensor, target: Tensor, where: Tensor | None = None
+) -> bool:
+    """Whether the ordinary loss has a value for every set that the metric takes.
+
+    Metrics of the library take nothing else, but for text, whose references may be longer or
+    shorter than what was decoded. A user's function may have targets of any kind; cross-entropy
+    needs 0 and 1, or classes, of items or of pixels.
+    """
+    if metric.layout == "tokens":
+        ids = target[..., 0, :] if target.dim() == scores.dim() else target
+        return ids.shape == scores.shape[:-1] and bool((ids < scores.shape[-1]).all())
+    if metric.portable:
+        return True
+    maps = are_label_maps(scores.shape, target.shape) and target.shape != scores.shape[:-1]
+    classes = scores.movedim(-3, -1) if maps else scores
+    if target.shape == scores.shape:
+        fits = (target == 0) | (target == 1)
+        known = metric.layout == "labels" or metric.set_dims in (None, (1, 1))
+    elif target.shape == classes.shape[:-1]:
+        fits = (target >= 0) & (target < classes.shape[-1]) & (target == target.long())
+        known = metric.set_dims in (None, (4, 3) if maps else (2, 1))
+    else:
+        return False
+    if where is not None:
+        known = known and (not maps or where.shape == target.shape)
+        fits = fits | ~where[(..., *[None] * (target.dim() - where.dim()))]
+    return known and bool(fits.all())
 
 
 class Ordinary(Surrogate):
