@@ -47,6 +47,7 @@ def as_items(
     return scores.squeeze(-1), target.squeeze(-1), flags
 
 
-def item_target(target: Tensor) -> Tensor:
+def item_target(target: Tensor, metric: "Metric | None" = None) -> Tensor:
     """Targets of data, whose first dimension is its items: `[items, 1]` as `[items]`."""
-    return target.squeeze(1) if target.dim() == 2 and target.shape[1] == 1 else target
+    column = target.dim() == 2 and target.shape[1] == 1
+    return target.squeeze(1) if column and (metric is None or metric.one_score_each) else target

@@ -42,7 +42,7 @@ def one_class_each(data: Items | Loader, metric: Metric) -> Items | Loader:
         return data
     if metric.takes_classes:
         _refuse_labels(data, f"mg.metric({metric.name!r}")
-    return replace(data, y=item_target(data.y))
+    return replace(data, y=item_target(data.y, metric))
 
 
 def _refuse_labels(data: Items, maker: str) -> None:

@@ -101,9 +101,7 @@ class Trained:
             **rows: As in `measure`.
         """
         metric, scores = self.metric.at_threshold(self.threshold, scores)
-        target = numbers(y)
-        target = item_target(target) if scores.dim() == 1 else target
-        return float(metric(scores, target, **rows))
+        return float(metric(scores, item_target(numbers(y), metric), **rows))
 
 
 class ComparedModel(NamedTuple):
