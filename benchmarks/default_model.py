@@ -24,7 +24,8 @@ from sklearn.preprocessing import StandardScaler
 
 from benchmarks.classification import Settings
 from benchmarks.data import whole_table
-from metricgrad import report, studies
+from metricgrad.report import write
+from metricgrad.studies import RunSettings, load_split, train
 
 _MODELS = {
     "trees": HistGradientBoostingClassifier(random_state=0),
@@ -42,22 +43,22 @@ def run(
         path = Path(place) / "table.csv"
         names = [f"x{number + 1}" for number in range(x.shape[1])]
         pd.DataFrame(x[kept], columns=names).assign(target=y[kept]).to_csv(path, index=False)
-        asked = studies.RunSettings(data=str(path), metric="f1", seed=seed)
+        asked = RunSettings(data=str(path), metric="f1", seed=seed)
         before = _cpu_seconds()
         out = Path(place) / "run"
-        found = studies.train(asked, out, command="metricgrad train table.csv", progress=False)
-        report.write(out)
+        found = train(asked, out, command="metricgrad train table.csv", progress=False)
+        write(out)
         own_seconds = _cpu_seconds() - before
-        split = studies.load_split(path, "target", None, asked.test_share, seed)
+        split = load_split(path, "target", None, asked.test_share, seed)
     values = {"train": found.result.winner.test}
-    train = split.train.x.to_numpy()[split.train.rows]
+    x = split.train.x.to_numpy()[split.train.rows]
     target = split.train.y.to_numpy()[split.train.rows]
     test = split.test.x.to_numpy()[split.test.rows]
     before = _cpu_seconds()
     for name, model in _MODELS.items():
         tuned = TunedThresholdClassifierCV(model, scoring="f1")
         with warnings.catch_warnings(action="ignore", category=ConvergenceWarning):
-            tuned.fit(train, target)
+            tuned.fit(x, target)
         values[name] = float(f1_score(split.test.target, tuned.predict(test)))
     times = own_seconds / (_cpu_seconds() - before)
     gain = values["train"] - max(values[name] for name in _MODELS)

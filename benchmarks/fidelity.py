@@ -17,7 +17,6 @@ import metricgrad as mg
 from benchmarks.classification import network
 from benchmarks.data import load
 from benchmarks.losses import cross_entropy
-from metricgrad.surrogates import inverse_distance, multilinear
 
 # Shares of the bits that are flipped, by the names that they have in the results.
 DISTANCES = {
@@ -87,16 +86,17 @@ def _interpolation(
     value = metric.from_bits(bits, target, shape=scores.shape)
     if kind == "multilinear":
         gains = metric.flip_gains(bits, target, shape=scores.shape)
-        return lambda flipped: value + multilinear(flipped.to(gains.dtype), bits, live, gains)
+        return lambda flipped: value + (gains * (flipped.float() - bits.float())).sum(-1)
     plan = metric.reexpress(scores.shape, target, None, torch.float64)
     anchors = mg.sample_anchors(plan, bits, live, generator)
     values = metric.from_bits(anchors, target, shape=scores.shape)
 
-    def idw(flipped: Tensor) -> Tensor:
-        apart = torch.zeros(bits.shape, dtype=torch.float64)
-        return torch.stack([inverse_distance(apart, anchors ^ one, values) for one in flipped])
+    def idw(one: Tensor) -> Tensor:
+        """Eqn. 10; at an anchor, its own value."""
+        close = 1 / (anchors ^ one).sum(-1).double().sqrt().clamp(min=1e-100)
+        return (close * values).sum() / close.sum()
 
-    return idw
+    return lambda flipped: torch.stack([idw(one) for one in flipped])
 
 
 def _flipped(bits: Tensor, number: int, draws: int, generator: torch.Generator) -> Tensor:

@@ -1,5 +1,6 @@
 """Speed of `mg.fit` against a loop by hand, and of reading a large file against pandas."""
 
+import itertools
 import math
 import subprocess
 import sys
@@ -20,7 +21,7 @@ from torch import Tensor, nn
 
 import metricgrad as mg
 from benchmarks.timing import Row, best_of
-from metricgrad.estimators import Preparation, perceptron
+from metricgrad.estimators import Preparation
 from metricgrad.studies import load_split
 
 SEED = 0
@@ -34,14 +35,17 @@ ROWS = 1_000_000
 COLUMNS = 30
 WIDE_SECONDS = 20.0
 _MEMORY = """
-import re, sys
-from metricgrad.cli import app
+import re, runpy, sys
 from metricgrad import MetricClassifier
 def memory(name):  # KiB, of this process alone
     return int(re.search(name + r":\\s+(\\d+)", open("/proc/self/status").read())[1])
 before = memory("VmRSS")
 options = ["--method", "cross_entropy", "--hidden", "none", "--epochs", "1", "--json"]
-app(["train", sys.argv[1], "--out", sys.argv[2], *options], standalone_mode=False)
+sys.argv = ["metricgrad", "train", sys.argv[1], "--out", sys.argv[2], *options]
+try:
+    runpy.run_module("metricgrad", run_name="__main__")
+except SystemExit as end:
+    assert not end.code
 print(memory("VmHWM") - before)
 """
 
@@ -64,6 +68,16 @@ print(memory("VmHWM") - before, sum(each.nbytes for each in model.parameters()) 
 """
 
 
+def network() -> nn.Sequential:
+    """The perceptron that is trained, the same each time."""
+    layers: list[nn.Module] = []
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(SEED)
+        for before, after in itertools.pairwise((WIDTH, 100, 30, 10, 1)):
+            layers += [nn.Linear(before, after), nn.ReLU()]
+    return nn.Sequential(*layers[:-1])
+
+
 def fitting() -> Iterator[Row]:
     """The same training by `mg.fit` and by hand: loss, steps, schedule, validation every epoch."""
     generator = torch.Generator().manual_seed(SEED)
@@ -79,9 +93,8 @@ def fitting() -> Iterator[Row]:
         starts = [0] if method == "cross_entropy" else [0, EPOCHS // 2]
 
         def ours(method: str = method) -> mg.Fit:
-            model = perceptron(WIDTH, (100, 30, 10), 1, SEED)
             return mg.fit(
-                model,
+                network(),
                 train,
                 valid,
                 metric="f1",
@@ -94,7 +107,7 @@ def fitting() -> Iterator[Row]:
 
         def yardstick(loss: Callable[..., Tensor] = loss, starts: list[int] = starts) -> None:
             for warm in starts:
-                by_hand(perceptron(WIDTH, (100, 30, 10), 1, SEED), loss, train, valid, warm)
+                by_hand(network(), loss, train, valid, warm)
 
         spent, base = best_of(3, ours, yardstick)
         claim = f"mg.fit on {method}, MLP, {EPOCHS} epochs, against a loop by hand"

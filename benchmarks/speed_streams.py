@@ -25,9 +25,12 @@ GROUP = 100_000  # rows of a row group
 FILE = 2_500_000  # rows of a file
 LIMIT = 2048  # MiB
 _TRAIN = """
-import re, sys
-from metricgrad.cli import app
-app(["train", sys.argv[1], "--metric", "f1", "--out", sys.argv[2]], standalone_mode=False)
+import re, runpy, sys
+sys.argv = ["metricgrad", "train", sys.argv[1], "--metric", "f1", "--out", sys.argv[2]]
+try:
+    runpy.run_module("metricgrad", run_name="__main__")
+except SystemExit as end:
+    assert not end.code
 print(re.search(r"VmHWM:\\s+(\\d+)", open("/proc/self/status").read())[1])
 """
 

@@ -23,7 +23,7 @@ from benchmarks.alternation import paper_network
 from benchmarks.classification import Evaluation, Settings, predict
 from benchmarks.data import Data, Part, load
 from benchmarks.pooling import points
-from metricgrad import training
+from metricgrad.training import Batches, Stack
 
 LOSSES = {
     "cross_entropy": mg.baselines.CrossEntropy,
@@ -168,9 +168,7 @@ def _direct(
 ) -> Iterator[int]:
     """Trains on losses that do not learn; yields the step whenever it is time to validate."""
     rates = [trial.point["learning_rate"] for trial in trials]
-    side = training.Stack(
-        [trial.model for trial in trials], torch.tensor(rates).unsqueeze(-1), None
-    )
+    side = Stack([trial.model for trial in trials], torch.tensor(rates).unsqueeze(-1), None)
     losses = [_loss(settings, trial.point, trial.metric) for trial in trials]
     own = [
         {"params": list(loss.parameters()), "lr": rate}
@@ -181,7 +179,7 @@ def _direct(
     alike: dict[str, list[int]] = {}
     for number, loss in enumerate(losses):
         alike.setdefault(repr(loss) if optimizer is None else str(number), []).append(number)
-    batches = training.Batches(train.y, settings["batch"], True)
+    batches = Batches(train.y, settings["batch"], True)
     generator = torch.Generator().manual_seed(seed)
     steps = settings["iterations"] * settings["model_steps"]
     for step in range(1, steps + 1):

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 import metricgrad as mg
-from metricgrad.boosting.sets import Sets, drawn_sets
+from metricgrad.boosting.drawn_sets import Sets, drawn_sets
 from metricgrad.boosting.slopes import Gains, Slopes
 from metricgrad.metrics.swaps import swap_gains
 

@@ -343,7 +343,7 @@ def test_a_mean_of_items_is_one(case: Case) -> None:
     if metric.layout not in ("binary", "labels") or "micro" in case.options.values():
         return  # the micro average of classes is a mean of items in disguise
     sets = plain_sets(case)
-    items = torch.stack([metric(s.unsqueeze(1), y.unsqueeze(1)).mean() for s, y in sets])
+    items = torch.stack([metric.of_sets(s.unsqueeze(1), y.unsqueeze(1)).mean() for s, y in sets])
     same = torch.allclose(items, torch.stack([metric(*each) for each in sets]))
     assert same >= metric.mean_of_items
     if metric.layout == "binary":

@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 import metricgrad as mg
+from metricgrad.metrics.one_score import item_target
 from metricgrad.training import data as data_module
 from metricgrad.training.data import (
     FoldBatches,
@@ -20,7 +21,6 @@ from metricgrad.training.data import (
     numbers,
     stream_seed,
     to_data,
-    without_column,
 )
 from metricgrad.training.split import (
     everything,
@@ -122,10 +122,10 @@ def test_a_loader_is_shuffled_by_seed_and_epoch() -> None:
 
 def test_columns_of_targets() -> None:
     column = torch.zeros(4, 1)
-    assert without_column(column).shape == (4,)
-    assert without_column(torch.zeros(4, 2)).shape == (4, 2)
-    assert without_column(torch.zeros(4)).shape == (4,)
-    assert without_column(torch.zeros(4, 1, 1)).shape == (4, 1, 1)
+    assert item_target(column).shape == (4,)
+    assert item_target(torch.zeros(4, 2)).shape == (4, 2)
+    assert item_target(torch.zeros(4)).shape == (4,)
+    assert item_target(torch.zeros(4, 1, 1)).shape == (4, 1, 1)
     x = torch.zeros(4, 3)
     labels = mg.metric("f1", multilabel=True)
     function = mg.from_function(lambda scores, target: scores.sum())
@@ -140,7 +140,9 @@ def test_columns_of_targets() -> None:
     assert target("ndcg", torch.zeros(4, 2)) == (4, 2)
     assert target("ndcg", column, column > 0) == (4, 1)  # queries of one document
     assert target(labels, column) == (4, 1)
-    assert target(function, column) == (4, 1)
+    assert target(function, column) == (4,)
+    own_sets = mg.from_function(lambda scores, target: scores.sum(), set_dims=(2, 2))
+    assert target(own_sets, column) == (4, 1)
     with pytest.raises(ValueError, match=r"targets \[4, 2\] are labels.*'f1', multilabel=True"):
         target("f1", torch.zeros(4, 2))
     loader = Loader(DataLoader(Squares((x, column)), 2))

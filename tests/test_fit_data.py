@@ -273,3 +273,12 @@ class Named(Squares):
 def test_items_that_are_no_pairs_are_refused() -> None:
     with pytest.raises(TypeError, match=r"must give items \(x, y\); got dict"):
         quick(linear(), Named(made()))
+
+
+def test_measure_takes_targets_in_a_column_for_classes_too() -> None:
+    x, y = made()
+    fit = quick(nn.Linear(x.shape[1], 2), (x, y.unsqueeze(-1)), method="cross_entropy", folds=1)
+    assert fit.measure(x, y.unsqueeze(-1)) == fit.measure(x, y)
+    three = mg.metric("f1", average="macro")
+    fit = quick(nn.Linear(x.shape[1], 3), (x, y), metric=three, method="cross_entropy", folds=1)
+    assert fit.measure(x, y.unsqueeze(-1)) == fit.measure(x, y)

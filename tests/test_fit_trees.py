@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import metricgrad as mg
-from metricgrad.boosting.forest_module import own_booster
+from metricgrad.boosting.growing import own_booster
 from metricgrad.training import fit_trees
 from metricgrad.training.data import Items, stream_seed
 from metricgrad.training.fit_trees import TreeFit

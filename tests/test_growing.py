@@ -12,9 +12,9 @@ import metricgrad as mg
 from metricgrad.boosting import growing
 from metricgrad.boosting.growing import (
     Engine,
-    Task,
     TreeRows,
     TreeSettings,
+    TreeTask,
     installed_engine,
     new_booster,
     read_forest,
@@ -24,7 +24,7 @@ from metricgrad.boosting.sklearn_trees import NodeForest
 ENGINES = get_args(Engine)
 
 
-def rows_of(task: Task) -> tuple[TreeRows, TreeSettings]:
+def rows_of(task: TreeTask) -> tuple[TreeRows, TreeSettings]:
     """Columns with gaps, the last of them 12 categories; three of these are worth something."""
     source = np.random.default_rng(0)
     x = source.normal(size=(600, 4))
@@ -37,10 +37,10 @@ def rows_of(task: Task) -> tuple[TreeRows, TreeSettings]:
     return TreeRows(x, target, sizes), TreeSettings(task, 3, (3,), leaves=7)
 
 
-@pytest.mark.parametrize("task", get_args(Task))
+@pytest.mark.parametrize("task", get_args(TreeTask))
 @pytest.mark.parametrize("engine", ENGINES)
 def test_watched_rows_have_the_scores_of_the_forest_and_of_its_text(
-    engine: Engine, task: Task
+    engine: Engine, task: TreeTask
 ) -> None:
     rows, settings = rows_of(task)
     booster = new_booster(engine, rows, settings, rows.x)

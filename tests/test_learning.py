@@ -12,7 +12,7 @@ from torch import Tensor, nn
 import metricgrad as mg
 from metricgrad.surrogates import learning
 from metricgrad.surrogates.score_sets import Pool, broad, relabelled, to_sets
-from metricgrad.surrogates.wrappers import ordinary_for
+from metricgrad.surrogates.wrappers import ordinary_for, takes_ordinary
 from tests.trainings import same, seeded
 
 QUICK: dict[str, Any] = {"steps": 30, "sets": 32, "size": 40, "progress": False}
@@ -479,3 +479,51 @@ def test_sets_lose_their_trailing_dimension_of_one() -> None:
     batches = [(torch.randn(2, 3, 4), torch.randint(2, (2, 3))) for _ in range(3)]
     found = mg.collect_scores(torch.nn.Linear(4, 1), batches, size=None)
     assert found.scores.shape == found.target.shape == (6, 3)
+
+
+SHAPES = {
+    "binary": ((3, 8), (3, 8), 2),
+    "classes": ((3, 8, 4), (3, 8), 4),
+    "maps": ((3, 2, 4, 5, 6), (3, 2, 5, 6), 4),
+}
+
+
+@pytest.mark.parametrize("name", SHAPES)
+@pytest.mark.parametrize("masked", [False, True])
+def test_facts_tell_whether_the_ordinary_loss_takes_a_functions_sets(
+    name: str, masked: bool
+) -> None:
+    """What `takes_ordinary` says without trying is what happens when it is tried."""
+    scores, shape, classes = SHAPES[name]
+    own = mg.from_function(lambda s, y: float((s.sum() + y.sum()) > 0), higher_is_better=True)
+    loss = ordinary_for(own)
+    assert loss is not None
+    target = torch.randint(classes, shape, generator=seeded())
+    where = None
+    if masked:
+        where = torch.rand(shape, generator=seeded(1)) < 0.5
+        target = target.masked_fill(~where, -100)
+    found = torch.randn(scores, generator=seeded(2))
+    wrong = [
+        target + 0.5,
+        torch.where(target >= 0, -7, target),
+        torch.full_like(target, classes),
+    ]
+    assert takes_ordinary(own, found, target, where)
+    assert loss.losses(found, target, where)[0].shape == (3,)
+    for given in wrong:
+        assert not takes_ordinary(own, found, given, where)
+        with pytest.raises(ValueError, match="must hold"):
+            loss.losses(found, given, where)
+
+
+def test_the_ordinary_loss_of_text_needs_references_as_long_as_the_scores() -> None:
+    metric = mg.metric("exact_match")
+    scores = torch.randn(2, 3, 5, 7, generator=seeded())
+    ids = torch.randint(7, (2, 3, 5), generator=seeded())
+    assert takes_ordinary(metric, scores, ids)
+    assert takes_ordinary(metric, scores, ids.unsqueeze(-2))
+    assert not takes_ordinary(metric, scores, ids[..., :4])
+    assert not takes_ordinary(metric, scores, ids + 7)
+    own = mg.from_function(lambda s, y: 0.0, higher_is_better=True, set_dims=(3, 1))
+    assert not takes_ordinary(own, scores, ids[..., 0])

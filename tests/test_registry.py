@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import metricgrad as mg
-from metricgrad.metrics.registry import ALIASES
+from metricgrad.metrics.registry import ALIASES, metric_options
 
 
 def test_names_are_those_of_the_contract() -> None:
@@ -77,9 +77,17 @@ def test_aliases_are_other_spellings_of_the_names() -> None:
         ("cer", "did you mean edit_distance with normalized=True, or word_error_rate with"),
         ("specificity", "recall of -scores and 1 - target"),
         ("top_k_accuracy", "accuracy with k=..."),
-        ("acuracy", "did you mean accuracy or"),
+        ("acuracy", r"did you mean accuracy\?"),
         ("f1score", "did you mean f1"),
-        ("f1@10", "there is no metric named 'f1@10'; did you mean"),
+        ("f1@10", r"there is no metric named 'f1@10'; did you mean f1\?"),
+        ("dice_score", r"did you mean dice\?"),
+        ("macro_f1", "'macro_f1'; did you mean f1 with average='macro'"),
+        ("f1_score_weighted", "did you mean f1 with average='weighted'"),
+        ("micro_average", "'micro_average'; names: accuracy, "),
+        ("hit_rate", "did you mean recall_at_k, which is the same where one item is relevant"),
+        ("HR@10", "'HR@10'; did you mean recall_at_k"),
+        ("logloss", r"'logloss'; cross-entropy is a loss .*train on mg\.baselines\.CrossEntropy"),
+        ("rmse", "there is no metric named 'rmse'; names: accuracy, "),
         ("zzz", "there is no metric named 'zzz'; names: accuracy, "),
     ],
 )
@@ -107,3 +115,13 @@ def test_metrics_are_frozen_and_readable() -> None:
     assert repr(mg.metric("ndcg", k=5)) == "Ndcg(k=5, gain='linear')"
     with pytest.raises(AttributeError):
         mg.metric("ndcg").k = 3  # type: ignore[attr-defined]
+
+
+def test_facts_of_metrics() -> None:
+    made = [mg.metric(name) for name in mg.metric_names()]
+    assert all(set(each.published) <= set(metric_options(type(each))) for each in made)
+    assert {each.name for each in made if each.published} == {"average_precision"}
+    assert mg.metric("f1").binary_or_classes
+    assert not mg.metric("f1", multilabel=True).binary_or_classes
+    assert not mg.metric("recall_at_k").binary_or_classes  # no classes
+    assert not mg.metric("ndcg").binary_or_classes

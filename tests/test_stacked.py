@@ -141,3 +141,21 @@ def test_unequal_stacks_are_refused(
     given = [each if isinstance(each, mg.BilevelLoss) else fresh(each) for each in losses]
     with pytest.raises(ValueError, match=message):
         mg.StackedTraining(built, given, X, Y, start="scratch", **options)
+
+
+def test_targets_in_a_column_are_one_for_each_item() -> None:
+    """Models with one output return `[N, 1]`, and targets often come like that, too."""
+
+    def trained(y: torch.Tensor, stacked: bool) -> torch.Tensor:
+        model = network(0)
+        loss = mg.BilevelLoss("f1", generator=seeded())
+        options: dict[str, Any] = {"start": "scratch", "batch": 40, "generator": seeded()}
+        if stacked:
+            run = mg.StackedTraining([model], [loss], X, y, **options)
+        else:
+            run = mg.JointTraining(model, loss, X, y, **options)
+        run.advance(2, progress=False)
+        return torch.nn.utils.parameters_to_vector(model.parameters()).detach()
+
+    for stacked in (False, True):
+        assert torch.equal(trained(Y.unsqueeze(-1), stacked), trained(Y, stacked))

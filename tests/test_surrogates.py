@@ -9,7 +9,7 @@ from torch import Tensor
 
 import metricgrad as mg
 from metricgrad import baselines
-from metricgrad.surrogates.base import TargetKind
+from metricgrad.surrogates.base import TargetKind, as_loss
 
 LOSSES = [mg.MetricLoss, mg.UniLoss, mg.ReLoss, mg.BilevelLoss]
 BASELINES = [
@@ -141,7 +141,7 @@ def test_a_model_with_one_output_needs_no_squeeze(name: str) -> None:
             )
 
 
-@pytest.mark.parametrize("name", [name for name in ONE_SCORE if name != "watched"])
+@pytest.mark.parametrize("name", ONE_SCORE)
 def test_a_batch_of_columns_is_a_batch_of_items(name: str) -> None:
     loss = ONE_SCORE[name].eval()
     scores = torch.randn(12, generator=torch.Generator().manual_seed(0))
@@ -153,12 +153,81 @@ def test_a_batch_of_columns_is_a_batch_of_items(name: str) -> None:
     torch.testing.assert_close(loss(*column, where), expected)
 
 
-def test_columns_of_labels_and_queries_stay_as_they_are() -> None:
+COLUMNS = [
+    *("f1", "auc", "accuracy", "average_precision", "ndcg", "mrr", accuracy),
+    mg.metric("recall_at_k", k=3),
+]
+
+
+@pytest.mark.parametrize("metric", COLUMNS, ids=lambda each: getattr(each, "__name__", str(each)))
+def test_metric_and_loss_read_the_same_sets_of_columns(metric: Any) -> None:
+    """The loss of every shape is 1 - metric of that shape, and both are those of the items."""
+    generator = torch.Generator().manual_seed(0)
+    items = torch.randn(3, 12, generator=generator)
+    truth = (torch.arange(12) % 3 == 0).expand(3, 12)
+    where = (torch.arange(12) < 9).expand(3, 12)
+    made = mg.metric(metric)
+    loss = mg.UniLoss(metric).eval()
+    for scores, target, flags in (
+        (items[0], truth[0], None),
+        (items[0], truth[0], where[0]),
+        (items, truth, None),
+        (items, truth, where),
+    ):
+        expected = made(scores, target, where=flags)
+        relaxed = loss.relaxed(scores, target, flags)
+        column = scores.unsqueeze(-1)
+        for answer in (target, target.unsqueeze(-1)):
+            for mask in (flags, None if flags is None else flags.unsqueeze(-1)):
+                torch.testing.assert_close(made(column, answer, where=mask), expected)
+                losses = loss.per_set(column, answer, mask)
+                torch.testing.assert_close(losses, as_loss(made, expected))
+                torch.testing.assert_close(loss(column, answer, mask), losses.mean())
+                torch.testing.assert_close(loss.relaxed(column, answer, mask), relaxed)
+    groups = torch.arange(12) // 6
+    expected = made(items[0], truth[0], groups=groups)
+    both = (items[0].unsqueeze(-1), truth[0].unsqueeze(-1))
+    torch.testing.assert_close(made(*both, groups=groups), expected)
+    torch.testing.assert_close(loss.per_set(*both, groups=groups), as_loss(made, expected))
+
+
+def test_a_column_of_grades_is_ranked() -> None:
+    """Sixty-four sets of one document would have a gradient of 0, without a word."""
+    scores = torch.randn(64, 1, generator=torch.Generator().manual_seed(0)).requires_grad_()
+    grades = (torch.arange(64) % 4).unsqueeze(-1)
+    loss = mg.UniLoss("ndcg")(scores, grades)
+    loss.backward()
+    assert loss > 0
+    assert scores.grad is not None
+    assert (scores.grad != 0).all()
+
+
+def test_a_column_of_labels_is_one_label() -> None:
     scores = torch.randn(12, 1, generator=torch.Generator().manual_seed(0))
     target = (torch.arange(12) % 3 == 0).unsqueeze(-1)
-    labels = mg.UniLoss(mg.metric("auc", multilabel=True))
-    assert labels(scores, target) == mg.UniLoss("auc")(scores, target)
-    assert mg.UniLoss("ndcg")(scores, target) == 0  # twelve queries of one document each
+    metric = mg.metric("auc", multilabel=True)
+    assert metric(scores, target) == mg.metric("auc")(scores, target)
+    for loss in (mg.UniLoss(metric), mg.with_memory(mg.UniLoss(metric))):
+        assert loss(scores, target) == mg.UniLoss("auc")(scores, target)
+
+
+def test_a_narrow_map_keeps_its_width() -> None:
+    """Maps one pixel wide have a trailing dimension of 1, too, which is no column of scores."""
+    scores = torch.randn(2, 3, 4, 1, generator=torch.Generator().manual_seed(0))
+    target = torch.randint(3, (2, 4, 1), generator=torch.Generator().manual_seed(1))
+    metric = mg.metric("mean_iou")
+    assert metric.item_scores(scores, target) is scores
+    torch.testing.assert_close(mg.UniLoss(metric)(scores, target), 1 - metric(scores, target))
+
+
+def test_sets_of_one_item_stay_sets_where_the_library_counts_sets() -> None:
+    """Groups with one document, and score sets, say which of their dimensions are sets."""
+    scores = torch.randn(5, generator=torch.Generator().manual_seed(0))
+    grades = torch.tensor([1, 0, 2, 0, 1])
+    ids = torch.tensor([7, 7, 3, 9, 5])
+    assert mg.UniLoss("ndcg").per_set(scores, grades, groups=ids).shape == (4,)
+    assert mg.metric("ndcg")(scores, grades, groups=ids).shape == (4,)
+    assert mg.metric("f1").of_sets(scores.unsqueeze(-1), (grades > 0).unsqueeze(-1)).shape == (5,)
 
 
 @pytest.mark.parametrize("loss", [mg.UniLoss, mg.ReLoss, mg.BilevelLoss])

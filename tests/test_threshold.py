@@ -1,5 +1,7 @@
 """The best threshold against trying all of them."""
 
+from typing import Any
+
 import hypothesis
 import hypothesis.extra.numpy as hnp
 import hypothesis.strategies as st
@@ -66,6 +68,17 @@ def test_many_sets_and_masks() -> None:
     for index in np.ndindex(2, 3):
         kept = where[index]
         assert mg.best_threshold(scores[index][kept], target[index][kept], "f1") == found[index]
+
+
+@pytest.mark.parametrize("metric", ["f1", lambda s, y: ((s > 0) == (y > 0)).float().mean()])
+def test_a_column_of_scores_has_one_threshold(metric: Any) -> None:
+    scores = torch.tensor([3.0, 2.0, 1.0, 0.5, -1.0, -2.0])
+    target = torch.tensor([1, 0, 1, 1, 0, 0])
+    expected = mg.best_threshold(scores, target, metric)
+    column = scores.unsqueeze(-1)
+    assert mg.best_threshold(column, target, metric) == expected
+    assert mg.best_threshold(column, target.unsqueeze(-1), metric).shape == ()
+    assert mg.best_threshold(column, target.unsqueeze(-1), metric) == expected
 
 
 def test_one_threshold_per_label_or_one_for_all() -> None:

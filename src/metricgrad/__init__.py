@@ -31,7 +31,9 @@ def __dir__() -> list[str]:
 
 
 def __getattr__(name: str) -> Any:
-    """A public name, on first use."""
+    """A public name, on first use; `__all__` is what `from metricgrad import *` asks for."""
+    if name == "__all__":
+        return __dir__()
     if name.startswith("_"):
         raise AttributeError(f"metricgrad has no {name!r}")
     if name not in _homes():

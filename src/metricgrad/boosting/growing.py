@@ -3,7 +3,8 @@
 A `Booster` grows trees on the rows of a table: first on the ordinary loss of its library, then, if
 asked, on an objective of ours. After every few trees it tells the scores of other rows, so that
 validation data can say when to stop. What is left in the end is a `Forest`: trees that only
-predict, and that are stored as the text which their library writes.
+predict, and that are stored as the text which their library writes. `BoostedTrees` makes a torch
+module of it, so that what scores items need not know what a model is made of.
 
     lightgbm    LightGBM's own text format
     xgboost     XGBoost's JSON format
@@ -16,9 +17,11 @@ from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
+import torch
+from torch import Tensor, nn
 
 Engine = Literal["lightgbm", "xgboost", "sklearn"]
-Task = Literal["binary", "classes", "grades"]  # what a row has: 0 or 1, a class, a grade
+TreeTask = Literal["binary", "classes", "grades"]  # what a row has: 0 or 1, a class, a grade
 
 
 _LEAST = 20  # rows of a leaf; fewer where the table is small
@@ -42,7 +45,7 @@ class TreeRows(NamedTuple):
 class TreeSettings:
     """What all trees of a booster share."""
 
-    task: Task
+    task: TreeTask
     classes: int = 2
     categories: tuple[int, ...] = ()  # columns that hold numbered categories
     leaves: int = 31
@@ -69,6 +72,30 @@ class Forest(ABC):
     @abstractmethod
     def to_text(self) -> str:
         """The trees as text, from which `read_forest` makes them again."""
+
+
+class BoostedTrees(nn.Module):
+    """Trees that have been grown, as a model: columns in, raw scores out.
+
+    It has no gradient. Its one parameter is empty: it says that columns are float64, where large
+    whole numbers stay what they are.
+
+    Attributes:
+        forest: The trees, of whichever library grew them.
+    """
+
+    def __init__(self, forest: Forest) -> None:
+        super().__init__()
+        self.forest = forest
+        self.empty = nn.Parameter(torch.zeros(0, dtype=torch.float64), requires_grad=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Scores `[N]`, or `[N, classes]`, of columns `[N, columns]`."""
+        return torch.from_numpy(self.forest.scores(x.cpu().numpy()).astype(np.float32))
+
+    def extra_repr(self) -> str:
+        """The library that grew the trees."""
+        return self.forest.engine
 
 
 class Booster(ABC):
@@ -151,3 +178,10 @@ def read_forest(engine: str, text: str) -> Forest:
             from metricgrad.boosting.sklearn_trees import NodeForest
 
             return NodeForest.of_text(text)
+
+
+def own_booster(model: nn.Module) -> Any:
+    """The booster of a model, as its library has it; AttributeError where there is none."""
+    if isinstance(model, BoostedTrees) and model.forest.booster is not None:
+        return model.forest.booster
+    raise AttributeError("booster_ exists only for models grown by LightGBM or XGBoost")

@@ -1,8 +1,8 @@
 """A metric as the objective of boosted trees.
 
 Gradient and curvature come from the metric's own gains (`slopes.py`), on sets that are drawn again
-for every tree (`sets.py`). A set's metric is between 0 and 1, whatever its size, so the numbers of
-a single row are tiny. One factor for all rows makes them as large as those of log loss, so that
+for every tree (`drawn_sets.py`). A set's metric is between 0 and 1, whatever its size, so the
+numbers of a single row are tiny. One factor for all rows makes them as large as those of log loss, so that
 `min_child_weight`, `reg_lambda` and the like mean what they usually do. The factor does not change
 the value of a leaf, which is the ratio of the two.
 
@@ -22,8 +22,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from metricgrad import ops
-from metricgrad.boosting.calls import ABSENT, Rows, rows_of
-from metricgrad.boosting.sets import Sets, drawn_sets, query_sets
+from metricgrad.boosting.drawn_sets import Sets, drawn_sets, query_sets
+from metricgrad.boosting.libraries import ABSENT, BoosterRows, rows_of
 from metricgrad.boosting.slopes import Gains, Slopes
 from metricgrad.metrics.checks import one_of, to_tensor, whole
 from metricgrad.metrics.rows import at, to_rows
@@ -184,7 +184,7 @@ class Objective:
         target = torch.as_tensor(np.array(targets))
         scores = torch.as_tensor(np.array(approxes, dtype=np.float64))
         self._refuse_catboost()
-        known = Rows(scores, target, None, None)
+        known = BoosterRows(scores, target, None, None)
         whole_block = drawn_sets(torch.zeros_like(target), None, self.generator)
         gradient, curvature = self.slopes(known, [whole_block])
         weight = torch.ones_like(scores) if weights is None else torch.as_tensor(np.array(weights))
@@ -198,7 +198,7 @@ class Objective:
             f"{self.metric.name} is about a set of rows; use LightGBM or XGBoost"
         )
 
-    def slopes(self, known: Rows, sets: Iterable[Sets]) -> tuple[Tensor, Tensor]:
+    def slopes(self, known: BoosterRows, sets: Iterable[Sets]) -> tuple[Tensor, Tensor]:
         """Both derivatives, scaled, without the weights of rows."""
         rows = len(known.scores)
         if self.noise:
@@ -227,7 +227,7 @@ class Objective:
         mean = float(curvature.mean()) or _CURVATURE  # 0 where no row has anything to gain
         return gradient, curvature.clamp(min=_FLOOR * mean)
 
-    def _sets(self, known: Rows) -> Iterable[Sets]:
+    def _sets(self, known: BoosterRows) -> Iterable[Sets]:
         """The queries, or sets that are drawn now."""
         groups = self._groups(known)
         if groups is not None:
@@ -250,7 +250,7 @@ class Objective:
             )
         return [drawn_sets(target, self.set_size, self.generator)]
 
-    def _groups(self, known: Rows) -> Tensor | None:
+    def _groups(self, known: BoosterRows) -> Tensor | None:
         """Ids of the queries, `[N]`; sizes that the library passed become ids."""
         rows = len(known.target)
         if self.groups is not None:
@@ -284,7 +284,7 @@ class Objective:
         )
 
 
-def _log_loss(known: Rows) -> tuple[Tensor, Tensor]:
+def _log_loss(known: BoosterRows) -> tuple[Tensor, Tensor]:
     """Both derivatives of cross-entropy by the scores."""
     if known.scores.dim() == 1:
         chance = known.scores.sigmoid()

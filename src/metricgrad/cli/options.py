@@ -137,10 +137,10 @@ def model_and_widths(model: str | None, hidden: str | None) -> tuple[str | None,
         return model, _HIDDEN
     if model in ("linear", "boosted"):
         raise ValueError(f"--hidden is for networks; leave it out with --model {model}")
-    return model or "network", widths(hidden)
+    return model or "network", layer_widths(hidden)
 
 
-def widths(text: str) -> tuple[int, ...]:
+def layer_widths(text: str) -> tuple[int, ...]:
     """Widths of hidden layers from text such as `100,30,10`; `none` is a linear model."""
     if text.strip().lower() in ("none", ""):
         return ()

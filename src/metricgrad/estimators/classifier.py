@@ -15,7 +15,7 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
-from metricgrad.boosting.forest_module import own_booster
+from metricgrad.boosting.growing import own_booster
 from metricgrad.estimators.attributes import FittedAttributes
 from metricgrad.estimators.classifier_files import CLASSIFIER, stored_classifier, write_classifier
 from metricgrad.estimators.columns import checked_table

@@ -11,8 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from metricgrad.boosting.forest_module import BoostedTrees
-from metricgrad.boosting.growing import read_forest
+from metricgrad.boosting.growing import BoostedTrees, read_forest
 from metricgrad.estimators.features import Preparation, stored_names
 from metricgrad.estimators.networks import plain_setting, stored_perceptron, widths
 from metricgrad.estimators.target import Target

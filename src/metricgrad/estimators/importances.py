@@ -161,10 +161,10 @@ def _values(trained: Trained, items: Items, scores: Tensor) -> Tensor:
     target = items.y.expand(number, *items.y.shape)
     if items.where is None:
         rows = {name: each.expand(number, *each.shape) for name, each in items.rows.items()}
-        return metric(scores, target, **rows)
+        return metric.of_sets(scores, target, **rows)
     padded = scores.new_zeros(target.shape)
     padded[:, items.where] = scores
-    return metric(padded, target, where=items.where.expand(target.shape)).mean(-1)
+    return metric.of_sets(padded, target, items.where.expand(target.shape)).mean(-1)
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from metricgrad.boosting.growing import Task, installed_engine
+from metricgrad.boosting.growing import TreeTask, installed_engine
 from metricgrad.estimators.features import Preparation
 from metricgrad.estimators.networks import drawn_seed, trained_network, widths
 from metricgrad.estimators.sparse import prepared_features
@@ -45,7 +45,7 @@ class Work(NamedTuple):
     rows: np.ndarray | None  # numbers of the rows to train on; None takes all
     items: Callable[[Tensor], Items]  # of the prepared columns of these rows
     metric: Metric
-    task: Task | None  # what a row has; None if trees cannot learn it
+    task: TreeTask | None  # what a row has; None if trees cannot learn it
     outputs: int  # scores of an item
     folds: int | None
     balanced: bool

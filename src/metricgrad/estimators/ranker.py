@@ -10,7 +10,7 @@ from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
 
-from metricgrad.boosting.forest_module import own_booster
+from metricgrad.boosting.growing import own_booster
 from metricgrad.estimators.classifier_files import (
     model_header,
     model_tensors,

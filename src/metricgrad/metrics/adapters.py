@@ -23,7 +23,7 @@ from torch import Tensor
 
 from metricgrad.metrics.rows import RowNames
 
-Call = Callable[..., Any]  # with (scores, target), and data of the items by name
+ScoreFunction = Callable[..., Any]  # with (scores, target), and data of the items by name
 
 
 def own_name(fn: Callable[..., Any]) -> str:
@@ -38,7 +38,7 @@ def _inner(fn: Callable[..., Any]) -> Callable[..., Any]:
     return inspect.unwrap(fn.func if isinstance(fn, functools.partial) else fn)
 
 
-def adapted(fn: Callable[..., Any]) -> tuple[Call, bool | None]:
+def adapted(fn: Callable[..., Any]) -> tuple[ScoreFunction, bool | None]:
     """How to call fn with (scores, target), and the direction that it states, if it does."""
     if any(base.__module__.startswith("torchmetrics.") for base in inspect.getmro(type(fn))):
         call = _torchmetrics(_Resetting(copy.deepcopy(fn)), type(fn).__module__)
@@ -101,7 +101,7 @@ class _OfProbabilities:
         return self.fn(values.softmax(-1) if classes else values.sigmoid(), truth)
 
 
-def _torchmetrics(fn: Callable[..., Any], module: str) -> Call:
+def _torchmetrics(fn: Callable[..., Any], module: str) -> ScoreFunction:
     """How to call a function of one of torchmetrics' modules."""
     return _OfProbabilities(fn) if ".classification" in module or ".retrieval" in module else fn
 
@@ -117,7 +117,7 @@ _LISTS = (
 )
 
 
-def _scorer(fn: Any) -> tuple[Call, bool]:
+def _scorer(fn: Any) -> tuple[ScoreFunction, bool]:
     """How to call a scorer's function, which takes (y_true, what the response method gives)."""
     function = functools.partial(fn._score_func, **fn._kwargs)
     methods: dict[str, Wants] = {"predict": "decisions", "predict_proba": "probabilities"}
@@ -169,7 +169,7 @@ class _Sklearn:
         return self.fn(truth.cpu().numpy(), values.cpu().numpy(), **weights)
 
 
-def names_of_rows(call: Call, name: str) -> RowNames:
+def names_of_rows(call: ScoreFunction, name: str) -> RowNames:
     """What a function takes besides scores and target; of scikit-learn's functions, weights."""
     if isinstance(call, _Sklearn):
         weighted = "sample_weight" in _parameters(call.fn)
@@ -178,7 +178,7 @@ def names_of_rows(call: Call, name: str) -> RowNames:
     return RowNames.of(name, call) if own else RowNames(name)
 
 
-def decides_at_zero(call: Call) -> bool:
+def decides_at_zero(call: ScoreFunction) -> bool:
     """Whether scores become decisions at 0, or probabilities, on the way to another library."""
     if isinstance(call, _Sklearn):
         return call.wants in ("decisions", "probabilities")

@@ -18,7 +18,7 @@ from metricgrad.metrics.confusion import ConfusionMetric
 from metricgrad.metrics.counts import Average, Counts, Pooling, averaged, one_hot, share
 from metricgrad.metrics.decisions import AllRivals, ItemDecisions, own_margin, soft_own_margin
 from metricgrad.metrics.reexpression import Reexpression
-from metricgrad.metrics.weights import weighted_share
+from metricgrad.metrics.sample_weights import weighted_share
 
 
 @dataclass(frozen=True, kw_only=True)

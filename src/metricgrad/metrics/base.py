@@ -17,6 +17,7 @@ for these facts, never for the class of a metric.
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
+from types import MappingProxyType
 from typing import Any, Literal, NamedTuple, Self
 
 import torch
@@ -25,6 +26,7 @@ from torch import Tensor
 from metricgrad import ops
 from metricgrad.metrics.checks import shape, to_tensor
 from metricgrad.metrics.mistakes import are_probabilities, warn_once
+from metricgrad.metrics.one_score import as_items, item_scores
 from metricgrad.metrics.rows import NO_ROWS, RowNames, Rows, at
 
 TIE_RULES = {
@@ -88,6 +90,8 @@ class Metric(ABC):
         padding: The token id that is padding, besides all negative ones; None where there is none.
         set_dims: How many trailing dimensions of scores and target make one set, if the user of a
             function has passed it.
+        published: The options with which the UniLoss paper's code measures it, where they are not
+            the usual ones.
         rows: Data of the items that `with_rows` has bound.
     """
 
@@ -104,6 +108,7 @@ class Metric(ABC):
     mean_of_items: bool = False
     padding: int | None = None
     set_dims: tuple[int, int] | None = None
+    published: Mapping[str, Any] = MappingProxyType({})
     rows: Rows = NO_ROWS
 
     @property
@@ -114,6 +119,17 @@ class Metric(ABC):
         classes instead. `"any"` is a user's function, whose shapes are unknown.
         """
         return "any"
+
+    @property
+    def binary_or_classes(self) -> bool:
+        """Whether an item has one score or one per class, and the shapes tell which."""
+        return self.layout == "binary" and self.takes_classes
+
+    @property
+    def one_score_each(self) -> bool:
+        """Whether an item has one score, or one per class, so that `[..., N, 1]` is `[..., N]`."""
+        unknown = self.layout == "any" and self.set_dims in (None, (1, 1))
+        return unknown or self.layout in ("binary", "grades")
 
     @property
     def ordinary(self) -> str | None:
@@ -189,14 +205,8 @@ class Metric(ABC):
         return self, scores - threshold
 
     def item_scores(self, scores: Tensor, target: Tensor) -> Tensor:
-        """Scores of a model as the metric takes them: `[..., N, 1]` becomes `[..., N]`.
-
-        The target tells such scores from those of a single label, which have as many dimensions as
-        their target.
-        """
-        if scores.dim() == target.dim() + 1 and scores.shape[-1] == 1:
-            return scores.squeeze(-1)
-        return scores
+        """Scores of a model, or of many, as the metric takes them: `[..., N, 1]` as `[..., N]`."""
+        return item_scores(self, scores, target)
 
     def has_value(self, inputs: Inputs, otherwise: Tensor) -> Tensor:
         """Sets `[...]` with a value of their own; `otherwise` where the metric cannot tell."""
@@ -229,6 +239,19 @@ class Metric(ABC):
         scores = to_tensor("scores", scores)
         target = to_tensor("target", target)
         where = None if where is None else to_tensor("where", where)
+        scores, target, where = as_items(self, scores, target, where)
+        return self.of_sets(scores, target, where, groups, **rows)
+
+    @torch.no_grad()
+    def of_sets(
+        self,
+        scores: Tensor,
+        target: Tensor,
+        where: Tensor | None = None,
+        groups: Any = None,
+        **rows: Any,
+    ) -> Tensor:
+        """As a call, for tensors whose leading dimensions are known to be sets, even `[..., 1]`."""
         with torch.autocast(scores.device.type, enabled=False):
             metric = self.with_rows(rows) if rows else self
             if groups is None:
@@ -261,7 +284,7 @@ class Metric(ABC):
                 f"all scores lie between 0 and 1, as probabilities do, and {self.name} decides at "
                 "0, so every decision is positive; pass the logits, torch.logit(probabilities), or "
                 "a metric with threshold=0.5",
-                stacklevel=4,
+                stacklevel=7,
             )
 
     def _by_group(self, inputs: Inputs, groups: Tensor) -> Tensor:

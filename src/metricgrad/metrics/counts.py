@@ -15,7 +15,7 @@ A `Curve` holds the counts for every threshold at once: walk down the sorted sco
 positives (tp) and negatives (fp) passed. Items with equal scores are passed together, so a curve
 has a vertex only at the last of them. O(N log N) time, O(N) memory, all sets at once.
 
-Items may have weights (`weights.py`). Counts are then sums of weights, in float64.
+Items may have weights (`sample_weights.py`). Counts are then sums of weights, in float64.
 """
 
 import copy
@@ -33,7 +33,7 @@ from metricgrad.metrics.base import Inputs, Layout
 from metricgrad.metrics.checks import class_indices, expand_where, real_scores, zero_one
 from metricgrad.metrics.reexpression import ComparisonMetric
 from metricgrad.metrics.rows import RowNames, to_rows
-from metricgrad.metrics.weights import exact_weights, weight_names, without_weightless
+from metricgrad.metrics.sample_weights import exact_weights, weight_names, without_weightless
 
 Average = Literal["macro", "micro", "weighted"]
 Task = Literal["binary", "multiclass", "multilabel"]
@@ -92,7 +92,7 @@ class ClassificationMetric(ComparisonMetric):
         return exact_weights(self.rows, full, where)
 
     def item_scores(self, scores: Tensor, target: Tensor) -> Tensor:
-        """Binary scores without their trailing dimension; those of a two-class model as s1 - s0."""
+        """Binary scores without a column of 1; those of a two-class model as s1 - s0."""
         if scores.dim() == target.dim() + 1 and self._is_binary(scores.shape[-1]):
             return scores[..., 1] - scores[..., 0]
         return super().item_scores(scores, target)

@@ -12,6 +12,7 @@ of the probabilities but do not saturate; labels are ranked by their own scores.
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 
 import torch
 from torch import Tensor
@@ -220,6 +221,7 @@ class AveragePrecision(CurveMetric):
     needs_negatives = False
     undefined = "0 where positives are missing; such classes are left out of averages"
     reference = "sklearn average_precision_score"
+    published = MappingProxyType({"interpolated": True, "cycles": "zero"})
 
     interpolated: bool = False
     cycles: Cycles = "count"

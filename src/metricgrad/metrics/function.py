@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from metricgrad.metrics.adapters import (
-    Call,
+    ScoreFunction,
     adapted,
     decides_at_zero,
     names_of_rows,
@@ -109,7 +109,7 @@ class FunctionMetric(Metric):
     undefined = "what the function gives"
     reference = "the function itself"
 
-    call: Call
+    call: ScoreFunction
     name: str
     higher_is_better: bool
     best: float

@@ -23,7 +23,7 @@ from torch import Tensor
 from metricgrad import ops
 from metricgrad.metrics.reexpression import Compare, Reexpression, tried_flip_gains
 
-Pool = Literal["sum", "max", "envelope"]
+PlacePool = Literal["sum", "max", "envelope"]
 Cycles = Literal["count", "zero"]
 FAR = 1 << 30  # stands for the lost comparisons of padding: sorts last, exact in int32 and float32
 
@@ -38,7 +38,7 @@ class PlaceRule(NamedTuple):
     """
 
     term: Callable[[Tensor, Tensor, Tensor | int, Tensor | int], Tensor]
-    pool: Pool = "sum"
+    pool: PlacePool = "sum"
     sign: float = 1.0
     offset: float = 0.0
     cycles: Cycles = "count"  # "zero": bits that fit no order are worth 0

@@ -76,8 +76,20 @@ _UNCLEAR = {
     "cer": "did you mean edit_distance with normalized=True, or word_error_rate with a detokenize "
     "that gives a list of characters?",
     "specificity": "did you mean recall of -scores and 1 - target?",
+    **dict.fromkeys(
+        ("hit_rate", "hit_ratio", "hr"),
+        "did you mean recall_at_k, which is the same where one item is relevant?",
+    ),
+    **dict.fromkeys(
+        ("log_loss", "logloss", "cross_entropy", "crossentropy", "bce", "nll"),
+        "cross-entropy is a loss with a gradient of its own: train on mg.baselines.CrossEntropy(), "
+        "and measure it by mg.metric(sklearn.metrics.log_loss)",
+    ),
 }
+_AVERAGES = ("macro", "micro", "weighted")
 
+_ALIKE = 0.7  # how much of two names must agree for one to be a slip of the other
+_ENDING = re.compile(r"@\d+$|_(score|metric|index)$")  # which no name here has
 _F_NUMBER = re.compile(r"f(\d+(?:\.\d+)?)(?:_score)?")
 _CUT_OFF = re.compile(r"(\w+)@(\d+)")
 
@@ -137,7 +149,8 @@ def metric(spec: Any, **options: Any) -> Metric:
 def _resolve(spelling: str) -> tuple[str, dict[str, Any]]:
     """The canonical name and the options that a spelling stands for."""
     plain = spelling.strip().lower().replace("-", "_").replace(" ", "_")
-    unclear = _UNCLEAR.get(spelling, _UNCLEAR.get(plain))
+    word = plain.partition("@")[0]  # as in hit_rate@10
+    unclear = _UNCLEAR.get(spelling) or _UNCLEAR.get(plain) or _UNCLEAR.get(word)
     if unclear is None:
         if plain in _BY_NAME:
             return plain, {}
@@ -154,8 +167,16 @@ def _resolve(spelling: str) -> tuple[str, dict[str, Any]]:
 
 
 def _nearest(plain: str) -> str:
-    """Up to three names that are spelled alike, or all names."""
-    close = difflib.get_close_matches(plain, [*_BY_NAME, *ALIASES], n=6, cutoff=0.5)
+    """What to write for a name with its average, up to three names spelled alike, or all names."""
+    average = next((each for each in _AVERAGES if each in plain.split("_")), None)
+    if average is not None:
+        rest = "_".join(word for word in plain.split("_") if word != average)
+        name = ALIASES.get(rest, (rest, {}))[0]
+        if name in _BY_NAME and "average" in metric_options(_BY_NAME[name]):
+            return f"did you mean {name} with average={average!r}?"
+    known = [*_BY_NAME, *ALIASES]
+    plain = _ENDING.sub("", plain)
+    close = [plain] if plain in known else difflib.get_close_matches(plain, known, 6, _ALIKE)
     meant = list(dict.fromkeys(ALIASES[name][0] if name in ALIASES else name for name in close))
     return f"did you mean {' or '.join(meant[:3])}?" if meant else f"names: {', '.join(_BY_NAME)}"
 

@@ -20,6 +20,7 @@ from metricgrad.metrics.base import Metric
 from metricgrad.metrics.checks import shape, to_tensor, whole
 from metricgrad.metrics.confusion import ConfusionMetric
 from metricgrad.metrics.counts import Counts, Curve, walk_down
+from metricgrad.metrics.one_score import as_items
 from metricgrad.metrics.order import padded_places
 from metricgrad.metrics.registry import metric as to_metric
 
@@ -46,8 +47,8 @@ def best_threshold(
     or the minimum, if lower is better.
 
     Args:
-        scores: `[..., N]`, or `[..., N, C]` for a metric with `multilabel=True`.
-        target: The same shape, 0 and 1.
+        scores: `[..., N]` or `[..., N, 1]`, or `[..., N, C]` for a metric with `multilabel=True`.
+        target: The same shape, or `[..., N]`; 0 and 1.
         metric: A name, a `Metric` or a callable that decides at score > 0. Metrics of the confusion
             matrix are answered exactly; others by trying thresholds between neighbouring scores.
         where: The same shape, True for what counts; None counts everything.
@@ -75,6 +76,7 @@ def best_threshold(
     scores = to_tensor("scores", scores)
     target = to_tensor("target", target)
     where = None if where is None else to_tensor("where", where)
+    scores, target, where = as_items(chosen, scores, target, where)
     if not chosen.has_threshold:
         by_order = chosen.decided_by == "order"
         why = "depends only on the order of the scores" if by_order else "does not use a threshold"

@@ -58,12 +58,6 @@ def join(make: Callable[[], Parts]) -> dict[str, Tensor]:
     return {name: torch.cat([_padded(each[name], longest) for each in every]) for name in parts}
 
 
-def message_bytes(parts: Parts) -> tuple[int, int]:
-    """The bytes of the header, and of the buffer, that a process sends to `join` these tensors."""
-    header = _header("", (), False).nbytes
-    return header, sum(_spent(part.nbytes) for part in parts.values())
-
-
 def _check(parts: Parts) -> None:
     """Raises ValueError unless every tensor has a row for each row of the scores."""
     scores = parts["scores"]

@@ -22,7 +22,7 @@ from typing import Any, TypeGuard
 import numpy as np
 from scipy.stats import t as student
 
-from metricgrad.boosting.growing import Task
+from metricgrad.boosting.growing import TreeTask
 from metricgrad.estimators.target import Target, plain
 from metricgrad.metrics import Metric
 from metricgrad.studies import splits
@@ -239,7 +239,7 @@ def methods_to_rank(
     return [name for name in names if name not in left_out]
 
 
-def _tree_names(text: str | None, task: Task, model: str | None) -> list[str]:
+def _tree_names(text: str | None, task: TreeTask, model: str | None) -> list[str]:
     """What boosted trees are grown on: what the user typed, or everything that there is."""
     known = [*tree_methods(task), "auto"]
     if not _typed(text):

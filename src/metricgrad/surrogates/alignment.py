@@ -194,7 +194,7 @@ def _known_values(
 
 def _values(metric: Metric, sets: ScoreSets) -> Tensor:
     """The metric of every set, `[S]`; NaN where it has none of its own."""
-    values = metric(sets.scores, sets.target, where=sets.where).double().cpu()
+    values = metric.of_sets(sets.scores, sets.target, sets.where).double().cpu()
     inputs = metric.check(sets.scores, sets.target, sets.where)
     known = metric.has_value(inputs, torch.ones_like(values, dtype=torch.bool)).cpu()
     return torch.where(known, values, torch.nan)

@@ -20,12 +20,12 @@ from metricgrad.metrics import Metric, from_function
 from metricgrad.metrics import metric as to_metric
 from metricgrad.metrics.base import Inputs
 from metricgrad.metrics.checks import shape
+from metricgrad.metrics.one_score import as_items, item_scores
 from metricgrad.metrics.registry import metric_config, metric_options
 from metricgrad.metrics.rows import NO_NAMES, SAMPLE_WEIGHT, RowNames, Rows, to_rows
 from metricgrad.storage import write_tensors
 from metricgrad.surrogates.calls import (
     Call,
-    batch_of_items,
     bound,
     losses_by_size,
     losses_of_groups,
@@ -105,9 +105,13 @@ class Surrogate(nn.Module, ABC):
         return to_metric("accuracy") if self.metric is None else self.metric
 
     def check(self, scores: Tensor, target: Tensor, where: Tensor | None) -> Inputs:
-        """The inputs as the metric's formula takes them; every call path begins here."""
+        """The inputs of sets as the metric's formula takes them, in full precision."""
         metric = self.shapes()
         return metric.check(item_scores(metric, scores, target), target.detach(), where)
+
+    def read(self, scores: Tensor, target: Tensor, where: Tensor | None) -> Inputs:
+        """What a user passed, checked."""
+        return self.check(*as_items(self.shapes(), scores, target, where))
 
     def per_set(
         self,
@@ -118,7 +122,8 @@ class Surrogate(nn.Module, ABC):
         **rows: Any,
     ) -> Tensor:
         """The loss of every set, `[...]`; the arguments are those of a call."""
-        return self._each(Call(scores, target, where, groups, to_rows(rows)))[0]
+        call = Call(scores, target, where, groups, to_rows(rows))
+        return self._each(call.items_of(self.shapes()))[0]
 
     def forward(
         self,
@@ -152,8 +157,7 @@ class Surrogate(nn.Module, ABC):
 
     def _mean(self, call: Call) -> Tensor:
         """The mean over the sets that have a value."""
-        scores, target, where = batch_of_items(self.metric, call.scores, call.target, call.where)
-        call = call._replace(scores=scores, target=target, where=where)
+        call = call.items_of(self.shapes())
         values, defined = self._each(call)
         if self.training:
             if self._notices is None:
@@ -256,14 +260,6 @@ class LearnedSurrogate(Surrogate):
     @abstractmethod
     def misfit(self, scores: Tensor, target: Tensor, where: Tensor | None = None) -> Tensor:
         """How far it is from its metric on these sets: 0-dim, with a gradient for its weights."""
-
-
-def item_scores(metric: Metric, scores: Tensor, target: Tensor) -> Tensor:
-    """Scores `[..., N, 1]` of a target `[..., N]` as `[..., N]`: no other place drops that 1.
-
-    The metric's check turns scores of two classes into s1 - s0, in full precision.
-    """
-    return metric.item_scores(scores, target) if scores.shape[-1:] == (1,) else scores
 
 
 def target_kinds(metric: Metric) -> tuple[TargetKind, ...]:

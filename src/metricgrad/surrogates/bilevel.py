@@ -27,7 +27,7 @@ from metricgrad.metrics.registry import metric_config
 from metricgrad.progress import progress as to_progress
 from metricgrad.surrogates.base import LearnedSurrogate, as_loss, full_precision
 from metricgrad.surrogates.nets.base import Elements, to_elements
-from metricgrad.surrogates.score_sets import Source, SourceName, made_up
+from metricgrad.surrogates.score_sets import Source, SourceName, made_up_source
 
 Distance = Literal["l1", "l2", "huber"]
 Layers = list[Tensor]
@@ -322,7 +322,7 @@ def _made_up(
     if callable(source):
         draw = source
     else:
-        draw = made_up(loss.metric, number, size, classes, source, "learn_universal")
+        draw = made_up_source(loss.metric, number, size, classes, source, "learn_universal")
     drawn: list[tuple[Tensor, Tensor]] = []
     count = 0
     while count < number:

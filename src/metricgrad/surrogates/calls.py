@@ -19,6 +19,7 @@ from torch import Tensor
 from metricgrad.metrics import Metric
 from metricgrad.metrics.base import Inputs, flat_inputs, group_sets, not_flat
 from metricgrad.metrics.checks import to_tensor
+from metricgrad.metrics.one_score import as_items
 from metricgrad.metrics.rows import NO_ROWS, Rows, at
 
 if TYPE_CHECKING:
@@ -37,17 +38,10 @@ class Call(NamedTuple):
     groups: Any  # ids `[N]` of one flat set; None if the shapes say what the sets are
     rows: Rows  # further data of the items, by name
 
-
-def batch_of_items(
-    metric: Metric | None, scores: Tensor, target: Tensor, where: Tensor | None
-) -> tuple[Tensor, Tensor, Tensor | None]:
-    """A batch `[..., N, 1]` of scores and target as N items, as torch's own losses take it."""
-    binary = metric is None or metric.layout == "binary"
-    if not binary or scores.shape != target.shape or scores.dim() < 2 or scores.shape[-1] != 1:
-        return scores, target, where
-    if where is not None and where.dim() == scores.dim():
-        where = where.squeeze(-1)
-    return scores.squeeze(-1), target.squeeze(-1), where
+    def items_of(self, metric: Metric) -> "Call":
+        """The same call without a column of 1, as the metric takes it."""
+        scores, target, where = as_items(metric, self.scores, self.target, self.where)
+        return self._replace(scores=scores, target=target, where=where)
 
 
 @contextmanager

@@ -25,11 +25,11 @@ from metricgrad.surrogates.score_sets import (
     Pool,
     ScoreSets,
     Source,
-    made_up,
+    made_up_source,
     relabelled,
     together,
 )
-from metricgrad.surrogates.wrappers import ordinary_for
+from metricgrad.surrogates.wrappers import ordinary_for, takes_ordinary
 
 if TYPE_CHECKING:
     from metricgrad.surrogates.reloss import ReLoss
@@ -84,7 +84,7 @@ def shaped_source(
         shown = pool.stored[0].scores
         size = shown.shape[1] if size is None else size
         classes = shown.shape[2] if classes is None and shown.dim() > 2 else classes
-    return made_up(metric, max(4, sets), size or _SIZE, classes)
+    return made_up_source(metric, max(4, sets), size or _SIZE, classes)
 
 
 def lesson(
@@ -164,10 +164,9 @@ class Exam:
 def _ordinary_losses(loss: "ReLoss", groups: list[ScoreSets]) -> Tensor | None:
     """The ordinary loss of all sets; None if it takes no such scores and targets."""
     ordinary = ordinary_for(loss.metric)
-    try:
-        return None if ordinary is None else torch.cat([ordinary.per_set(*sets) for sets in groups])
-    except (ValueError, TypeError, RuntimeError, IndexError):
-        return None  # a user's function may have targets of any kind
+    if ordinary is None or not all(takes_ordinary(loss.metric, *sets) for sets in groups):
+        return None
+    return torch.cat([ordinary.losses(*sets)[0] for sets in groups])
 
 
 def learn(

@@ -29,6 +29,7 @@ from metricgrad.metrics.mistakes import (
     rows_are_probabilities,
     warn_once,
 )
+from metricgrad.metrics.one_score import item_scores
 from metricgrad.surrogates.calls import Call, sum_of_sets
 
 if TYPE_CHECKING:
@@ -72,7 +73,7 @@ class Notices:
         self.detached += int(torch.is_grad_enabled() and not scores.requires_grad)
         with torch.no_grad():
             metric = loss.shapes()
-            scores = metric.item_scores(scores, target) if scores.shape[-1:] == (1,) else scores
+            scores = item_scores(metric, scores, target)
             if not self.directed:
                 self.directed = metric.portable or metric.confirm_direction(
                     loss.check(scores, target, where)
@@ -110,7 +111,7 @@ class Notices:
         live = torch.ones_like(target, dtype=torch.bool) if flags is None else flags.bool()
         sizes = sum_of_sets(live, groups)
         self.longest = max(self.longest, int(sizes.max()))
-        if metric is not None and metric.layout == "binary" and metric.takes_classes:
+        if metric is not None and metric.binary_or_classes:
             positives = sum_of_sets((target > 0) & live, groups)
             rarer = torch.minimum(positives, sizes - positives)
             self.rarest.append(rarer.float().mean().item())
@@ -148,7 +149,7 @@ class Notices:
                 f"class on average, too few for {metric.name} of a set to mean much. {_LARGER}"
             )
         elif (
-            metric.layout == "binary"
+            metric.binary_or_classes
             and scores.dim() == target.dim() + 1
             and target.shape[-1] < scores.shape[-1]
         ):
@@ -165,7 +166,7 @@ class Notices:
 def may_be_labels(metric: Metric, scores: Tensor, target: Tensor) -> bool:
     """Whether scores `[B, C]`, taken as B sets, could as well be B items with C labels."""
     unknown = metric.layout == "any" and metric.set_dims is None
-    either = unknown or (metric.layout == "binary" and metric.takes_classes)
+    either = unknown or metric.binary_or_classes
     return either and scores.shape == target.shape and scores.dim() == 2 and min(scores.shape) > 1
 
 

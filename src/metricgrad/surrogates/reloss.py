@@ -21,6 +21,7 @@ from metricgrad import ops
 from metricgrad.metrics import Metric
 from metricgrad.metrics.base import Inputs
 from metricgrad.metrics.checks import whole
+from metricgrad.metrics.one_score import item_scores
 from metricgrad.metrics.registry import metric_config
 from metricgrad.surrogates import nets
 from metricgrad.surrogates.alignment import (
@@ -36,12 +37,11 @@ from metricgrad.surrogates.base import (
     as_loss,
     counted,
     full_precision,
-    item_scores,
 )
 from metricgrad.surrogates.learning import SHARE_HELD, Exam, Ranked, learn, lesson, shaped_source
 from metricgrad.surrogates.score_sets import Pool
 
-Objective = Literal["correlation", "approximation"]
+ReLossObjective = Literal["correlation", "approximation"]
 _SETTINGS = ("penalty", "smooth", "rank", "objective", "slope")
 
 
@@ -85,7 +85,7 @@ class ReLoss(LearnedSurrogate):
         penalty: float = 10.0,
         smooth: Smooth = "at_most",
         rank: Rank = "pairwise",
-        objective: Objective = "correlation",
+        objective: ReLossObjective = "correlation",
         slope: float = 5.0,
         generator: torch.Generator | None = None,
     ) -> None:
@@ -93,9 +93,9 @@ class ReLoss(LearnedSurrogate):
         self.penalty = penalty
         self.slope = slope
         self.rank: Rank = rank
-        self.objective: Objective = objective
+        self.objective: ReLossObjective = objective
         self.smooth: Smooth = smooth
-        for name, known in (("rank", Rank), ("objective", Objective), ("smooth", Smooth)):
+        for name, known in (("rank", Rank), ("objective", ReLossObjective), ("smooth", Smooth)):
             allowed = get_args(known)
             if getattr(self, name) not in allowed:
                 listed = ", ".join(map(repr, allowed))
@@ -177,7 +177,7 @@ class ReLoss(LearnedSurrogate):
     @torch.no_grad()
     def truth(self, scores: Tensor, target: Tensor, where: Tensor | None = None) -> Tensor:
         """The metric as a loss, `[...]`; NaN where it is undefined."""
-        values = self.metric(item_scores(self.metric, scores, target), target, where=where)
+        values = self.metric.of_sets(item_scores(self.metric, scores, target), target, where)
         return as_loss(self.metric, values).to(self.scale.dtype)
 
     def misfit(self, scores: Tensor, target: Tensor, where: Tensor | None = None) -> Tensor:

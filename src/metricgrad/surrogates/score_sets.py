@@ -261,7 +261,7 @@ def mixed(sets: int = 64, size: int = 100) -> Source:
     return draw
 
 
-def made_up(
+def made_up_source(
     metric: Metric,
     sets: int,
     size: int,

@@ -207,7 +207,7 @@ class UniLoss(Surrogate):
         unbounded metric, what the scores change is divided by the metric's range on the set.
         """
         with bound(self, to_rows(rows)):
-            inputs = self.check(scores, target, where)
+            inputs = self.read(scores, target, where)
             found = self._interpolate(self.plan(inputs), inputs.scores)
             return as_loss(self.metric, found.gradient_for(found.relaxed()))
 

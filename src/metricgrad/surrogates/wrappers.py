@@ -25,14 +25,16 @@ from torch import Tensor
 from metricgrad.metrics import Metric
 from metricgrad.metrics import metric as to_metric
 from metricgrad.metrics.checks import expand_where, whole
+from metricgrad.metrics.mistakes import are_label_maps
+from metricgrad.metrics.one_score import item_scores
 from metricgrad.metrics.registry import metric_config
 from metricgrad.metrics.rows import SAMPLE_WEIGHT
-from metricgrad.surrogates.base import Surrogate, counted, item_scores, wrong_shapes
+from metricgrad.surrogates.base import Surrogate, counted, wrong_shapes
 from metricgrad.surrogates.baselines import CrossEntropy, HeatmapMSE, ListNet
 from metricgrad.surrogates.calls import Call
 from metricgrad.surrogates.remembering import Remembering
 
-Parts = tuple[Tensor, Tensor, Tensor | None]
+_Batch = tuple[Tensor, Tensor, Tensor | None]
 
 
 def with_memory(loss: Surrogate, size: int = 4096) -> "WithMemory":
@@ -214,6 +216,36 @@ def ordinary_for(metric: Metric) -> Surrogate | None:
             return CrossEntropy() if metric.layout in ("binary", "any") else Ordinary(metric)
 
 
+def takes_ordinary(
+    metric: Metric, scores: Tensor, target: Tensor, where: Tensor | None = None
+) -> bool:
+    """Whether the ordinary loss has a value for every set that the metric takes.
+
+    Metrics of the library take nothing else, but for text, whose references may be longer or
+    shorter than what was decoded. A user's function may have targets of any kind; cross-entropy
+    needs 0 and 1, or classes, of items or of pixels.
+    """
+    if metric.layout == "tokens":
+        ids = target[..., 0, :] if target.dim() == scores.dim() else target
+        return ids.shape == scores.shape[:-1] and bool((ids < scores.shape[-1]).all())
+    if metric.portable:
+        return True
+    maps = are_label_maps(scores.shape, target.shape) and target.shape != scores.shape[:-1]
+    classes = scores.movedim(-3, -1) if maps else scores
+    if target.shape == scores.shape:
+        fits = (target == 0) | (target == 1)
+        known = metric.layout == "labels" or metric.set_dims in (None, (1, 1))
+    elif target.shape == classes.shape[:-1]:
+        fits = (target >= 0) & (target < classes.shape[-1]) & (target == target.long())
+        known = metric.set_dims in (None, (4, 3) if maps else (2, 1))
+    else:
+        return False
+    if where is not None:
+        known = known and (not maps or where.shape == target.shape)
+        fits = fits | ~where[(..., *[None] * (target.dim() - where.dim()))]
+    return known and bool(fits.all())
+
+
 class Ordinary(Surrogate):
     """Cross-entropy of scores in the shapes of a metric; made by `ordinary_for`."""
 
@@ -239,7 +271,7 @@ class Ordinary(Surrogate):
         return {"metric": metric_config(self.metric)}
 
 
-def _items(metric: Metric, scores: Tensor, target: Tensor, where: Tensor | None) -> Parts:
+def _items(metric: Metric, scores: Tensor, target: Tensor, where: Tensor | None) -> _Batch:
     """Scores and target of a metric's layout as items and classes."""
     match metric.layout:
         case "labels":
@@ -261,7 +293,7 @@ def _items(metric: Metric, scores: Tensor, target: Tensor, where: Tensor | None)
             return scores, target, where
 
 
-def _tokens(metric: Metric, scores: Tensor, target: Tensor, where: Tensor | None) -> Parts:
+def _tokens(metric: Metric, scores: Tensor, target: Tensor, where: Tensor | None) -> _Batch:
     """Every position is an item, the vocabulary its classes."""
     ids = target[..., 0, :] if target.dim() == scores.dim() else target
     if ids.shape != scores.shape[:-1]:
@@ -276,7 +308,7 @@ def has_token(metric: Metric, ids: Tensor) -> Tensor:
     return ids >= 0 if metric.padding is None else (ids >= 0) & (ids != metric.padding)
 
 
-def _start_and_end(scores: Tensor, target: Tensor, where: Tensor | None) -> Parts:
+def _start_and_end(scores: Tensor, target: Tensor, where: Tensor | None) -> _Batch:
     """Two items for every text: its positions are the classes, the answer's ends the targets."""
     length = scores.shape[-2]
     places = torch.arange(length, device=scores.device)

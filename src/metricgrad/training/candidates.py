@@ -249,7 +249,7 @@ def _is_decided(metric: Metric, scores: Tensor, target: Tensor) -> bool:
 
 def shipped_reloss(metric: Metric, options: Mapping[str, Any]) -> ReLoss | None:
     """The loss that ships for a metric; None if there is none, or if options ask for another."""
-    if metric.layout == "binary" and metric.takes_classes and not options:
+    if metric.binary_or_classes and not options:
         with suppress(ValueError):  # none ships for this metric
             return ReLoss.pretrained(metric.name)
     return None

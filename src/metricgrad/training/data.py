@@ -26,6 +26,7 @@ from torch.utils.data import (
 )
 
 from metricgrad.metrics.checks import shape
+from metricgrad.metrics.one_score import item_target
 from metricgrad.metrics.rows import NO_NAMES, NO_ROWS, RowNames, Rows, at, check_rows
 from metricgrad.training.drawing import Batches, has_classes, has_one_class_each
 
@@ -129,7 +130,7 @@ class Loader:
                 raise TypeError(f"the loader must give batches (x, y); got {type(batch).__name__}")
             x = features(batch[0], self.dtype)
             y = numbers(batch[1])
-            y = without_column(y) if self.columns else y
+            y = item_target(y) if self.columns else y
             rows = self.names.named(batch[2:])
             rows = {name: row.expand(copies, *row.shape) for name, row in rows.items()}
             x = x.expand(copies, *x.shape)
@@ -214,11 +215,6 @@ def features(data: Any, dtype: torch.dtype = torch.float32) -> Tensor:
     """Features for a model of a dtype, integers unchanged but for booleans and pixels."""
     x = numbers(data)
     return x.to(dtype) if x.is_floating_point() or x.dtype in (torch.bool, torch.uint8) else x
-
-
-def without_column(target: Tensor) -> Tensor:
-    """Targets `[items, 1]` as `[items]`; others unchanged."""
-    return target.squeeze(1) if target.dim() == 2 and target.shape[1] == 1 else target
 
 
 def fingerprint(*parts: Items | Loader | Mapping[str, Tensor] | None) -> str:

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from metricgrad.boosting.growing import Engine, Task
+from metricgrad.boosting.growing import Engine, TreeTask
 from metricgrad.processes import clock, from_first
 from metricgrad.progress import progress as to_progress
 from metricgrad.surrogates import Surrogate
@@ -42,12 +42,12 @@ ENGINES = {  # as people write them
 }
 
 
-def tree_methods(task: Task) -> list[str]:
+def tree_methods(task: TreeTask) -> list[str]:
     """What trees can be grown on, the ordinary loss first."""
     return [_RANKED, "uniloss"] if task == "grades" else [ORDINARY, "uniloss", "metric_loss"]
 
 
-def fits_trees(method: Any, task: Task) -> bool:
+def fits_trees(method: Any, task: TreeTask) -> bool:
     """Whether trees can be grown by a method: `"auto"`, or one of `tree_methods`."""
     return isinstance(method, str) and method in ("auto", *tree_methods(task))
 

@@ -15,6 +15,7 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from metricgrad.metrics.one_score import item_target
 from metricgrad.processes import alone
 from metricgrad.surrogates.bilevel import BilevelLoss
 from metricgrad.surrogates.nets.base import Elements
@@ -113,7 +114,8 @@ class JointTraining(Algorithm1):
         self._divided = False
         sides = (Flat(model, model_rate, clip), Flat(loss, loss_rate, clip))
         teaching = (universal or {}) if start == "universal" else None
-        super().__init__(model, [loss], sides, (x, y), settings, teaching, generator)
+        data = (x, item_target(y, loss.metric))
+        super().__init__(model, [loss], sides, data, settings, teaching, generator)
 
     @classmethod
     def as_published(

@@ -22,6 +22,7 @@ from torch import Tensor, nn
 
 from metricgrad.metrics import metric as to_metric
 from metricgrad.metrics.checks import whole
+from metricgrad.metrics.one_score import as_items, item_scores
 from metricgrad.progress import progress as to_progress
 from metricgrad.storage import read_arrays
 from metricgrad.surrogates.baselines import CrossEntropy
@@ -82,9 +83,10 @@ def collect_scores(
         model.eval()
         for batch in loader:
             found, target = (forward or _plain)(model, batch)
-            if found.dim() > 1 and found.shape[-1] == 1:
-                target = target.squeeze(-1) if target.shape == found.shape else target
-                found = found.squeeze(-1)
+            if size is None:  # the first dimension is sets, which may have one item each
+                found = item_scores(None, found, target)
+            else:
+                found, target, _ = as_items(None, found, target)
             scores.append(found.float().cpu())
             targets.append(target.cpu())
             count += len(found)

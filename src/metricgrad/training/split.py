@@ -21,6 +21,7 @@ from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import Dataset, IterableDataset, Subset, TensorDataset
 
 from metricgrad.metrics import Metric
+from metricgrad.metrics.one_score import item_target
 from metricgrad.training.data import (
     CHUNK,
     Batch,
@@ -32,7 +33,6 @@ from metricgrad.training.data import (
     length,
     numbers,
     stream_seed,
-    without_column,
 )
 from metricgrad.training.shards import targets_of_all
 from metricgrad.training.validation import Validation, ValidationItems
@@ -236,7 +236,7 @@ def split_dataset(data: Any, share: float, seed: int) -> tuple[Any, Any]:
     count = length("train", data)
     if not has_parts(data[0]):
         raise TypeError(f"a Dataset must give items (x, y); got {type(data[0]).__name__}")
-    target = without_column(torch.stack([numbers(data[number][1]) for number in range(count)]))
+    target = item_target(torch.stack([numbers(data[number][1]) for number in range(count)]))
     items = Items(target, target)
     classes = _class_counts(items)
     (fold,) = split_items(items, 1, share, seed)

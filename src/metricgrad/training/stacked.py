@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from metricgrad.metrics.one_score import item_target
 from metricgrad.surrogates.base import full_precision
 from metricgrad.surrogates.bilevel import BilevelLoss, set_network
 from metricgrad.surrogates.nets.base import Elements
@@ -81,7 +82,8 @@ class StackedTraining(Algorithm1):
         self._loss_stack = Stack(self.losses, _each(loss_rates, chosen.loss_rate), chosen.clip)
         sides = (self._model_stack, self._loss_stack)
         teaching = (universal or {}) if start == "universal" else None
-        super().__init__(models[0], self.losses, sides, (x, y), chosen, teaching, generator)
+        data = (x, item_target(y, losses[0].metric))
+        super().__init__(models[0], self.losses, sides, data, chosen, teaching, generator)
 
     def advance(self, iterations: int, *, progress: bool = True) -> Means:
         """Runs iterations of Algorithm 1.

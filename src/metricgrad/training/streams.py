@@ -12,7 +12,8 @@ from torch import Tensor
 
 from metricgrad.metrics import Metric
 from metricgrad.metrics.checks import shape
-from metricgrad.training.data import Batch, Items, Loader, to_data, without_column
+from metricgrad.metrics.one_score import item_target
+from metricgrad.training.data import Batch, Items, Loader, to_data
 from metricgrad.training.shards import stream_of_all
 
 _MOST_BYTES = 2**30  # of a stream that is read into memory,
@@ -33,7 +34,7 @@ def one_class_each(data: Items | Loader, metric: Metric) -> Items | Loader:
     """Data whose targets `[items, 1]` are `[items]`, unless the metric itself takes columns."""
     if metric.layout == "any" and metric.set_dims is None and isinstance(data, Items):
         _refuse_labels(data, "mg.from_function(fn")
-    if metric.layout in ("labels", "any"):
+    if metric.layout == "labels" or (metric.layout == "any" and not metric.one_score_each):
         return data
     if isinstance(data, Loader):
         return replace(data, columns=True)
@@ -41,7 +42,7 @@ def one_class_each(data: Items | Loader, metric: Metric) -> Items | Loader:
         return data
     if metric.takes_classes:
         _refuse_labels(data, f"mg.metric({metric.name!r}")
-    return replace(data, y=without_column(data.y))
+    return replace(data, y=item_target(data.y, metric))
 
 
 def _refuse_labels(data: Items, maker: str) -> None:

@@ -8,8 +8,9 @@ import torch
 from torch import Tensor, nn
 
 from metricgrad.metrics import Metric
+from metricgrad.metrics.one_score import item_target
 from metricgrad.surrogates.score_sets import ScoreSets
-from metricgrad.training.data import CHUNK, features, numbers, without_column
+from metricgrad.training.data import CHUNK, features, numbers
 from metricgrad.training.decision import Decision
 from metricgrad.training.labels import label
 from metricgrad.training.stack import modes_kept
@@ -100,9 +101,7 @@ class Trained:
             **rows: Further arguments of the metric, as in `measure`.
         """
         metric, scores = self.metric.at_threshold(self.threshold, scores)
-        target = numbers(y)
-        target = without_column(target) if scores.dim() == 1 else target
-        return float(metric(scores, target, **rows))
+        return float(metric(scores, item_target(numbers(y), metric), **rows))
 
 
 class ComparedModel(NamedTuple):

@@ -16,8 +16,15 @@ import torch
 from torch import Tensor
 
 from metricgrad.boosting import objective
-from metricgrad.boosting.forest_module import BoostedTrees
-from metricgrad.boosting.growing import Booster, Engine, Task, TreeRows, TreeSettings, new_booster
+from metricgrad.boosting.growing import (
+    BoostedTrees,
+    Booster,
+    Engine,
+    TreeRows,
+    TreeSettings,
+    TreeTask,
+    new_booster,
+)
 from metricgrad.metrics import Metric
 from metricgrad.metrics.rows import SAMPLE_WEIGHT, Rows, at
 from metricgrad.progress import Tell
@@ -39,7 +46,7 @@ class TreeData:
     """
 
     items: Items
-    task: Task
+    task: TreeTask
     classes: int
     categories: tuple[int, ...]
     metric: Metric

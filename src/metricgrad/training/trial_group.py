@@ -245,8 +245,8 @@ class TrialGroup:
     def _values(self, scores: Tensor, batch: Batch) -> Tensor:
         """The loss of every model, `[R]`."""
         if self._epoch < self._warm_up:
-            rows = self._ordinary.taken(batch.rows)
-            values = self._ordinary.per_set(scores, batch.y, batch.where, **rows)
+            with bound(self._ordinary, self._ordinary.taken(batch.rows)):
+                values, _ = self._ordinary.losses(scores, batch.y, batch.where)
             return mean_of_defined(values, torch.ones_like(values, dtype=torch.bool))
         if self._scales is not None:
             scores = scores * self._scales.view(-1, *[1] * (scores.dim() - 1))

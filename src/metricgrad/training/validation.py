@@ -129,14 +129,14 @@ class Validation:
         metric, scores = self.metric.at_threshold(threshold, scores)
         if where is not None:  # one value per item; those without anything relevant have none
             counts = live & (where & (target > 0)).any(-1)
-            values = metric(scores, target, where=where).masked_fill(~counts, 0.0)
+            values = metric.of_sets(scores, target, where).masked_fill(~counts, 0.0)
             return values.sum((-1, -2)) / counts.sum((-1, -2)).clamp(min=1)
         if metric.decided_by == "order":
-            return metric(scores, target, where=live, **rows).mean(-1)
+            return metric.of_sets(scores, target, live, **rows).mean(-1)
         first = live.dim() - 2
         scores, target, live = (part.flatten(first, first + 1) for part in (scores, target, live))
         rows = {name: row.flatten(first, first + 1) for name, row in rows.items()}
-        return metric(scores, target, where=live, **rows)
+        return metric.of_sets(scores, target, live, **rows)
 
 
 @torch.no_grad()
@@ -154,7 +154,7 @@ def bootstrap(
     found = []
     for _ in range(-(-_DRAWS // draws)):
         drawn = torch.randint(len(scores), (draws, len(scores)), generator=generator)
-        found.append(metric(scores[drawn], target[drawn], **at(rows, drawn)))
+        found.append(metric.of_sets(scores[drawn], target[drawn], **at(rows, drawn)))
     return torch.cat(found)
 
 

@@ -73,7 +73,7 @@ def origin(operation: str) -> Origin:
     return Origin(operation, file, frame.f_lineno, linecache.getline(file, frame.f_lineno).strip())
 
 
-def refusal(what: str, way_out: str) -> WatchError:
+def watch_error(what: str, way_out: str) -> WatchError:
     """The error for the line that runs now."""
     _, file, line, code = origin("")
     subject = f"{file}, line {line}: `{code}` " if line else "the function "

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from metricgrad.metrics.watching.comparisons import WatchError, refusal
+from metricgrad.metrics.watching.comparisons import WatchError, watch_error
 from metricgrad.metrics.watching.indices import CHOOSING, Indices
 from metricgrad.metrics.watching.tape import Dependence, Operation, Outcomes, Read, Tape, tensors_in
 
@@ -77,7 +77,7 @@ class Recorder(TorchFunctionMode):
         sources = {self.tape.dependence(tensor) for tensor in tensors} - {None}
         if not sources:
             if self.tape.hidden(tensors):
-                raise refusal(
+                raise watch_error(
                     "uses the scores inside torch.vmap or torch.func, where they cannot be watched",
                     "compute with all items at once, in plain torch",
                 )
@@ -87,10 +87,10 @@ class Recorder(TorchFunctionMode):
         if operation.func is not func:
             # The change was made to a new tensor, so the old one must not be used any more.
             changed = operation.args[0]
-            error = refusal("changes a tensor in place that is used later", _NEW_TENSORS)
+            error = watch_error("changes a tensor in place that is used later", _NEW_TENSORS)
             self._changed[id(changed)] = (changed, error)
         if Dependence.OPAQUE in sources:
-            raise refusal(
+            raise watch_error(
                 "uses indices of an operation that is not taken apart",
                 "use the values, or the indices of argmax, sort or topk",
             )
@@ -103,7 +103,7 @@ class Recorder(TorchFunctionMode):
             return found
         if sources != {Dependence.DECIDED}:
             if operation.name in _DISCRETE and self.tape.ragged(operation.tensors):
-                raise refusal(
+                raise watch_error(
                     "compares scores that another comparison of scores has picked",
                     "keep all items, and use torch.where or a product with the mask instead of "
                     "indexing by it",
@@ -140,7 +140,7 @@ class Recorder(TorchFunctionMode):
         elif name in _ROUNDING or (name in _CASTING and not operation.run().is_floating_point()):
             read = self._round_to(operation)
         elif name in _JUMPING:
-            raise refusal(
+            raise watch_error(
                 f"uses scores in torch.{name}, which jumps and is not taken apart",
                 "use comparisons, floor, round or bucketize",
             )
@@ -178,7 +178,7 @@ class Recorder(TorchFunctionMode):
         given = [*args, *named]
         values, boundaries = given if name == "bucketize" or named else given[::-1]
         if self.tape.depends(boundaries) or boundaries.dim() != 1:
-            raise refusal(
+            raise watch_error(
                 f"looks scores up among scores ({name})",
                 "count comparisons instead: (a > b).sum(-1)",
             )
@@ -248,13 +248,13 @@ def _out_of_place(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> O
     if raw == "__get__":
         return Operation(func.__self__.__name__, func, args, kwargs)
     if raw in _LEAVING:
-        raise refusal(
+        raise watch_error(
             f"{_LEAVING[raw]}, where no other outcome can be followed",
             "stay in torch: torch.where for a branch, clamp(min=1) for a zero denominator, tensors "
             "for numbers; or let mg.UniLoss take the function as a black box",
         )
     if raw in ("__setitem__", "__set__") or "out" in kwargs:
-        raise refusal("writes into a tensor, which cannot be followed", _NEW_TENSORS)
+        raise watch_error("writes into a tensor, which cannot be followed", _NEW_TENSORS)
     in_place_operator = raw.startswith("__i") and raw not in ("__iter__", "__invert__")
     plain: Callable[..., Any] | None = None
     if in_place_operator and (plain := getattr(Tensor, "__" + raw[3:], None)) is not None:
@@ -262,6 +262,6 @@ def _out_of_place(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> O
     if raw.endswith("_") and not raw.startswith("__"):
         plain = getattr(Tensor, raw[:-1], None)
         if plain is None:
-            raise refusal(f"changes a tensor in place by {raw}", _NEW_TENSORS)
+            raise watch_error(f"changes a tensor in place by {raw}", _NEW_TENSORS)
         return Operation(raw[:-1], plain, args, kwargs)
     return Operation(raw.strip("_"), func, args, kwargs)

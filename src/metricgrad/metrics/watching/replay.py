@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from metricgrad.metrics.adapters import Call
+from metricgrad.metrics.adapters import ScoreFunction
 from metricgrad.metrics.mistakes import ideal_scores
 from metricgrad.metrics.watching.comparisons import (
     Choice,
@@ -27,7 +27,7 @@ from metricgrad.metrics.watching.comparisons import (
     WatchError,
     call_function,
     flipped,
-    refusal,
+    watch_error,
 )
 from metricgrad.metrics.watching.recorder import Recorder, input_first
 from metricgrad.metrics.watching.sets import ComparedSet
@@ -54,7 +54,7 @@ class Replayer(TorchFunctionMode):
             return func(*args, **kwargs)
         name, step, depends = next(self._steps, ("", None, False))
         if step is None or name != func.__name__:
-            raise refusal(
+            raise watch_error(
                 "takes another path for other bits: its path depends on how many items the scores "
                 "have picked",
                 "keep all items, and use torch.where, a product with the mask, or clamp(min=1) for "
@@ -83,7 +83,7 @@ class Habits:
 class WatchedSet(ComparedSet):
     """One set on which a function was watched; comparisons pass a gradient to its scores."""
 
-    def __init__(self, fn: Call, scores: Tensor, target: Tensor, habits: Habits) -> None:
+    def __init__(self, fn: ScoreFunction, scores: Tensor, target: Tensor, habits: Habits) -> None:
         with torch.inference_mode(False), torch.enable_grad():
             scores = scores.clone() if scores.is_inference() else scores
             self._target = target.clone() if target.is_inference() else target

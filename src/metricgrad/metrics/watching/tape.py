@@ -23,7 +23,7 @@ from torch import Tensor
 # Torch has no public way to look inside the tensors of vmap.
 from torch._C._functorch import get_unwrapped, is_functorch_wrapped_tensor
 
-from metricgrad.metrics.watching.comparisons import Comparisons, compared, origin, refusal
+from metricgrad.metrics.watching.comparisons import Comparisons, compared, origin, watch_error
 
 _VALUE_FREE = {
     "zeros_like", "ones_like", "full_like", "empty_like", "rand_like", "randn_like", "new_zeros",
@@ -167,7 +167,7 @@ class Tape:
         detached = [tensor for tensor in made if not tensor.requires_grad]
         if smooth and made:
             if not attached:
-                raise refusal(
+                raise watch_error(
                     f"uses scores in torch.{operation.name}, which has no gradient and is not an "
                     "operation that is taken apart",
                     "use comparisons, argmax, sort, topk, round or bucketize",

@@ -12,7 +12,7 @@ from metricgrad.metrics.base import Inputs
 from metricgrad.metrics.checks import expand_where
 from metricgrad.metrics.mistakes import are_label_maps
 from metricgrad.metrics.rows import NO_ROWS, RowNames, Rows
-from metricgrad.metrics.weights import exact_weights, weight_names, without_weightless
+from metricgrad.metrics.sample_weights import exact_weights, weight_names, without_weightless
 from metricgrad.surrogates.base import counted
 from metricgrad.surrogates.baselines.base import Baseline
 

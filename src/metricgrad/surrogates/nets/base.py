@@ -66,7 +66,7 @@ class LossNet(nn.Module, ABC):
         return ", ".join(f"{name}={value!r}" for name, value in self.options.items())
 
 
-def perceptron(widths: Sequence[int], generator: torch.Generator | None) -> nn.Sequential:
+def elu_layers(widths: Sequence[int], generator: torch.Generator | None) -> nn.Sequential:
     """Linear layers of these widths with ELU between them."""
     layers: list[nn.Module] = []
     with drawn_from(generator):

@@ -13,7 +13,7 @@ from metricgrad.metrics.checks import one_of, whole
 from metricgrad.metrics.counts import one_hot
 from metricgrad.surrogates.base import wrong_shapes
 from metricgrad.surrogates.baselines import HeatmapMSE
-from metricgrad.surrogates.nets.base import LossNet, perceptron, to_elements
+from metricgrad.surrogates.nets.base import LossNet, elu_layers, to_elements
 
 Sees = Literal["probability", "margin"]
 
@@ -58,7 +58,7 @@ class Classification(LossNet):
         whole("width", width, 2)
         whole("layers", layers, 2)
         one_of("sees", sees, get_args(Sees))
-        self.layers = perceptron((1, *[width] * (layers - 1), 1), generator)
+        self.layers = elu_layers((1, *[width] * (layers - 1), 1), generator)
 
     def forward(self, metric: Metric, inputs: Inputs) -> Tensor:
         """The mean of f over the items that count."""
@@ -104,9 +104,9 @@ class SetNetwork(LossNet):
         super().__init__(width=width, context=context, standardise=standardise)
         whole("width", width, 1)
         whole("context", context, 0)
-        self.e = perceptron((2, width, context), generator) if context else None
-        self.g = perceptron((2 + context, width, width), generator)
-        self.h = perceptron((width, width, 1), generator)
+        self.e = elu_layers((2, width, context), generator) if context else None
+        self.g = elu_layers((2 + context, width, width), generator)
+        self.h = elu_layers((width, width, 1), generator)
 
     def forward(self, metric: Metric, inputs: Inputs) -> Tensor:
         """h of the mean, and its mean over labels or classes."""
@@ -146,7 +146,7 @@ class Embeddings(LossNet):
     ) -> None:
         super().__init__(classes=classes, width=width, embedding=embedding)
         whole("classes", classes, 2)
-        self.embed = perceptron((classes, width, width, embedding), generator)
+        self.embed = elu_layers((classes, width, width, embedding), generator)
 
     def forward(self, metric: Metric, inputs: Inputs) -> Tensor:
         """The mean distance over the items that count."""
@@ -189,7 +189,7 @@ class Heatmaps(LossNet):
         super().__init__(size=tuple(size), width=width, embedding=embedding, sigma=sigma)
         if len(size) != 2:
             raise ValueError(f"size must be the height and width of the maps; got {size!r}")
-        self.embed = perceptron((size[0] * size[1], width, embedding), generator)
+        self.embed = elu_layers((size[0] * size[1], width, embedding), generator)
 
     def forward(self, metric: Metric, inputs: Inputs) -> Tensor:
         """The mean over the joints that count."""

@@ -20,7 +20,7 @@ from metricgrad.metrics import Metric
 from metricgrad.metrics.base import Inputs
 from metricgrad.metrics.checks import expand_where, real_scores, whole
 from metricgrad.surrogates.base import counted, wrong_shapes
-from metricgrad.surrogates.nets.base import LossNet, drawn_from, perceptron
+from metricgrad.surrogates.nets.base import LossNet, drawn_from, elu_layers
 from metricgrad.surrogates.wrappers import has_token
 
 
@@ -31,7 +31,7 @@ class Attention(nn.Module):
         super().__init__()
         with drawn_from(generator):
             self.attention = nn.MultiheadAttention(width, heads, batch_first=True)
-        self.perceptron = perceptron((width, width, width), generator)
+        self.perceptron = elu_layers((width, width, width), generator)
         self.first = nn.LayerNorm(width)
         self.second = nn.LayerNorm(width)
 
@@ -62,9 +62,9 @@ class TextNet(LossNet):
             raise ValueError(
                 f"width must be a multiple of twice the heads; got width={width} and heads={heads}"
             )
-        self.enter = perceptron((self.features, width, width), generator)
+        self.enter = elu_layers((self.features, width, width), generator)
         self.blocks = nn.ModuleList([Attention(width, heads, generator) for _ in range(blocks)])
-        self.leave = perceptron((width, width, 1), generator)
+        self.leave = elu_layers((width, width, 1), generator)
 
     def value(self, features: Tensor, where: Tensor) -> Tensor:
         """`[...]` from features `[..., N, T, F]` of the places that count `[..., N, T]`."""

@@ -1,12 +1,19 @@
-"""The exact gradient of a set in two passes, with the activations of one chunk in memory.
+"""Sets that do not fit into one process, or into one forward pass: the same loss, exactly.
 
-The first pass computes the scores of all chunks without a graph. The loss of all scores gives the
-gradient by each of them. A hook on the scores catches that gradient when the user calls
-`backward()`, with whatever factor it comes, and runs the second pass: one chunk after the other,
-forward with a graph and backward with its part of the gradient.
+The metric of a set is not the mean over its parts, so a set may not be cut like a batch of
+cross-entropy. But only its scores have to be together. They are small, and all that a loss needs:
 
-The second pass must repeat the first, so the state of random numbers and of autocast is kept for
-every chunk.
+    across_ranks    gathers scores and targets of all processes; activations stay where they are
+                    (`surrogates/union.py`)
+    in_chunks       computes all scores first, without a graph, then the gradient of the loss by
+                    them, and runs the model a second time, chunk by chunk, to pass that on
+
+Adding up the losses of small batches (gradient accumulation) is another loss: that of the small
+sets.
+
+The second pass of `in_chunks` begins when the user calls `backward()`: a hook on the scores catches
+their gradient, with whatever factor it comes. It must repeat the first pass, so the state of random
+numbers and of autocast is kept for every chunk.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,11 +26,46 @@ from torch.nn.parallel import DistributedDataParallel
 
 from metricgrad.metrics.checks import shape, whole
 from metricgrad.surrogates.base import Surrogate
+from metricgrad.surrogates.union import AcrossRanks
 
 Features = Tensor | Sequence[Tensor] | Mapping[str, Tensor]
 
 _BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 _REPEATED = 0.01  # how far, in their own length, repeated scores may be from the first ones
+
+
+def across_ranks(loss: Surrogate) -> AcrossRanks:
+    r"""The same loss on the sets of all processes together (`torch.distributed`).
+
+    .. math:: \ell(s_1 \cup \dots \cup s_W, \; y_1 \cup \dots \cup y_W)
+
+    It is called like the loss itself, with the part of the set that this process has. Each process
+    gets the value of the union and, with the gradients averaged over processes as
+    `DistributedDataParallel` does it, the gradient of the union. Without a process group it is the
+    loss itself.
+
+    Tensors are joined along the first dimension: items of a flat set, or several sets. Parts
+    may differ in size and may be empty. Items of one id in `groups` belong together, whichever
+    process they are on. Padded sets `[B, L]` may differ in L if `where` has their shape.
+
+    Every process must call the loss equally often, in `eval()` mode as well. If one process makes a
+    different call, all processes raise the same error. A loss that draws at random must draw the
+    same everywhere: give it a generator with the same seed.
+
+    Args:
+        loss: The surrogate to compute. Other wrappers go inside: `across_ranks(with_memory(loss))`.
+
+    Returns:
+        A surrogate. Its `per_set` gives the sets of all processes, by rank.
+
+    Example:
+        >>> import torch, metricgrad as mg
+        >>> loss = mg.across_ranks(mg.UniLoss("average_precision"))
+        >>> scores = torch.randn(8, requires_grad=True)
+        >>> value = loss(scores, torch.arange(8) % 4 == 0)  # of all processes' scores
+        >>> value.backward()
+    """
+    return AcrossRanks(loss)
 
 
 def in_chunks(model: nn.Module, loss: Surrogate, chunk: int = 256) -> "InChunks":
