@@ -7,13 +7,14 @@ import torch
 from torch import Tensor
 
 import metricgrad as mg
-from metricgrad.metrics.decisions import (
+from metricgrad.metrics.margins import (
     best_other_margin,
+    best_pixel_margin,
     own_margin,
     soft_other_margin,
     soft_own_margin,
+    soft_pixel_margin,
 )
-from metricgrad.metrics.maps import best_pixel_margin, soft_pixel_margin
 
 
 def made(*shape: int, seed: int = 0) -> Tensor:

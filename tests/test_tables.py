@@ -10,7 +10,7 @@ import pytest
 from pyarrow import parquet
 from sklearn.datasets import dump_svmlight_file
 
-from metricgrad.cli.options import seconds, widths
+from metricgrad.cli.options import layer_widths, seconds
 from metricgrad.studies.splits import load_table
 from metricgrad.studies.table_files import read_table
 from metricgrad.studies.tables import (
@@ -81,8 +81,8 @@ def test_rows_are_numbered_from_0_whatever_index_a_parquet_file_has(tmp_path: Pa
 
 
 def test_widths_and_times() -> None:
-    assert widths("100, 30") == (100, 30)
-    assert widths("none") == ()
+    assert layer_widths("100, 30") == (100, 30)
+    assert layer_widths("none") == ()
     assert [seconds(text) for text in ("90s", "2m", "1h", "7", None)] == [90, 120, 3600, 7, None]
 
 

@@ -2,9 +2,9 @@
 
 Gradient and curvature come from the metric's own gains (`slopes.py`), on sets that are drawn again
 for every tree (`drawn_sets.py`). A set's metric is between 0 and 1, whatever its size, so the
-numbers of a single row are tiny. One factor for all rows makes them as large as those of log loss, so that
-`min_child_weight`, `reg_lambda` and the like mean what they usually do. The factor does not change
-the value of a leaf, which is the ratio of the two.
+numbers of a single row are tiny. One factor for all rows makes them as large as those of log loss,
+so that `min_child_weight`, `reg_lambda` and the like mean what they usually do. The factor does not
+change the value of a leaf, which is the ratio of the two.
 
 A metric depends on few rows: those near its cut, or at the top. Trees that follow only these rows
 overfit them. Two measures prevent this, and both are on by default. Most of the gradient is that of

@@ -16,7 +16,8 @@ from metricgrad import ops
 from metricgrad.metrics.checks import whole
 from metricgrad.metrics.confusion import ConfusionMetric
 from metricgrad.metrics.counts import Average, Counts, Pooling, averaged, one_hot, share
-from metricgrad.metrics.decisions import AllRivals, ItemDecisions, own_margin, soft_own_margin
+from metricgrad.metrics.decisions import AllRivals, ItemDecisions
+from metricgrad.metrics.margins import own_margin, soft_own_margin
 from metricgrad.metrics.reexpression import Reexpression
 from metricgrad.metrics.sample_weights import weighted_share
 

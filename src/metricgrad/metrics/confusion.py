@@ -29,12 +29,8 @@ from metricgrad.metrics.counts import (
     one_hot,
     pooled,
 )
-from metricgrad.metrics.decisions import (
-    AllClassPairs,
-    LabelDecisions,
-    best_other_margin,
-    soft_other_margin,
-)
+from metricgrad.metrics.decisions import AllClassPairs, LabelDecisions
+from metricgrad.metrics.margins import best_other_margin, soft_other_margin
 from metricgrad.metrics.reexpression import Compare, Reexpression, itself
 
 PairsOption = Literal["soft", "best", "all"]

@@ -1,4 +1,4 @@
-r"""Re-expression of decisions: a bit says that a decision is correct.
+"""Re-expression of decisions: a bit says that a decision is correct.
 
 There are three ways to cut a metric of decisions into bits:
 
@@ -11,14 +11,8 @@ There are three ways to cut a metric of decisions into bits:
                           class is predicted if it wins all of its comparisons, and none is
                           predicted if no class does
 
-In the first two, many classes have one bit per decision, that against the best other class. With
-`pairs="soft"` its soft bit is against the soft maximum of the others,
-
-.. math:: s_c - \frac{1}{k} \log \sum_{j \ne c} e^{k s_j}
-
-for a slope k. The sigmoid of k times this margin is the softmax of k s: the chance that the class
-is the highest if every score has Gumbel noise of scale 1/k. At k = 1 it is the model's own
-probability, and the gradient reaches all classes, as that of cross-entropy does.
+In the first two, many classes have one bit per decision, that against the best other class. Its
+soft bit is about all of them if `soften` is given (`margins.py`).
 
 The value is a function of sums over classes of terms that depend on the counts of one class
 (`Pooling`). A flip changes the counts of one class by one, so all flip gains of a set follow from
@@ -317,44 +311,6 @@ class AllClassPairs(Reexpression):
         """Pairs whose later class is the target."""
         classes = torch.arange(self.labels.truth.shape[-1], device=self.target.device)
         return self._pairs() & (classes == self.target[..., None, None])
-
-
-def best_other_margin(scores: Tensor) -> Tensor:
-    """Every class's score minus the best score of the other classes, `[..., C]`."""
-    top, index = scores.topk(2, dim=-1)
-    is_best = torch.arange(scores.shape[-1], device=scores.device) == index[..., :1]
-    return scores - torch.where(is_best, top[..., 1:], top[..., :1])
-
-
-def own_margin(scores: Tensor, target: Tensor, k: int) -> Tensor:
-    """The target's score minus the k-th best of the others, `[...]` from scores `[..., C]`."""
-    index = target.unsqueeze(-1)
-    others = scores.scatter(-1, index, -torch.inf).topk(k, dim=-1).values[..., -1]
-    return scores.gather(-1, index).squeeze(-1) - others
-
-
-def soft_other_margin(scores: Tensor, slope: float) -> Tensor:
-    r"""Every class's score minus the soft maximum of the other classes' scores, `[..., C]`.
-
-    .. math:: s_c - \frac{1}{k} \log \sum_{j \ne c} e^{k s_j}
-
-    The sigmoid of k times this margin is the softmax of k s.
-    """
-    scaled = slope * scores
-    top = scaled.argmax(-1, keepdim=True)
-    # Of the highest class, the others are summed without it: 1 - p would lose their digits.
-    beside_top = scaled.scatter(-1, top, -torch.inf).logsumexp(-1, keepdim=True)
-    every = scaled.logsumexp(-1, keepdim=True)
-    is_top = torch.arange(scores.shape[-1], device=scores.device) == top
-    share = (scaled - every).masked_fill(is_top, -1.0).exp()
-    return (scaled - torch.where(is_top, beside_top, every + torch.log1p(-share))) / slope
-
-
-def soft_own_margin(scores: Tensor, slope: float, *, target: Tensor) -> Tensor:
-    """The target's score minus the soft maximum of the others, `[...]` from scores `[..., C]`."""
-    index = target.unsqueeze(-1)
-    others = (slope * scores).scatter(-1, index, -torch.inf).logsumexp(-1)
-    return scores.gather(-1, index).squeeze(-1) - others / slope
 
 
 def _after(counts: Counts, weight: Tensor | None) -> Counts:

@@ -23,12 +23,8 @@ from torch import Tensor
 from metricgrad import ops
 from metricgrad.metrics.agreement import JointMetric
 from metricgrad.metrics.counts import Counts, Pooling, one_hot, quotient
-from metricgrad.metrics.decisions import (
-    AllClassPairs,
-    LabelDecisions,
-    best_other_margin,
-    soft_other_margin,
-)
+from metricgrad.metrics.decisions import AllClassPairs, LabelDecisions
+from metricgrad.metrics.margins import best_other_margin, soft_other_margin
 from metricgrad.metrics.reexpression import Reexpression
 
 

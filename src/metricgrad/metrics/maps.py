@@ -25,6 +25,7 @@ from metricgrad.metrics.checks import shape as shown
 from metricgrad.metrics.confusion import PairsOption, dice_of, jaccard_of, label_decisions
 from metricgrad.metrics.counts import Counts, Pooling, averaged, class_counts, occurring, share
 from metricgrad.metrics.decisions import ItemDecisions
+from metricgrad.metrics.margins import best_pixel_margin, soft_pixel_margin
 from metricgrad.metrics.order import padded_places
 from metricgrad.metrics.reexpression import ComparisonMetric, Reexpression
 
@@ -265,28 +266,6 @@ class Pck(ComparisonMetric):
 def _pixels(maps: Tensor) -> Tensor:
     """Maps `[..., N, K, H, W]` as the pixels of J = N * K joints, `[..., J, HW]`."""
     return maps.flatten(-2).flatten(-3, -2)
-
-
-def best_pixel_margin(pixels: Tensor, near: Tensor) -> Tensor:
-    """The best pixel within the radius minus the best one outside, `[...]` from pixels `[..., HW]`.
-
-    Without pixels on one side the decision is settled: 1 if all are within, -1 if none is.
-    """
-    inside = pixels.masked_fill(~near, -torch.inf).amax(-1)
-    outside = pixels.masked_fill(near, -torch.inf).amax(-1)
-    settled = near.all(-1) | ~near.any(-1)
-    margin = torch.where(settled, 0.0, inside) - torch.where(settled, 0.0, outside)
-    return torch.where(settled, 2.0 * near.all(-1) - 1, margin)
-
-
-def soft_pixel_margin(pixels: Tensor, near: Tensor, slope: float) -> Tensor:
-    """The same with soft maxima: log sum exp(slope * pixel) / slope of both sides."""
-    scaled = slope * pixels
-    settled = near.all(-1) | ~near.any(-1)
-    # A side without pixels is settled; it takes all of them, as a sum of none has no gradient.
-    inside = scaled.masked_fill(~(near | settled.unsqueeze(-1)), -torch.inf).logsumexp(-1)
-    outside = scaled.masked_fill(near & ~settled.unsqueeze(-1), -torch.inf).logsumexp(-1)
-    return torch.where(settled, 2.0 * near.all(-1) - 1, (inside - outside) / slope)
 
 
 @dataclass(frozen=True)

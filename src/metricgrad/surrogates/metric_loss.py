@@ -20,7 +20,7 @@ ranked first, its short g_m still widens their lead.
 **Many classes.** w is 0.85 where an item has one score, or one for each of its labels: there the
 metric's bit is the whole decision. Among many classes, cross-entropy also says which of the other
 classes to push down, and a network needs that to learn. There w is 0.5, and the metric's soft bits
-are the probabilities of the softmax (`pairs="soft"` in `metrics/decisions.py`).
+are the probabilities of the softmax (`metrics/margins.py`).
 
 **The free intercept.** Cross-entropy wants scores that are calibrated at 0, and F1 is best at
 another threshold. So that they do not pull at the same bias, cross-entropy sees the scores plus an

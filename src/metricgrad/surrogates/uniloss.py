@@ -42,7 +42,7 @@ from metricgrad.surrogates.pair_sums import pair_sum
 
 Interpolation = Literal["multilinear", "idw"]
 _SLOPE = 5.0
-_CLASS_SLOPE = 1.0  # among classes, where a steeper step leaves most of a network's items out
+_CLASS_SLOPE = 1.0  # a steeper step leaves out most items of a network for many classes
 _STORED = ("anchors", "near", "gradient", "portion", "rivals", "samples", "squash")
 
 
@@ -153,11 +153,9 @@ class UniLoss(Surrogate):
         pairs; bits that fit no order worth 0 and precision interpolated where the metric is average
         precision; a sigmoid on the scores; the gradient with a wrong sign.
 
-        The paper's code for poses is another: the gradient is the exact one, heatmaps are compared
-        as they are, and nearby anchors may also get worse. So far we have it, with anchors as in
-        the supplement, Sec. 1.2, which flip all bits of one pixel. That code instead draws
-        anchors for each image and joins them in random order, good ones with many random bits lost,
-        nearby ones with a pixel's bits all won or all lost, the current configuration among them.
+        For poses, the paper's code has the exact gradient, compares heatmaps as they are, and lets
+        nearby anchors get worse, too; so does this, with the anchors of the supplement, Sec. 1.2,
+        which flip all bits of one pixel. That code draws others, image by image, in random order.
 
         Args:
             metric: A name or a `ComparisonMetric`.
@@ -168,8 +166,8 @@ class UniLoss(Surrogate):
             generator: Source of randomness for the anchors.
         """
         chosen = comparison_metric(metric, generator=generator, pairs="all")
-        if chosen.name == "average_precision":
-            chosen = comparison_metric(chosen, interpolated=True, cycles="zero")
+        if chosen.published:
+            chosen = comparison_metric(chosen, **chosen.published)
         poses = chosen.layout == "heatmaps"
         return cls(
             chosen,
@@ -235,10 +233,10 @@ class UniLoss(Surrogate):
         every = self.interpolation == "multilinear" and self.portion == 1 and not self.samples
         pairs = plan.pairwise() if every else None
         if pairs is not None:
-            self._note(among_classes=False)
+            self.among_classes = False
             return pair_sum(pairs, scores, self.relaxation)
         comparisons, live = plan.comparisons(scores)  # c = f(s)
-        self._note(among_classes=plan.among_classes)
+        self.among_classes = plan.among_classes
         untied = not ((comparisons == 0) & live).any()
         used = live
         if self.portion < 1:
@@ -263,11 +261,6 @@ class UniLoss(Surrogate):
             origin = self._origin(values)
             change = inverse_distance(apart, differs, values, self.gradient, origin) - value
         return Interpolated.of(value, change, plan.direct(), plan.scale(), untied)
-
-    def _note(self, *, among_classes: bool) -> None:
-        """Remembers what kind of decisions this call is about."""
-        if among_classes != self.among_classes:  # to set an attribute of a module takes time
-            self.among_classes = among_classes
 
     def _relaxation(self) -> Relaxation:
         """h~, with the slope that suits the comparisons if none is given."""

@@ -28,7 +28,7 @@ import torch
 from torch import Tensor
 
 from metricgrad import ops
-from metricgrad.metrics.decisions import soft_other_margin
+from metricgrad.metrics.margins import soft_other_margin
 
 _NOT_THE_USERS = tuple(
     f"{folder}{os.sep}" for folder in (Path(torch.__file__).parent, Path(__file__).parents[2])
