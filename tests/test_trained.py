@@ -11,7 +11,7 @@ import metricgrad as mg
 from metricgrad.training.candidates import Candidate, method_names
 from metricgrad.training.decision import Decision
 from metricgrad.training.labels import label
-from metricgrad.training.trained import Fit, Trained
+from metricgrad.training.trained import Finalists, Fit, Trained
 from metricgrad.training.trials import Trial
 from metricgrad.training.validation import ValidationItems
 from tests.fitting import linear, made
@@ -38,7 +38,7 @@ def result(decision: Decision, **more: Any) -> Fit:
         "metric": mg.metric("f1"),
         "threshold": torch.tensor(0.31256),
         "value": decision.winner.value,
-        "finalists": {},
+        "finalists": Finalists(),
         "trials": [each for each in (decision.ordinary, decision.challenger) if each is not None],
         "validation": ValidationItems(torch.zeros(1, 2), torch.ones(1, 2) > 0),
         "score_sets": [],

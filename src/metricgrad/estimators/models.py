@@ -16,7 +16,7 @@ from torch import Tensor
 
 from metricgrad.boosting.growing import Task, installed_engine
 from metricgrad.estimators.features import Preparation
-from metricgrad.estimators.networks import drawn_seed, trained_network, widths
+from metricgrad.estimators.networks import drawn_seed, perceptron, trained_network, widths
 from metricgrad.estimators.sparse import prepared_features
 from metricgrad.estimators.warm_start import Start
 from metricgrad.metrics import Metric
@@ -122,17 +122,14 @@ def _trained(
     items = work.items(x)
     found = trained_network(
         estimator,
-        hidden,
-        work.outputs,
+        work.start.network or perceptron(x.shape[1], hidden, work.outputs, seed),
         items,
-        inputs=x.shape[1],
-        seed=seed,
         metric=work.metric,
         folds=work.folds,
         balanced=work.balanced,
         budget=budget,
+        seed=seed,
         folder=work.folder,
-        network=work.start.network,
     )
     kind = "a network" if hidden else "a linear model"
     return FittedModel("network" if hidden else "linear", _named(found, kind), preparation, items)

@@ -5,7 +5,6 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from metricgrad.metrics.registry import metric_from_config
 from metricgrad.report import page, plots
 from metricgrad.studies.evidence import threshold_curve
 from metricgrad.studies.results import Finalist, RunResult
@@ -92,8 +91,7 @@ def _curves(result: RunResult, figures: Path) -> str:
 def _binary_figures(stored: StoredRun, figures: Path) -> list[str]:
     """Thresholds, ROC and precision-recall curves, where every item has one score."""
     evidence = stored.evidence
-    labels = {each.role: each.label for each in stored.result.finalists}
-    scores = {labels[role]: each.test for role, each in evidence.finalists.items()}
+    scores = {each.label: evidence.of(each).test for each in stored.result.finalists}
     if evidence.test_target.ndim != 1 or any(each.ndim != 1 for each in scores.values()):
         return []
     path = plots.roc_and_pr(scores, evidence.test_target, figures / "roc_pr.png")
@@ -114,12 +112,12 @@ def _thresholds(stored: StoredRun, figures: Path) -> list[str]:
     scores: dict[str, np.ndarray] = {}
     curves: dict[str, np.ndarray] = {}
     for each in result.finalists:
-        found = evidence.finalists[each.role]
+        found = evidence.of(each)
         scores[each.label] = found.validation
         if found.curve is not None:
             curves[each.label] = found.curve
             continue
-        metric = metric_from_config(result.metric_config)
+        metric = result.metric_config.metric()
         own = torch.from_numpy(found.validation)
         curves[each.label] = threshold_curve(metric, own, target, chosen[each.label])
     name = label(result.metric)
@@ -137,7 +135,7 @@ def _decisions(stored: StoredRun, figures: Path) -> list[str]:
     decisions = {
         each.label: found
         for each in stored.result.finalists
-        if (found := evidence.finalists[each.role].decisions) is not None
+        if (found := evidence.of(each).decisions) is not None
     }
     if not decisions or evidence.test_target.ndim != 1:
         return []

@@ -11,7 +11,6 @@ from pathlib import Path
 from metricgrad.estimators import MetricClassifier, MetricRanker
 from metricgrad.estimators.importances import importances
 from metricgrad.metrics import Metric
-from metricgrad.metrics.registry import metric_config
 from metricgrad.metrics.rows import to_rows
 from metricgrad.processes import from_first
 from metricgrad.storage import read_json
@@ -22,7 +21,7 @@ from metricgrad.studies.evidence import (
     Evidence,
     TestedRows,
     bootstrap_intervals,
-    finalist_trials,
+    finalists_of,
     value_on_test,
 )
 from metricgrad.studies.large_tables import StreamedClasses, too_large
@@ -274,7 +273,7 @@ def _result(
         command=command,
         metric=fit.metric.name,
         higher_is_better=fit.metric.higher_is_better,
-        metric_config=metric_config(fit.metric),
+        metric_config=results.MetricConfig.of(fit.metric),
         classes=tested.classes,
         positive_share=tested.positive_share,
         finalists=finalists,
@@ -300,16 +299,17 @@ def _finalists(fit: Fit, items: Items) -> tuple[list[Finalist], Interval | None]
     """Both finalists on test data, and the interval of the gain where there are two."""
     intervals, gain = bootstrap_intervals(fit, items)
     found: list[Finalist] = []
-    for role, trial in finalist_trials(fit).items():
+    for each, interval in zip(finalists_of(fit), intervals, strict=True):
+        trial = each.trial
         assert trial.value is not None
         curve = trial.curve.tolist()
         found.append(
             Finalist(
-                role=role,
+                role=each.role,
                 method=str(trial.candidate),
                 validation=trial.value,
-                test=value_on_test(fit.finalists[role], items),
-                interval=intervals[role],
+                test=value_on_test(each.trained, items),
+                interval=interval,
                 threshold=None if trial.threshold is None else trial.threshold.tolist(),
                 rate=trial.rate,
                 epoch=trial.epoch,

@@ -22,7 +22,7 @@ from metricgrad.progress import progress as to_progress
 from metricgrad.surrogates import Surrogate
 from metricgrad.surrogates.noticing import notice_trained
 from metricgrad.surrogates.wrappers import WithMemory
-from metricgrad.training.arguments import check_arguments, example_of
+from metricgrad.training.arguments import Numbers, check_arguments, example_of
 from metricgrad.training.budget import time_plan
 from metricgrad.training.candidates import (
     RATES,
@@ -144,11 +144,8 @@ def fit(
     if isinstance(method, WithMemory):
         memory = memory or method.size
         method = method.loss
-    numbers: dict[str, Any] = {
-        "epochs": epochs, "batch": batch, "folds": folds, "patience": patience, "rate": rate,
-        "clip": clip, "budget": budget, "share": share, "decay": decay, "memory": memory,
-    }  # fmt: skip
-    check_arguments(model, method, options, **numbers)
+    numbers = Numbers(epochs, batch, folds, patience, rate, clip, budget, share, decay, memory)
+    check_arguments(model, method, options, numbers)
     if optimizer is not None and decay:
         raise ValueError(f"an optimizer of your own has its own weight decay; got decay={decay:g}")
     on_device(model, device)
@@ -172,8 +169,9 @@ def fit(
     if valid is not None:
         valid = read_data("valid", valid, batch, chosen, dtype)
     plan = SplitPlan(chosen, tune_threshold, batch, balanced, folds, share)
-    called = numbers | {"seed": seed, "options": sorted(options or {}), "folder": bool(folder)}
-    begin_together(model, {"train": trained, "valid": valid}, _called(plan, method) | called)
+    more = {"seed": seed, "options": sorted(options or {}), "folder": bool(folder)}
+    called = _called(plan, method) | numbers._asdict() | more
+    begin_together(model, {"train": trained, "valid": valid}, called)
     space = space_for(model, trained, valid)
     split = space.split(split_data(trained, valid, plan, seed))
 

@@ -1,8 +1,9 @@
 """What training leaves behind: a model, the threshold at which it decides, and how it was found."""
 
 import html
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, Self
 
 import torch
 from torch import Tensor, nn
@@ -105,6 +106,30 @@ class Trained:
         return float(metric(scores, target, **rows))
 
 
+class Finalists(NamedTuple):
+    """The models that were compared at the end; a side that was not tried is None.
+
+    Attributes:
+        ordinary: Trained on the ordinary loss, such as cross-entropy, or ListNet for queries.
+        challenger: Trained on the best other loss.
+    """
+
+    ordinary: Trained | None = None
+    challenger: Trained | None = None
+
+    @classmethod
+    def of(cls, decision: Decision, metric: Metric, model: Callable[[Trial], nn.Module]) -> Self:
+        """Both sides of a decision, the ordinary one first, each with the model of its trial."""
+        return cls(
+            *(
+                None
+                if trial is None
+                else Trained(model=model(trial), metric=metric, threshold=trial.threshold)
+                for trial in (decision.ordinary, decision.challenger)
+            )
+        )
+
+
 class ComparedModel(NamedTuple):
     """A kind of model that was trained, the loss that it took, and its validation value."""
 
@@ -128,8 +153,8 @@ class Fit(Trained):
     Attributes:
         value: The metric on validation data.
         decision: Which trial won, against which, and by how much.
-        finalists: The models of `cross_entropy` and of the best `challenger`, if they were tried.
-            The model is one of them.
+        finalists: The models of the `ordinary` loss and of the best `challenger`, as far as they
+            were tried. The model is one of them.
         trials: Everything that was tried.
         validation: The validation items, which the scores of the trials belong to.
         score_sets: Sets of validation items as the trials scored them, well and badly, on which
@@ -146,7 +171,7 @@ class Fit(Trained):
 
     value: float
     decision: Decision
-    finalists: dict[str, Trained]
+    finalists: Finalists
     trials: list[Trial]
     validation: ValidationItems
     score_sets: list[ScoreSets]
