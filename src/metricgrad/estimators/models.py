@@ -25,7 +25,7 @@ from metricgrad.surrogates.base import one_of
 from metricgrad.training import Fit
 from metricgrad.training.candidates import method_names
 from metricgrad.training.data import Items
-from metricgrad.training.decision import compare
+from metricgrad.training.decision import compare_trials
 from metricgrad.training.fit_trees import ENGINES, TreeFit, fits_trees
 from metricgrad.training.trained import ComparedModel
 from metricgrad.training.tree_trials import TreeData
@@ -179,7 +179,7 @@ def _best(found: list[FittedModel], seed: int) -> FittedModel:
     metric = usual.fit.metric
     ranked = best_first([each.fit.decision.winner for each in others], metric)
     validation = Validation(metric, usual.fit.validation)
-    decision = compare(validation, seed, usual.fit.decision.winner, ranked)
+    decision = compare_trials(validation, seed, usual.fit.decision.winner, ranked)
     taken = by_trial[decision.winner]
     models = [taken.fit.models[0], *(each.fit.models[0] for each in found if each is not taken)]
     seconds = sum(each.fit.seconds for each in found)

@@ -10,13 +10,13 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, ClassVar, Literal, Self
 
 from metricgrad.metrics import Metric, metric_config, metric_from_config
-from metricgrad.studies.column_facts import (
+from metricgrad.studies.records import (
     DroppedColumn,
     ImportantColumns,
     SuspiciousColumn,
+    checked,
     column_facts,
 )
-from metricgrad.studies.typed import checked
 from metricgrad.training.labels import label
 
 Role = Literal["cross_entropy", "challenger"]

@@ -9,14 +9,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from metricgrad.estimators import MetricClassifier, MetricRanker
-from metricgrad.estimators.importances import importances
+from metricgrad.estimators.importances import column_importances
 from metricgrad.metrics import Metric
 from metricgrad.metrics.rows import to_rows
 from metricgrad.processes import from_first
 from metricgrad.storage import read_json
 from metricgrad.studies import results, splits
-from metricgrad.studies.amounts import AmountColumns
-from metricgrad.studies.column_facts import ImportantColumns, SuspiciousColumn
 from metricgrad.studies.evidence import (
     Evidence,
     TestedRows,
@@ -25,8 +23,9 @@ from metricgrad.studies.evidence import (
     value_on_test,
 )
 from metricgrad.studies.large_tables import StreamedClasses, too_large
-from metricgrad.studies.own_metrics import named_metric
+from metricgrad.studies.own_metrics import AmountColumns, named_metric
 from metricgrad.studies.queries import QuerySplit, load_queries
+from metricgrad.studies.records import ImportantColumns, SuspiciousColumn
 from metricgrad.studies.results import ComparisonResult, Finalist, Interval, RunResult
 from metricgrad.studies.run_folder import RunFolder
 from metricgrad.studies.settings import (
@@ -133,7 +132,7 @@ def _important(
     No other rows are honest: the model may have been trained again on all others. They come after
     every choice, so nothing is chosen by them.
     """
-    found = importances(model.trained_, model.preparation_, tested.items)
+    found = column_importances(model.trained_, model.preparation_, tested.items)
     best = (-found.means).argsort(kind="stable")[:_MOST_IMPORTANT]
     return ImportantColumns(
         [columns[number] for number in best],
@@ -182,7 +181,7 @@ class _Classes:
         train = self.split.train
         self.model = settings.classifier(train.y, settings.method, settings.seed, progress=progress)
         return self.model.fit(
-            train.x, train.y, rows=train.rows, folder=checkpoints, **train.amounts
+            train.x, train.y, rows=train.rows, folder=checkpoints, **train.amount_values
         )
 
     def tested(self) -> TestedRows:

@@ -19,7 +19,7 @@ _DTYPES = ("torch.float32", "torch.float64")
 _TRIED = 64  # items that show what a model's scores and the targets look like
 
 
-class Numbers(NamedTuple):
+class FitNumbers(NamedTuple):
     """The arguments of `mg.fit` that are numbers, as the user passed them."""
 
     epochs: int
@@ -54,7 +54,7 @@ def check_arguments(
     model: nn.Module,
     method: str | Surrogate,
     options: Mapping[str, Any] | None,
-    numbers: Numbers,
+    numbers: FitNumbers,
 ) -> None:
     """Refuses what cannot be trained, and what would have no effect."""
     numbers.check()

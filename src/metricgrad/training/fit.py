@@ -22,7 +22,7 @@ from metricgrad.progress import progress as to_progress
 from metricgrad.surrogates import Surrogate
 from metricgrad.surrogates.noticing import notice_trained
 from metricgrad.surrogates.wrappers import WithMemory
-from metricgrad.training.arguments import Numbers, check_arguments, example_of
+from metricgrad.training.arguments import FitNumbers, check_arguments, example_of
 from metricgrad.training.budget import time_plan
 from metricgrad.training.candidates import (
     RATES,
@@ -36,7 +36,7 @@ from metricgrad.training.candidates import (
 from metricgrad.training.data import Items, fingerprint
 from metricgrad.training.decision import decide
 from metricgrad.training.finalists import train_finalists
-from metricgrad.training.joint_trials import refuse_unjoint
+from metricgrad.training.group_kinds import refuse_unjoint, told_turns
 from metricgrad.training.lessons import Lessons
 from metricgrad.training.optimizers import OptimizerFactory, ScheduleFactory, on_device
 from metricgrad.training.row_space import space_for
@@ -51,7 +51,6 @@ from metricgrad.training.split import SplitPlan, split_data, split_dataset
 from metricgrad.training.streams import read_data
 from metricgrad.training.trained import Fit, kept_score_sets
 from metricgrad.training.trials import Trial, TrialSettings
-from metricgrad.training.turns import told_turns
 
 _ORDINARY_SHARE = 0.6  # of the time for the search, if challengers follow
 
@@ -144,7 +143,7 @@ def fit(
     if isinstance(method, WithMemory):
         memory = memory or method.size
         method = method.loss
-    numbers = Numbers(epochs, batch, folds, patience, rate, clip, budget, share, decay, memory)
+    numbers = FitNumbers(epochs, batch, folds, patience, rate, clip, budget, share, decay, memory)
     check_arguments(model, method, options, numbers)
     if optimizer is not None and decay:
         raise ValueError(f"an optimizer of your own has its own weight decay; got decay={decay:g}")

@@ -103,7 +103,7 @@ def columns(result: RunResult | ComparisonResult) -> list[str]:
     return [section("Columns", *parts)]
 
 
-def amounts(columns: Mapping[str, str] | None) -> str:
+def amount_note(columns: Mapping[str, str] | None) -> str:
     """What the metric takes of every row, as the end of a line about the run."""
     told = [f"{name} of each row from column {column}" for name, column in (columns or {}).items()]
     return "".join(f"; {each}" for each in told)
