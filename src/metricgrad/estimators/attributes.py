@@ -35,14 +35,14 @@ def only_layer(model: nn.Module, asked: str) -> nn.Linear:
     return layers[0]
 
 
-def feature_names_out(preparation: Preparation, known: Any, given: Any) -> np.ndarray:
-    """Names of the prepared columns; ValueError for other names than those that are known.
+def feature_names_out(estimator: Any, given: Any) -> np.ndarray:
+    """Names of the prepared columns of a fitted estimator.
 
-    Args:
-        preparation: What becomes of each column.
-        known: Names of the columns in training; None if they had none.
-        given: What the user calls them; None takes the known names, or x0, x1 and so on.
+    `given` is what the user calls the columns; None takes the names that they had in training, or
+    x0, x1 and so on. Other names than in training raise ValueError.
     """
+    preparation: Preparation = estimator.preparation_
+    known = vars(estimator).get("feature_names_in_")
     columns = preparation.columns
     if given is None:
         names = [f"x{number}" for number in range(len(columns))] if known is None else known

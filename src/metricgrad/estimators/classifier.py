@@ -171,8 +171,7 @@ class MetricClassifier(KeepsRows, ClassifierMixin, BaseEstimator):
         target = self.target_.encode(y)
         own = item_data(table, y, sample_weight, self.class_weight, data, rows)
         metric = self.target_.metric_for(to_metric(self.metric))
-        kind = self.target_.kind
-        task = None if kind == "labels" else kind
+        task = None if self.target_.kind == "labels" else self.target_.kind
         folds = fitting_folds(self.folds, target)
         work = Work(
             table, rows, lambda x: table_items(x, target, own, metric), metric, task,
@@ -315,8 +314,7 @@ class MetricClassifier(KeepsRows, ClassifierMixin, BaseEstimator):
                 and so on where it had none.
         """
         check_is_fitted(self)
-        known = vars(self).get("feature_names_in_")
-        return feature_names_out(self.preparation_, known, input_features)
+        return feature_names_out(self, input_features)
 
     def __sklearn_tags__(self) -> Any:
         """States that missing values are filled in, and that labels and sparse tables are taken."""

@@ -27,6 +27,7 @@ from metricgrad.surrogates.base import TargetKind
 from metricgrad.training import Fit, fit
 
 Estimator = TypeVar("Estimator")
+_TAKEN = inspect.signature(fit).parameters.keys() - {"model"}  # what estimators call their kind
 
 
 def widths(hidden: Any) -> tuple[int, ...]:
@@ -135,11 +136,10 @@ def trained_network(
     Settings of the estimator that `mg.fit` has by the same name are passed on as they are, but for
     those that are given here.
     """
-    taken = inspect.signature(fit).parameters
-    settings = estimator.get_params(deep=False)
-    passed_on: dict[str, Any] = {name: settings[name] for name in settings if name in taken}
     given = {"metric": metric, "folds": folds, "balanced": balanced, "budget": budget}
-    return fit(network, data, valid, **passed_on | given, seed=seed, folder=folder)
+    settings = estimator.get_params(deep=False)
+    passed_on: dict[str, Any] = {name: settings[name] for name in settings if name in _TAKEN}
+    return fit(network, data, valid=valid, **passed_on | given, seed=seed, folder=folder)
 
 
 def calibrated(found: Fit, kind: TargetKind) -> tuple[float, Tensor]:

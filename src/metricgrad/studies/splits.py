@@ -1,8 +1,11 @@
-"""Training and test rows of a table, as row numbers: a large table is never copied.
+"""Training and test rows of a table: stratified, without scikit-learn.
 
-Every class keeps its share in both parts, as with scikit-learn's `StratifiedShuffleSplit`. That is
-not called here: it draws other rows, so earlier results could not be reproduced, and it gives rare
-classes no row of the test part when their share rounds to 0, where this gives them one.
+Every class keeps its share in both parts, as with scikit-learn's StratifiedShuffleSplit. That is
+not called, for two reasons. It draws other rows, so folders of earlier runs could not be continued,
+nor published numbers reproduced. And a rare class whose share rounds to 0 would have no test row,
+where it has one here.
+
+Both parts are row numbers, so that a large table is never copied.
 """
 
 import hashlib

@@ -1,6 +1,7 @@
 """What training leaves behind: a model, the threshold at which it decides, and how it was found."""
 
 import html
+import textwrap
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, Self
@@ -17,7 +18,8 @@ from metricgrad.training.stack import modes_kept
 from metricgrad.training.trials import Trial, best_first
 from metricgrad.training.validation import ValidationItems
 
-_SHOWN = 5  # trials in the table of a `Fit`
+_SHOWN = 5  # trials in the table of a `Fit`,
+_COLUMNS = 100  # and letters in a line above it
 _SETS = 512  # score sets that are kept,
 _SET = 128  # and the items of each
 
@@ -247,7 +249,9 @@ class Fit(Trained):
             "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
             for row in (header, *rows)
         ]
-        told = [each for each in (self._headline(), self.models_verdict(), self.verdict()) if each]
+        told = [self._headline()]
+        for sentences in (self.models_verdict(), self.verdict()):
+            told += textwrap.wrap(sentences, _COLUMNS)
         return "\n".join([*told, "", *lines, "", self._footer()])
 
     def _repr_html_(self) -> str:
@@ -275,8 +279,18 @@ class Fit(Trained):
         return f"{line}, {len(cuts)} {kind} from {min(cuts):.4g} to {max(cuts):.4g}"
 
     def _table(self) -> list[tuple[str, ...]]:
-        """The best few trials on all folds, the best first, below a header."""
-        whole = [trial for trial in self.trials if trial.folds >= self.folds]
+        """The best few trials on all folds, the best first, below a header.
+
+        Rounds of a search that are equally long train the same again, so the last one stands for
+        them, or the one that was compared in the end.
+        """
+        whole: dict[tuple[str, float, int], Trial] = {}
+        for trial in self.trials:
+            key = (str(trial.candidate), trial.rate, trial.epochs)
+            known = whole.get(key)
+            compared = known in (self.decision.ordinary, self.decision.challenger)
+            if trial.value is not None and trial.folds >= self.folds:
+                whole[key] = known if known is not None and compared else trial
         rows = [
             (
                 f"{trial.value:.4f}",
@@ -284,7 +298,7 @@ class Fit(Trained):
                 f"{trial.rate:g}",
                 f"{trial.epoch} of {trial.epochs}",
             )
-            for trial in best_first(whole, self.metric)[:_SHOWN]
+            for trial in best_first(list(whole.values()), self.metric)[:_SHOWN]
         ]
         kept = "best epoch" if self.unit == "epoch" else "trees"
         return [(label(self.metric.name), "trial", "rate", kept), *rows]
