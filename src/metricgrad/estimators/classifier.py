@@ -20,6 +20,7 @@ from metricgrad.estimators.attributes import feature_names_out, only_layer, thre
 from metricgrad.estimators.classifier_files import CLASSIFIER, stored_classifier, write_classifier
 from metricgrad.estimators.columns import checked_table
 from metricgrad.estimators.importances import KeepsRows
+from metricgrad.estimators.item_data import item_data
 from metricgrad.estimators.models import Work, fitted_model, hidden_of
 from metricgrad.estimators.networks import calibrated, load_estimator
 from metricgrad.estimators.parquet_tables import is_dataset
@@ -28,7 +29,6 @@ from metricgrad.estimators.streamed import fitted_on, refuse_given, scores_of, s
 from metricgrad.estimators.surveys import Survey
 from metricgrad.estimators.target import Target, fitting_folds, plain
 from metricgrad.estimators.warm_start import start_of
-from metricgrad.estimators.weights import item_data
 from metricgrad.metrics import metric as to_metric
 from metricgrad.surrogates import Surrogate
 from metricgrad.training import Fit, Trained

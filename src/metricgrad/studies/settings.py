@@ -5,6 +5,7 @@ with, so a second start with other settings is refused (`run_folder.py`).
 """
 
 import inspect
+import json
 import platform
 import re
 from collections.abc import Mapping, Sequence
@@ -165,6 +166,10 @@ class RunConfig:
         """Everything that a second start must agree with, ready for JSON."""
         digests = {} if self.sha256 is None else {"sha256": self.sha256}
         return self.settings.to_json() | digests
+
+    def told(self) -> str:
+        """The same as text, for pages."""
+        return json.dumps(self.asked(), indent=2)
 
     def to_json(self) -> dict[str, Any]:
         """The content of the file."""
