@@ -14,8 +14,7 @@ from sklearn.metrics import f1_score
 import metricgrad as mg
 from metricgrad.cli import options
 from metricgrad.studies import splits
-from metricgrad.studies.amounts import AmountColumns
-from metricgrad.studies.own_metrics import named_metric, own_file, without_file
+from metricgrad.studies.own_metrics import AmountColumns, named_metric, own_file, without_file
 from tests.commands import run
 
 OWN = """
@@ -318,9 +317,9 @@ def test_dates_are_no_amounts() -> None:
 
 
 def test_texts_name_functions_columns_and_parameters(place: Path) -> None:
-    assert options.amounts(["value", "cost = price"]) == {"amount": "value", "cost": "price"}
-    assert options.amounts(["a b=c"]) == {"amount": "a b=c"}  # no parameter has such a name
-    assert options.amounts(None) is None
+    assert options.amount_columns(["value", "cost = price"]) == {"amount": "value", "cost": "price"}
+    assert options.amount_columns(["a b=c"]) == {"amount": "a b=c"}  # no parameter has such a name
+    assert options.amount_columns(None) is None
     metric = named_metric("own.py:share:best=1,worst=0")
     assert (metric.name, metric.best, metric.higher_is_better) == ("share", 1, True)
     assert not named_metric("own.py:spent:higher_is_better=false").higher_is_better

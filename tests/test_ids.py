@@ -99,7 +99,7 @@ def test_ids_of_parquet_files_keep_their_type(
     large = pd.Series(2**60 + np.arange(900), dtype="Int64")
     large[::7] = pd.NA
     write_folder(frame.assign(customer=large), tmp_path / "year=2024")
-    monkeypatch.setattr("metricgrad.studies.large_tables.MEMORY", 1024 if streamed else 2**31)
+    monkeypatch.setattr("metricgrad.studies.large_tables.RUN_MEMORY", 1024 if streamed else 2**31)
     expected = ["" if each is pd.NA else str(each) for each in large]
     for path in (tmp_path / "year=2024", tmp_path / "year=2024" / "part-0.parquet"):
         found = as_text(predicted(model, path, "--id", "customer,one,day"))

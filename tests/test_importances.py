@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 import metricgrad as mg
 from metricgrad.estimators import MetricClassifier, Preparation, perceptron
-from metricgrad.estimators.importances import importances, sampled
+from metricgrad.estimators.importances import column_importances, sampled
 from metricgrad.training import Trained
 from metricgrad.training.data import Items
 from tests.commands import table
@@ -70,7 +70,7 @@ def test_importances_are_what_shuffling_the_table_does_to_the_score(
         ]
         for name in x.columns
     ]
-    found = importances(
+    found = column_importances(
         model.trained_,
         model.preparation_,
         Items(
@@ -111,7 +111,9 @@ def test_a_model_of_any_kind_has_the_same_importances() -> None:
     prepared = Preparation().fit(x.numpy())
     metric = mg.metric("auc")
     ours, others = (
-        importances(Trained(model=model, metric=metric, threshold=None), prepared, Items(x, y))
+        column_importances(
+            Trained(model=model, metric=metric, threshold=None), prepared, Items(x, y)
+        )
         for model in (network, Wrapped())
     )
     np.testing.assert_allclose(ours.means, others.means, atol=1e-5)
@@ -125,7 +127,9 @@ def test_a_column_without_a_part_in_the_scores_has_no_importance() -> None:
     for weight in network.parameters():
         weight.data = torch.tensor([[1.0, 0.0, 5.0]]) if weight.dim() > 1 else weight.data
     trained = Trained(model=network, metric=mg.metric("auc"), threshold=None)
-    found = importances(trained, Preparation().fit(x.numpy()), Items(x, (x[:, 0] > 0).long()))
+    found = column_importances(
+        trained, Preparation().fit(x.numpy()), Items(x, (x[:, 0] > 0).long())
+    )
     assert found.means[0] > 0.3
     assert found.means[1:].tolist() == [0.0, 0.0]
     assert found.spreads[1:].tolist() == [0.0, 0.0]
@@ -140,7 +144,7 @@ def test_the_work_is_bounded(columns: int, rows: int, shuffles: int) -> None:
     trained = Trained(
         model=perceptron(columns, (), 1, 0), metric=mg.metric("f1"), threshold=torch.tensor(0.0)
     )
-    found = importances(trained, Preparation().fit(x[:20].numpy()), Items(x, y))
+    found = column_importances(trained, Preparation().fit(x[:20].numpy()), Items(x, y))
     assert (found.rows, found.shuffles, len(found.means)) == (rows, shuffles, columns)
 
 
@@ -202,9 +206,9 @@ def test_importances_are_measured_when_asked_for_and_never_saved(
 
     def counted(*parts: Any) -> Any:
         calls.append(parts)
-        return importances(*parts)
+        return column_importances(*parts)
 
-    monkeypatch.setattr("metricgrad.estimators.importances.importances", counted)
+    monkeypatch.setattr("metricgrad.estimators.importances.column_importances", counted)
     x, y = table()[["one", "two", "three"]], table()["label"]
     model = mg.MetricClassifier("f1", hidden=(), positive="yes", **QUICK)
     assert not hasattr(model, "feature_importances_")

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from metricgrad.training.candidates import Candidate
-from metricgrad.training.joint_trials import JointTrialGroup
+from metricgrad.training.group_kinds import JointTrialGroup
 from metricgrad.training.trial_group import TrialGroup
 from tests.fitting import made
 from tests.searches import group_of
@@ -14,7 +14,7 @@ from tests.searches import group_of
 
 @pytest.fixture
 def quickly(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("metricgrad.training.joint_trials.UNIVERSAL_STEPS", 3)
+    monkeypatch.setattr("metricgrad.training.group_kinds.UNIVERSAL_STEPS", 3)
 
 
 @pytest.mark.usefixtures("quickly")

@@ -310,4 +310,4 @@ def test_where_one_of_the_two_is_undefined_the_other_counts() -> None:
 
 def test_only_accuracy_ships_with_a_penalty() -> None:
     assert as_shipped("f1") == {"penalty": 0.0}
-    assert as_shipped("accuracy")["penalty"] == 10.0
+    assert as_shipped("accuracy").get("penalty") == 10.0

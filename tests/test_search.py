@@ -14,7 +14,7 @@ from metricgrad.training import search
 from metricgrad.training.candidates import RATES, Candidate, candidates_of, challengers
 from metricgrad.training.data import Items
 from metricgrad.training.decision import Decision, decide
-from metricgrad.training.joint_trials import JointTrialGroup
+from metricgrad.training.group_kinds import JointTrialGroup
 from metricgrad.training.search import (
     Search,
     other_splits,
@@ -192,7 +192,7 @@ def test_at_most_128_models_are_trained_together(folds: int, size: int) -> None:
 
 
 def test_bilevel_losses_are_trained_along(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("metricgrad.training.joint_trials.UNIVERSAL_STEPS", 2)
+    monkeypatch.setattr("metricgrad.training.group_kinds.UNIVERSAL_STEPS", 2)
     found = made_up()
     assert isinstance(found.group([PlannedTrial(Candidate("bilevel"), 0.1)], 4), JointTrialGroup)
     plain = found.group([PlannedTrial(Candidate("focal"), 0.1)], 4)

@@ -398,7 +398,7 @@ def test_predictions_are_written_in_parts(
     whole = run(
         "predict", tmp_path / "run", folder, "--target", "target", "--out", tmp_path / "w.csv"
     )
-    monkeypatch.setattr("metricgrad.studies.large_tables.MEMORY", 1024)
+    monkeypatch.setattr("metricgrad.studies.large_tables.RUN_MEMORY", 1024)
     for name in ("parts.csv", "parts.csv.gz"):
         parts = run(
             "predict", tmp_path / "run", folder, "--target", "target", "--out", tmp_path / name

@@ -1,6 +1,7 @@
 """One pass through a Parquet table: the preparation that memory has, and the rows that decide."""
 
 import hashlib
+import re
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,8 @@ from metricgrad.estimators.parquet_tables import (
     to_stored_frame,
 )
 from metricgrad.estimators.passing import PassingCategories, PassingNumbers
+from metricgrad.studies.splits import stratified_split
+from metricgrad.studies.tables import split_target
 from tests.parquet import dataset_of, mixed_table, write_folder
 
 FIRST_TESTED = 3  # a seed with which the first row of a table is for testing
@@ -208,6 +211,33 @@ def test_what_cannot_be_learned_is_refused(change: Any, told: str, tmp_path: Pat
     folder = write_folder(table, tmp_path / "t", files=1)
     with pytest.raises(ValueError, match=told):
         surveyed(folder, test_share=0.6, seed=FIRST_TESTED)
+
+
+@pytest.mark.parametrize(
+    ("change", "target"),
+    [
+        ({}, "targte"),
+        ({"target": 1}, "target"),
+        ({"target": np.nan}, "target"),
+        ({"target": [2, *([0, 1] * 249), 0]}, "target"),
+        ({"one": [1e300, -1e300] * 250}, "target"),
+    ],
+)
+def test_a_table_in_memory_is_refused_in_the_same_words(
+    change: Any, target: str, tmp_path: Path
+) -> None:
+    table = mixed_table(500).assign(**change)
+    streamed = ParquetTable(dataset_of(write_folder(table, tmp_path / "t", files=1)))
+
+    def read() -> None:
+        x, y, _ = split_target(table, target)
+        stratified_split(x, y, 0.6, 0)
+        Preparation().fit(x)
+
+    with pytest.raises(ValueError, match="column") as told:
+        surveys.survey(streamed, target, test_share=0.6, seed=FIRST_TESTED)
+    with pytest.raises(ValueError, match=re.escape(str(told.value))):
+        read()
 
 
 def test_too_many_classes_are_refused(tmp_path: Path) -> None:

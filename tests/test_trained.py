@@ -11,7 +11,7 @@ import metricgrad as mg
 from metricgrad.training.candidates import Candidate, method_names
 from metricgrad.training.decision import Decision
 from metricgrad.training.labels import label
-from metricgrad.training.trained import Fit, Trained
+from metricgrad.training.trained import Finalists, Fit, Trained
 from metricgrad.training.trials import Trial
 from metricgrad.training.validation import ValidationItems
 from tests.fitting import linear, made
@@ -38,7 +38,7 @@ def result(decision: Decision, **more: Any) -> Fit:
         "metric": mg.metric("f1"),
         "threshold": torch.tensor(0.31256),
         "value": decision.winner.value,
-        "finalists": {},
+        "finalists": Finalists(),
         "trials": [each for each in (decision.ordinary, decision.challenger) if each is not None],
         "validation": ValidationItems(torch.zeros(1, 2), torch.ones(1, 2) > 0),
         "score_sets": [],
@@ -121,24 +121,39 @@ def test_every_metric_and_method_has_a_label() -> None:
 
 def test_a_fit_is_shown_on_a_screen() -> None:
     decision = Decision(BEST, PLAIN, BEST, 0.03, 0.0084, again=True)
-    others = [trial_of("focal", value, 0.003) for value in (0.5, None, 0.84, 0.6, 0.7, 0.3)]
+    values = (0.5, None, 0.84, 0.6, 0.7, 0.3)
+    others = [trial_of("focal", each, 0.001 * rate) for rate, each in enumerate(values, 1)]
     others.append(replace(others[0], value=0.99, folds=2))  # not measured on the same items
     found = result(decision, trials=[PLAIN, *others, BEST])
-    assert repr(found).splitlines() == [
-        "Fit: F1 0.8500, trained on UniLoss (slope 8), threshold 0.3126",
-        found.verdict(),
+    head, *verdict = repr(found).splitlines()[:4]
+    assert head == "Fit: F1 0.8500, trained on UniLoss (slope 8), threshold 0.3126"
+    assert " ".join(verdict) == found.verdict()
+    assert repr(found).splitlines()[4:] == [
         "",
         "F1      trial              rate   best epoch",
         "0.8500  UniLoss (slope 8)  0.1    12 of 20",
         "0.8400  focal loss         0.003  12 of 20",
         "0.8100  cross-entropy      0.1    12 of 20",
-        "0.7000  focal loss         0.003  12 of 20",
-        "0.6000  focal loss         0.003  12 of 20",
+        "0.7000  focal loss         0.005  12 of 20",
+        "0.6000  focal loss         0.004  12 of 20",
         "",
         "9 trials, 5 folds, 12.3 s",
     ]
     lower = result(decision, metric=mg.metric("error_rate"), trials=[PLAIN, *others, BEST])
-    assert repr(lower).splitlines()[4].startswith("0.3000")
+    assert repr(lower).splitlines()[6].startswith("0.3000")
+
+
+def test_what_was_trained_twice_is_shown_once() -> None:
+    """Where epochs are few, all rounds of a search are equally long."""
+    again = [trial_of("focal", value) for value in (0.5, 0.6, 0.7)]
+    longer = replace(again[0], epochs=40, value=0.4)
+    better = replace(PLAIN, value=0.99)  # a later round of the one that was compared
+    decision = Decision(PLAIN, PLAIN, BEST, 0.03, 0.05)
+    found = result(decision, trials=[PLAIN, better, *again, longer, BEST])
+    shown = [line.split()[0] for line in repr(found).splitlines() if " of " in line[-9:]]
+    assert shown == ["0.8500", "0.8100", "0.7000", "0.4000"]
+    assert repr(found).endswith("7 trials, 5 folds, 12.3 s")
+    assert max(map(len, repr(found).splitlines())) <= 100
 
 
 def test_a_fit_is_shown_in_a_notebook() -> None:

@@ -8,12 +8,12 @@ import pytest
 import torch
 from torch import nn
 
-from metricgrad.training import turns
+from metricgrad.training import group_kinds
 from metricgrad.training.candidates import RATES, Candidate, candidates_of
+from metricgrad.training.group_kinds import TrialInTurns, models_that_fit
 from metricgrad.training.search import _TOGETHER, successive_halving
 from metricgrad.training.trial_group import TrialGroup
 from metricgrad.training.trials import PlannedTrial, Trial
-from metricgrad.training.turns import TrialInTurns, models_that_fit
 from tests.fitting import linear, made, quick, same
 from tests.searches import group_of, made_up
 
@@ -78,7 +78,7 @@ def test_few_large_models_fit() -> None:
 def test_groups_are_as_large_as_fits(
     fitting: int, folds: int, sizes: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(turns, "MEMORY", fitting * 8 * 6 * 4)
+    monkeypatch.setattr(group_kinds, "SIDE_BY_SIDE", fitting * 8 * 6 * 4)
     search = made_up(folds=folds)
     planned = [PlannedTrial(Candidate("focal"), rate) for rate in RATES]
     planned = [each._replace(candidate=planned[0].candidate) for each in planned]
@@ -97,7 +97,7 @@ def test_a_search_in_turns_is_told_and_finds_the_same(
     options = {"rate": None, "epochs": 1, "method": "cross_entropy"}
     plain = quick(linear(), made(), **options)
     assert "in turns" not in caplog.text
-    monkeypatch.setattr(turns, "MEMORY", 1)
+    monkeypatch.setattr(group_kinds, "SIDE_BY_SIDE", 1)
     found = quick(linear(), made(), **options)
     assert "models train in turns, 1 of 20 at a time" in caplog.text
     assert [each.rate for each in found.trials] == [each.rate for each in plain.trials]

@@ -15,7 +15,7 @@ from sklearn.utils.class_weight import compute_sample_weight
 
 import metricgrad as mg
 from metricgrad.estimators import sparse as sparse_tables
-from metricgrad.estimators.weights import item_data
+from metricgrad.estimators.item_data import item_data
 
 QUICK: dict[str, Any] = {
     "method": "cross_entropy",

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from metricgrad.cli import options
-from metricgrad.cli.app import app, command_line, examples, plain_errors, refuse
-from metricgrad.cli.suspicions import print_suspicions
+from metricgrad.cli.app import app, command_line, examples, plain_errors, print_suspicions, refuse
 
 if TYPE_CHECKING:
     from metricgrad.studies import ComparisonResult
@@ -78,7 +77,7 @@ def compare(
                 seed=seed,
                 drop=drop,
                 group=group,
-                amounts=options.amounts(amount),
+                amounts=options.amount_columns(amount),
                 keep=keep,
             )
             folder, result = studies.compare(

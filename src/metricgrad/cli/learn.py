@@ -66,9 +66,7 @@ def learn(
     with plain_errors():
         path = _card_path(out, force)
         own = [read_scores(each) for each in scores] if scores else None
-        options = as_shipped(name, seed)
-        if penalty is not None:
-            options["penalty"] = penalty
+        options = as_shipped(name, seed, penalty)
         taught = teach(name, steps=steps, seed=seed, scores=own, progress=not as_json, **options)
         typed = [f"--scores {each}" for each in scores or []]
         typed += [] if penalty is None else [f"--penalty {penalty:g}"]

@@ -110,7 +110,7 @@ JsonOption = Annotated[
 ]
 
 
-def amounts(texts: list[str] | None) -> dict[str, str] | None:
+def amount_columns(texts: list[str] | None) -> dict[str, str] | None:
     """Columns by parameter, from texts such as `value` (for `amount`) and `cost=price`."""
     found: dict[str, str] = {}
     for text in texts or []:

@@ -66,7 +66,7 @@ def predict(
     with plain_errors():
         if out is not None and out.exists():
             raise ValueError(f"{out} exists already; choose another --out")
-        amounts = studies.AmountColumns.of(options.amounts(amount), None)
+        amounts = studies.AmountColumns.of(options.amount_columns(amount), None)
         found = studies.predict(model, data, target, group, metric, amounts, ",".join(ids or []))
         told: dict[str, Any] = {"rows": 0, "out": None if out is None else str(out)}
         if out is not None:

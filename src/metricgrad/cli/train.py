@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from metricgrad.cli import options
-from metricgrad.cli.app import app, command_line, examples, plain_errors
-from metricgrad.cli.suspicions import print_suspicions
+from metricgrad.cli.app import app, command_line, examples, plain_errors, print_suspicions
 
 if TYPE_CHECKING:
     from metricgrad.studies import RunResult
@@ -82,7 +81,7 @@ def train(
             seed=seed,
             drop=drop,
             group=group,
-            amounts=options.amounts(amount),
+            amounts=options.amount_columns(amount),
             keep=keep,
             memory=options.size(memory),
         )

@@ -16,10 +16,11 @@ from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from metricgrad.boosting.growing import own_booster
-from metricgrad.estimators.attributes import FittedAttributes
+from metricgrad.estimators.attributes import feature_names_out, only_layer, threshold_of
 from metricgrad.estimators.classifier_files import CLASSIFIER, stored_classifier, write_classifier
 from metricgrad.estimators.columns import checked_table
 from metricgrad.estimators.importances import KeepsRows
+from metricgrad.estimators.item_data import item_data
 from metricgrad.estimators.models import Work, fitted_model, hidden_of
 from metricgrad.estimators.networks import calibrated, load_estimator
 from metricgrad.estimators.parquet_tables import is_dataset
@@ -28,14 +29,13 @@ from metricgrad.estimators.streamed import fitted_on, refuse_given, scores_of, s
 from metricgrad.estimators.surveys import Survey
 from metricgrad.estimators.target import Target, fitting_folds, plain
 from metricgrad.estimators.warm_start import start_of
-from metricgrad.estimators.weights import item_data
 from metricgrad.metrics import metric as to_metric
 from metricgrad.surrogates import Surrogate
 from metricgrad.training import Fit, Trained
 from metricgrad.training.row_space import table_items
 
 
-class MetricClassifier(KeepsRows, FittedAttributes, ClassifierMixin, BaseEstimator):
+class MetricClassifier(KeepsRows, ClassifierMixin, BaseEstimator):
     """A linear model, a network or boosted trees, for a metric of two or many classes or of labels.
 
     pandas DataFrames may have categories, dates and missing values; `estimators/features.py` says
@@ -172,22 +172,13 @@ class MetricClassifier(KeepsRows, FittedAttributes, ClassifierMixin, BaseEstimat
         target = self.target_.encode(y)
         own = item_data(table, y, sample_weight, self.class_weight, data, rows)
         metric = self.target_.metric_for(to_metric(self.metric))
-        kind = self.target_.kind
-        found = fitted_model(
-            self,
-            Work(
-                table,
-                rows,
-                lambda x: table_items(x, target, own, metric),
-                metric,
-                None if kind == "labels" else kind,
-                self.target_.outputs,
-                fitting_folds(self.folds, target),
-                self.balanced,
-                folder,
-                start,
-            ),
-        )
+        task = None if self.target_.kind == "labels" else self.target_.kind
+        folds = fitting_folds(self.folds, target)
+        work = Work(
+            table, rows, lambda x: table_items(x, target, own, metric), metric, task,
+            self.target_.outputs, folds, self.balanced, folder, start,
+        )  # fmt: skip
+        found = fitted_model(self, work)
         self.model_ = found.name
         self.preparation_ = found.preparation
         self.keep_rows(found.items)
@@ -290,6 +281,51 @@ class MetricClassifier(KeepsRows, FittedAttributes, ClassifierMixin, BaseEstimat
         check_is_fitted(self)
         table, _ = checked_table(self, X, reset=False, sparse=True)
         return torch.from_numpy(prepared_features(self.preparation_, table, rows))
+
+    @property
+    def threshold_(self) -> float | np.ndarray:
+        """The score above which a decision is positive: a number, or `[labels]` for labels."""
+        check_is_fitted(self)
+        return threshold_of(self.trained_, self.target_)
+
+    @property
+    def coef_(self) -> np.ndarray:
+        """Weights of the prepared columns, `[1, columns]`, or `[classes or labels, columns]`."""
+        check_is_fitted(self)
+        return only_layer(self.trained_.model, "coef_").weight.detach().numpy().copy()
+
+    @property
+    def intercept_(self) -> np.ndarray:
+        """What is added to the weighted columns, `[1]`, or `[classes or labels]`.
+
+        The threshold, or the offsets of classes, are part of it.
+        """
+        check_is_fitted(self)
+        layer = only_layer(self.trained_.model, "intercept_")
+        return (layer.bias.detach() - self._cut).numpy()
+
+    def get_feature_names_out(self, input_features: Any = None) -> np.ndarray:
+        """Names of the prepared columns, which `coef_` has the weights of.
+
+        A category is `column=category`, the rare ones together are `column=(rare)`, and the column
+        that marks gaps is `column=(missing)`.
+
+        Args:
+            input_features: Names of the columns; None takes those of the training data, or x0, x1
+                and so on where it had none.
+        """
+        check_is_fitted(self)
+        return feature_names_out(self, input_features)
+
+    def __sklearn_tags__(self) -> Any:
+        """States that missing values are filled in, and that labels and sparse tables are taken."""
+        tags = super().__sklearn_tags__()
+        tags.input_tags.allow_nan = True
+        tags.input_tags.sparse = True
+        tags.classifier_tags.multi_label = self.model != "boosted"
+        tags.target_tags.single_output = True
+        tags.non_deterministic = False
+        return tags
 
     @property
     def booster_(self) -> Any:

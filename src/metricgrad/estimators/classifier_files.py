@@ -25,10 +25,9 @@ if TYPE_CHECKING:
     from metricgrad.estimators.ranker import MetricRanker
 
 CLASSIFIER = "metricgrad_classifier"  # by which its files are known
-_STORED = (
-    *("method", "engine", "epochs", "batch", "rate", "decay", "folds", "balanced", "budget"),
-    "positive",
-)
+# Settings that have a place of their own in the file, and those that say nothing about the model.
+_APART = ("metric", "model", "hidden")
+_LEFT_OUT = ("options", "class_weight", "warm_start", "random_state", "progress")
 _TREES = "trees"
 
 
@@ -38,6 +37,13 @@ def model_tensors(model: nn.Module) -> dict[str, Tensor]:
         text = model.forest.to_text().encode()
         return {_TREES: torch.frombuffer(bytearray(text), dtype=torch.uint8)}
     return model.state_dict()
+
+
+def stored_settings(estimator: "MetricClassifier | MetricRanker") -> dict[str, Any]:
+    """What an estimator was asked for, as JSON has it."""
+    asked = estimator.get_params(deep=False)
+    kept = [name for name in asked if name not in (*_APART, *_LEFT_OUT)]
+    return {name: plain_setting(asked[name]) for name in kept}
 
 
 def model_header(estimator: "MetricClassifier | MetricRanker") -> dict[str, Any]:
@@ -88,7 +94,7 @@ def write_classifier(model: "MetricClassifier", path: str | Path) -> None:
     threshold = model.trained_.threshold
     header = {
         "metric": metric_config(model.trained_.metric),
-        "settings": {name: plain_setting(getattr(model, name)) for name in _STORED},
+        "settings": stored_settings(model),
         "classes": {
             "values": classes.tolist(),
             "dtype": "object" if classes.dtype == object else classes.dtype.str,

@@ -27,6 +27,7 @@ import torch
 from sklearn.exceptions import NotFittedError
 
 from metricgrad.estimators.columns import Kind, columns_of, refuse_other_kind, some_rows
+from metricgrad.estimators.table_checks import refuse_huge
 
 _MISSING = "(missing)"
 _BLOCK = 8192  # rows that are written together, so that they stay in the processor's cache
@@ -286,10 +287,7 @@ def _number(name: str, values: np.ndarray, kind: Kind) -> Number:
         # The mean of equal numbers may be rounded, and would leave them a tiny spread.
         spread = float(known.std()) if known.min() < known.max() else 0.0
     if not math.isfinite(mean + spread):
-        raise ValueError(
-            f"column {name!r} has numbers as large as {np.abs(known).max():.3g}; divide it by a "
-            "power of ten"
-        )
+        refuse_huge(name, known)
     return Number(median, mean, spread or 1.0, marks, kind)
 
 

@@ -84,11 +84,13 @@ class KeepsRows:
                 "has none; pass rows to sklearn.inspection.permutation_importance(model, X, y)"
             )
         if self._importances is None:
-            self._importances = importances(self.trained_, self.preparation_, self._kept_rows)
+            self._importances = column_importances(
+                self.trained_, self.preparation_, self._kept_rows
+            )
         return self._importances.means
 
 
-def importances(trained: Trained, preparation: Preparation, items: Items) -> Importances:
+def column_importances(trained: Trained, preparation: Preparation, items: Items) -> Importances:
     """How much the metric of some items falls when one column is shuffled.
 
     Args:

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from metricgrad.boosting.growing import TreeTask, installed_engine
 from metricgrad.estimators.features import Preparation
-from metricgrad.estimators.networks import drawn_seed, trained_network, widths
+from metricgrad.estimators.networks import drawn_seed, perceptron, trained_network, widths
 from metricgrad.estimators.sparse import prepared_features
 from metricgrad.estimators.warm_start import Start
 from metricgrad.metrics import Metric
@@ -25,7 +25,7 @@ from metricgrad.processes import clock
 from metricgrad.training import Fit
 from metricgrad.training.candidates import method_names
 from metricgrad.training.data import Items
-from metricgrad.training.decision import compare
+from metricgrad.training.decision import compare_trials
 from metricgrad.training.fit_trees import ENGINES, TreeFit, fits_trees
 from metricgrad.training.trained import ComparedModel
 from metricgrad.training.tree_trials import TreeData
@@ -122,17 +122,14 @@ def _trained(
     items = work.items(x)
     found = trained_network(
         estimator,
-        hidden,
-        work.outputs,
+        work.start.network or perceptron(x.shape[1], hidden, work.outputs, seed),
         items,
-        inputs=x.shape[1],
-        seed=seed,
         metric=work.metric,
         folds=work.folds,
         balanced=work.balanced,
         budget=budget,
+        seed=seed,
         folder=work.folder,
-        network=work.start.network,
     )
     kind = "a network" if hidden else "a linear model"
     return FittedModel("network" if hidden else "linear", _named(found, kind), preparation, items)
@@ -182,7 +179,7 @@ def _best(found: list[FittedModel], seed: int) -> FittedModel:
     metric = usual.fit.metric
     ranked = best_first([each.fit.decision.winner for each in others], metric)
     validation = Validation(metric, usual.fit.validation)
-    decision = compare(validation, seed, usual.fit.decision.winner, ranked)
+    decision = compare_trials(validation, seed, usual.fit.decision.winner, ranked)
     taken = by_trial[decision.winner]
     models = [taken.fit.models[0], *(each.fit.models[0] for each in found if each is not taken)]
     seconds = sum(each.fit.seconds for each in found)

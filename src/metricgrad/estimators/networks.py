@@ -5,6 +5,7 @@ it. So probabilities are p = sigmoid(steepness (s - cut)): 0.5 is put at the thr
 steepness is fitted to the validation data by logistic regression.
 """
 
+import inspect
 import itertools
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -26,7 +27,7 @@ from metricgrad.surrogates.base import TargetKind
 from metricgrad.training import Fit, fit
 
 Estimator = TypeVar("Estimator")
-_PASSED_ON = ("method", "options", "epochs", "batch", "rate", "decay", "budget", "progress")
+_TAKEN = inspect.signature(fit).parameters.keys() - {"model"}  # what estimators call their kind
 
 
 def widths(hidden: Any) -> tuple[int, ...]:
@@ -118,17 +119,27 @@ def drawn_seed(estimator: Any) -> int:
 
 
 def trained_network(
-    estimator: Any, hidden: tuple[int, ...], outputs: int, data: Any, **more: Any
+    estimator: Any,
+    network: nn.Module,
+    data: Any,
+    *,
+    valid: Any = None,
+    metric: Metric,
+    folds: int | None,
+    balanced: bool,
+    budget: float | None,
+    seed: int,
+    folder: str | Path | None,
 ) -> Fit:
-    """A network for an estimator, trained by `mg.fit` with the estimator's settings.
+    """A network for an estimator, trained by `mg.fit`.
 
-    `more` are arguments of `mg.fit` that go before the settings, the `seed` among them, the
-    `inputs` of the network, and a `network` to go on from, unless it is None.
+    Settings of the estimator that `mg.fit` has by the same name are passed on as they are, but for
+    those that are given here.
     """
-    inputs = more.pop("inputs")
-    network = more.pop("network", None) or perceptron(inputs, hidden, outputs, more["seed"])
-    settings = {name: getattr(estimator, name) for name in _PASSED_ON}
-    return fit(network, data, **settings | more)
+    given = {"metric": metric, "folds": folds, "balanced": balanced, "budget": budget}
+    settings = estimator.get_params(deep=False)
+    passed_on: dict[str, Any] = {name: settings[name] for name in settings if name in _TAKEN}
+    return fit(network, data, valid=valid, **passed_on | given, seed=seed, folder=folder)
 
 
 def calibrated(found: Fit, kind: TargetKind) -> tuple[float, Tensor]:

@@ -6,11 +6,11 @@ single group is never decoded as a whole. All files must have the same columns; 
 feature, such as lists, is refused before anything is read.
 """
 
-import difflib
 import hashlib
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
+
+from metricgrad.estimators.table_checks import refuse_repeated, refuse_unknown
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -49,7 +49,7 @@ class ParquetTable:
         self._constants = [_partition(each) for each in self._files]
         index = _pandas_index(self._schema)
         self.names = [name for name in self._schema.names if name not in index]
-        _refuse_repeated(self.names)
+        refuse_repeated(self.names)
         for file, constants in zip(self._files, self._constants, strict=True):
             _refuse_other_schema(self._schema, file, self._files[0], constants)
         self.groups = [
@@ -75,12 +75,7 @@ class ParquetTable:
 
     def check_column(self, name: str) -> None:
         """Raises ValueError, with the name that may be meant, where there is no such column."""
-        if name in self.names:
-            return
-        near = difflib.get_close_matches(name, self.names, 1)
-        shown = ", ".join(self.names[:12]) + (", ..." if len(self.names) > 12 else "")
-        hint = f" Did you mean {near[0]!r}?" if near else ""
-        raise ValueError(f"there is no column {name!r} among {shown}.{hint}")
+        refuse_unknown(name, self.names)
 
     def features(self, without: Sequence[str]) -> list[str]:
         """The columns but for some; ValueError for one that cannot be a feature."""
@@ -257,15 +252,6 @@ def _pandas_index(schema: "pa.Schema") -> set[str]:
     """Columns in which pandas has stored the index, which is no feature."""
     stored = schema.pandas_metadata or {}
     return {each for each in stored.get("index_columns", []) if isinstance(each, str)}
-
-
-def _refuse_repeated(names: list[str]) -> None:
-    repeated = [name for name, count in Counter(map(str.strip, names)).items() if count > 1]
-    if repeated:
-        raise ValueError(
-            f"several columns are called {', '.join(map(repr, repeated))}; give every column a "
-            "different name, or remove the copy"
-        )
 
 
 def _refuse_other_schema(

@@ -1,4 +1,6 @@
-"""What is learned of a column while a table passes by, part after part, in bounded memory.
+"""What is learned of columns and classes while a table passes by, part after part.
+
+Memory is bounded, however many rows there are.
 
 Means and spreads are exact: those of the parts are joined by Chan's formula. The median is that of
 rows drawn at random, which are all rows if there are few. Categories are counted, and of more than
@@ -24,11 +26,19 @@ from metricgrad.estimators.features import (
     checked_numbers,
     refuse_commas,
 )
+from metricgrad.estimators.parquet_tables import ParquetTable, inner_type
+from metricgrad.estimators.table_checks import (
+    refuse_huge,
+    refuse_many_classes,
+    refuse_one_class,
+    refuse_rare_class,
+)
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-_MOST_COUNTED = 10_000
+_MOST_COUNTED = 10_000  # categories of a column
+_MOST_CLASSES = 1000
 
 
 class PassingNumbers:
@@ -70,10 +80,7 @@ class PassingNumbers:
             moved -= mean
             squares = float(moved @ moved)
         if not math.isfinite(squares):
-            raise ValueError(
-                f"column {self.name!r} has numbers as large as {np.abs(known).max():.3g}; divide "
-                "it by a power of ten"
-            )
+            refuse_huge(self.name, known)
         total = self._known + len(known)
         apart = mean - self._mean
         self._squares += squares + apart**2 * self._known * len(known) / total
@@ -148,3 +155,105 @@ class PassingCategories:
         self._counts = {
             name: count - taken for name, count in self._counts.items() if count > taken
         }
+
+
+class ClassCounts:
+    """How many rows every class has, in all rows and among the training rows of each row group.
+
+    Args:
+        target: The column with the classes, for error messages.
+    """
+
+    def __init__(self, target: str) -> None:
+        self.target = target
+        self.rows: dict[Any, int] = {}
+        self._trained: list[dict[Any, int]] = []
+
+    def next_group(self) -> None:
+        """The parts that follow belong to the next row group."""
+        self._trained.append({})
+
+    def add(self, values: Any, trained: Any) -> None:
+        """Takes the classes of a part, and of those of its rows that are trained on."""
+        self._count(values, self.rows)
+        self._count(trained, self._trained[-1])
+
+    def _count(self, values: Any, counts: dict[Any, int]) -> None:
+        for found in values.value_counts().to_pylist():
+            value = found["values"]
+            if value is not None and value == value:
+                counts[value] = counts.get(value, 0) + found["counts"]
+        if len(counts) > _MOST_CLASSES:
+            refuse_many_classes(
+                self.target, f"more than {_MOST_CLASSES:,}", repr(next(iter(counts)))
+            )
+
+    def found(self) -> tuple[np.ndarray, np.ndarray]:
+        """The classes in order, and their training rows in each group, `[groups, classes]`.
+
+        A target with one value, or a class without training rows, raises ValueError.
+        """
+        refuse_one_class(self.target, list(self.rows), sum(self.rows.values()))
+        classes = _class_array(list(self.rows))
+        order = {value: number for number, value in enumerate(classes.tolist())}
+        counts = np.zeros((len(self._trained), len(classes)), dtype=np.int64)
+        for number, group in enumerate(self._trained):
+            for value, count in group.items():
+                counts[number, order[value]] = count
+        for value, trained in zip(classes.tolist(), counts.sum(0), strict=True):
+            if not trained:
+                refuse_rare_class(self.target, value, self.rows[value])
+        return classes, counts
+
+
+def refuse_no_classes(table: ParquetTable, target: str) -> None:
+    """Raises ValueError where there is no such column, or one that cannot have classes."""
+    from pyarrow import types
+
+    table.check_column(target)
+    inner = inner_type(table.kind(target))
+    known = (
+        types.is_integer, types.is_floating, types.is_decimal, types.is_boolean, types.is_string,
+        types.is_large_string, types.is_string_view,
+    )  # fmt: skip
+    if not any(check(inner) for check in known):
+        raise ValueError(
+            f"column {target!r} has values of the type {table.kind(target)}, which cannot be "
+            "classes; pass a target of numbers, text or booleans"
+        )
+
+
+def target_of(part: "pa.RecordBatch | pa.Table", target: str) -> Any:
+    """The target of some rows, an Arrow array of plain values."""
+    import pyarrow as pa
+
+    found: Any = part.column(target)
+    found = found.combine_chunks() if isinstance(found, pa.ChunkedArray) else found
+    return found.dictionary_decode() if pa.types.is_dictionary(found.type) else found
+
+
+def is_known(values: Any) -> np.ndarray:
+    """Which values of an Arrow array are neither missing nor NaN, `[n]`."""
+    return ~values.is_null(nan_is_null=True).to_numpy(zero_copy_only=False)
+
+
+def class_values(values: Any) -> np.ndarray:
+    """Known values of an Arrow array as classes; floats that are whole numbers become integers."""
+    found = values.to_pandas().to_numpy()
+    whole = found.dtype.kind == "f" and (found == found.round()).all()
+    return found.astype(np.int64) if whole else found
+
+
+def class_numbers(values: Any, classes: np.ndarray) -> np.ndarray:
+    """The numbers of the classes of an Arrow array, `[n]`; -1 where there is none."""
+    import pandas as pd
+
+    return pd.Index(classes).get_indexer(values.to_pandas())
+
+
+def _class_array(values: list[Any]) -> np.ndarray:
+    """Classes in order, as scikit-learn has them."""
+    if all(isinstance(each, float) and each.is_integer() for each in values):
+        values = [int(each) for each in values]
+    text = any(isinstance(each, str) for each in values)
+    return np.asarray(sorted(values), dtype=object if text else None)

@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.utils.data import IterableDataset
 
 from metricgrad.estimators.parquet_tables import to_frame
-from metricgrad.estimators.parquet_target import class_numbers, is_known, target_of
+from metricgrad.estimators.passing import class_numbers, is_known, target_of
 from metricgrad.estimators.surveys import Survey
 from metricgrad.estimators.target import Target
 from metricgrad.training.data import Fold, FoldBatches, Items

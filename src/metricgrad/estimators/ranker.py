@@ -15,11 +15,12 @@ from metricgrad.estimators.classifier_files import (
     model_header,
     model_tensors,
     stored_model,
+    stored_settings,
     take_columns,
 )
 from metricgrad.estimators.importances import KeepsRows
 from metricgrad.estimators.models import Work, fitted_model
-from metricgrad.estimators.networks import load_estimator, plain_setting, widths
+from metricgrad.estimators.networks import load_estimator, widths
 from metricgrad.metrics import Metric
 from metricgrad.metrics import metric as to_metric
 from metricgrad.metrics.registry import metric_config
@@ -29,7 +30,6 @@ from metricgrad.training import Fit, Trained
 from metricgrad.training.data import Items
 
 RANKER = "metricgrad_ranker"  # by which its files are known
-_STORED = ("method", "engine", "epochs", "batch", "rate", "decay", "folds", "budget")
 
 
 def ranks_documents(metric: Metric) -> bool:
@@ -199,7 +199,7 @@ class MetricRanker(KeepsRows, BaseEstimator):
         check_is_fitted(self)
         header = {
             "metric": metric_config(self.trained_.metric),
-            "settings": {name: plain_setting(getattr(self, name)) for name in _STORED},
+            "settings": stored_settings(self),
             **model_header(self),
         }
         write_tensors(path, model_tensors(self.trained_.model), RANKER, header)

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 
 from metricgrad.estimators.models import hidden_of
-from metricgrad.estimators.networks import drawn_seed, trained_network
+from metricgrad.estimators.networks import drawn_seed, perceptron, trained_network
 from metricgrad.estimators.parquet_tables import ParquetTable
 from metricgrad.estimators.pools import PooledBatches
 from metricgrad.estimators.surveys import Survey, survey
@@ -87,15 +87,17 @@ def fitted_on(model: "MetricClassifier", surveyed: Survey, target: Target, folde
     x = torch.from_numpy(surveyed.preparation.transform(surveyed.valid.x))
     model.keep_rows(Items(x, y))
     batches = PooledBatches(surveyed, target, model.batch, model.balanced)
+    seed = drawn_seed(model)
     return trained_network(
         model,
-        hidden_of(model),
-        target.outputs,
+        perceptron(x.shape[1], hidden_of(model), target.outputs, seed),
         DataLoader(batches, batch_size=None),
-        inputs=x.shape[1],
-        seed=drawn_seed(model),
         valid=(x, y),
         metric=target.metric_for(metric),
+        folds=None,
+        balanced=False,  # the batches that come are balanced already, if they are to be
+        budget=model.budget,
+        seed=seed,
         folder=folder,
     )
 

@@ -18,14 +18,15 @@ import numpy as np
 from metricgrad.estimators.columns import columns_of
 from metricgrad.estimators.features import Preparation
 from metricgrad.estimators.parquet_tables import ParquetTable, is_category, is_text_type, to_frame
-from metricgrad.estimators.parquet_target import (
+from metricgrad.estimators.passing import (
     ClassCounts,
+    PassingCategories,
+    PassingNumbers,
     class_values,
     is_known,
     refuse_no_classes,
     target_of,
 )
-from metricgrad.estimators.passing import PassingCategories, PassingNumbers
 from metricgrad.progress import progress as to_progress
 
 if TYPE_CHECKING:

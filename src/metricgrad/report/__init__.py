@@ -2,8 +2,7 @@
 
 from pathlib import Path
 
-from metricgrad.report.comparison_page import write_comparison
-from metricgrad.report.run_page import write_run
+from metricgrad.report.pages import write_comparison, write_run
 from metricgrad.studies import StoredRun, read_run
 
 

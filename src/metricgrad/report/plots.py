@@ -66,7 +66,7 @@ def intervals(
     return [_save(figure, path)]
 
 
-def importances(rows: Sequence[tuple[str, float, float]], name: str, path: Path) -> list[Path]:
+def importance_bars(rows: Sequence[tuple[str, float, float]], name: str, path: Path) -> list[Path]:
     """What columns are worth, one bar each with its name above; `name` is that of the axis.
 
     A row is the column, the mean and the standard deviation, which is drawn as a line.

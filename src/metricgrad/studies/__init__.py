@@ -4,19 +4,19 @@ Imports point one way within the package too: settings, results, tables and cell
 and evidence, then the studies `run` and `comparison`.
 """
 
-from metricgrad.studies.amounts import AmountColumns as AmountColumns
 from metricgrad.studies.cells import Executor as Executor
 from metricgrad.studies.cells import LocalProcesses as LocalProcesses
 from metricgrad.studies.cells import LostCellError as LostCellError
 from metricgrad.studies.cells import Outcome as Outcome
 from metricgrad.studies.cells import UnfinishedError as UnfinishedError
-from metricgrad.studies.column_facts import SuspiciousColumn as SuspiciousColumn
 from metricgrad.studies.comparison import compare as compare
 from metricgrad.studies.comparison import paired_differences as paired_differences
 from metricgrad.studies.measuring import measure_methods as measure_methods
+from metricgrad.studies.own_metrics import AmountColumns as AmountColumns
 from metricgrad.studies.prediction import Predictions as Predictions
 from metricgrad.studies.prediction import predict as predict
 from metricgrad.studies.ray_cells import executor_for as executor_for
+from metricgrad.studies.records import SuspiciousColumn as SuspiciousColumn
 from metricgrad.studies.results import ComparisonResult as ComparisonResult
 from metricgrad.studies.results import Difference as Difference
 from metricgrad.studies.results import Finalist as Finalist

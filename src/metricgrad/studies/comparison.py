@@ -26,12 +26,11 @@ from metricgrad.boosting.growing import TreeTask
 from metricgrad.estimators.target import Target, plain
 from metricgrad.metrics import Metric
 from metricgrad.studies import splits
-from metricgrad.studies.amounts import AmountColumns
 from metricgrad.studies.cells import Executor
-from metricgrad.studies.column_facts import SuspiciousColumn
 from metricgrad.studies.measuring import measure_methods, split
-from metricgrad.studies.own_metrics import named_metric
+from metricgrad.studies.own_metrics import AmountColumns, named_metric
 from metricgrad.studies.queries import QueryRows, load_rows
+from metricgrad.studies.records import SuspiciousColumn
 from metricgrad.studies.results import ComparisonResult, Difference
 from metricgrad.studies.run_folder import RunFolder
 from metricgrad.studies.settings import (

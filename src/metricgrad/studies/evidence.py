@@ -6,7 +6,7 @@ figures again without the model or the data.
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, get_args
 
 import numpy as np
 import torch
@@ -16,7 +16,7 @@ from metricgrad.estimators.ranker import query_scores, query_values
 from metricgrad.metrics import Metric
 from metricgrad.metrics.rows import at
 from metricgrad.storage import complete_file, read_arrays
-from metricgrad.studies.results import Interval, Role
+from metricgrad.studies.results import Finalist, Interval, Role
 from metricgrad.surrogates import Surrogate, UniLoss, rank_correlation
 from metricgrad.training import Fit, Trained
 from metricgrad.training.candidates import Candidate, ordinary_candidate
@@ -41,6 +41,15 @@ class TestedRows:
 
 
 @dataclass(frozen=True)
+class TestedFinalist:
+    """A finalist with its trial, its role and its model."""
+
+    role: Role
+    trial: Trial
+    trained: Trained
+
+
+@dataclass(frozen=True)
 class FinalistScores:
     """Scores of a finalist; `decisions` on test data are None for a metric of order.
 
@@ -48,6 +57,7 @@ class FinalistScores:
     functions of the user's own, which a report could not call again.
     """
 
+    role: Role
     test: np.ndarray
     validation: np.ndarray
     decisions: np.ndarray | None
@@ -70,7 +80,7 @@ class Evidence:
 
     test_target: np.ndarray
     validation_target: np.ndarray
-    finalists: dict[str, FinalistScores]
+    finalists: list[FinalistScores]
     alignments: list[LossAlignment]
 
     @classmethod
@@ -79,32 +89,42 @@ class Evidence:
         kept = items.take(torch.arange(min(len(items), _KEPT)))
         tested = Items(kept.x, kept.y, kept.where, kept.rows)
         live = fit.validation.live
-        finalists: dict[str, FinalistScores] = {}
-        for role, trial in finalist_trials(fit).items():
-            trained = fit.finalists[role]
+        finalists: list[FinalistScores] = []
+        for each in finalists_of(fit):
+            trained = each.trained
             scores = _test_scores(trained, tested)
             one_score = scores.dim() == 1
             decides = trained.threshold is not None if one_score else fit.metric.layout != "labels"
             decides = decides and tested.where is None
-            finalists[role] = FinalistScores(
-                scores.numpy(),
-                trial.scores[live].numpy()[:_KEPT],
-                trained.predict(tested.x).numpy() if decides else None,
-                None if fit.metric.portable else _own_curve(fit, trial),
+            finalists.append(
+                FinalistScores(
+                    each.role,
+                    scores.numpy(),
+                    each.trial.scores[live].numpy()[:_KEPT],
+                    trained.predict(tested.x).numpy() if decides else None,
+                    None if fit.metric.portable else _own_curve(fit, each.trial),
+                )
             )
         target = fit.validation.target[live].numpy()[:_KEPT]
         return cls(tested.y.numpy(), target, finalists, _alignments(fit))
 
+    def of(self, finalist: Finalist) -> FinalistScores:
+        """The scores of a finalist; ValueError where the file has none."""
+        found = next((each for each in self.finalists if each.role == finalist.role), None)
+        if found is None:
+            raise ValueError(f"evidence.npz has no scores of {finalist.method}; run it again")
+        return found
+
     def save(self, path: Path) -> None:
         """Writes all arrays to one `.npz` file."""
         found = {"test_target": self.test_target, "valid_target": self.validation_target}
-        for role, each in self.finalists.items():
-            found[f"test_{role}"] = each.test
+        for each in self.finalists:
+            found[f"test_{each.role}"] = each.test
             if each.decisions is not None:
-                found[f"decided_{role}"] = each.decisions
-            found[f"valid_{role}"] = each.validation
+                found[f"decided_{each.role}"] = each.decisions
+            found[f"valid_{each.role}"] = each.validation
             if each.curve is not None:
-                found[f"curve_{role}"] = each.curve
+                found[f"curve_{each.role}"] = each.curve
         if self.alignments:
             found["aligned_names"] = np.asarray([each.label for each in self.alignments])
         for number, each in enumerate(self.alignments):
@@ -120,16 +140,17 @@ class Evidence:
     def load(cls, path: Path) -> Self:
         """Reads what `save` wrote."""
         found = read_arrays(path)
-        finalists = {
-            role: FinalistScores(
+        finalists = [
+            FinalistScores(
+                role,
                 found[f"test_{role}"],
                 found[f"valid_{role}"],
                 found.get(f"decided_{role}"),
                 found.get(f"curve_{role}"),
             )
-            for role in ("cross_entropy", "challenger")
+            for role in get_args(Role)
             if f"test_{role}" in found
-        }
+        ]
         alignments = [
             LossAlignment(
                 str(name),
@@ -142,13 +163,14 @@ class Evidence:
         return cls(found["test_target"], found["valid_target"], finalists, alignments)
 
 
-def finalist_trials(fit: Fit) -> dict[Role, Trial]:
-    """The trials of the ordinary loss and of its best challenger, as far as they took part."""
-    trials: dict[Role, Trial | None] = {
-        "cross_entropy": fit.decision.ordinary,
-        "challenger": fit.decision.challenger,
-    }
-    return {role: trial for role, trial in trials.items() if trial is not None}
+def finalists_of(fit: Fit) -> list[TestedFinalist]:
+    """The ordinary loss and its best challenger, as far as they took part."""
+    trials = (fit.decision.ordinary, fit.decision.challenger)
+    return [
+        TestedFinalist(role, trial, trained)
+        for role, trial, trained in zip(get_args(Role), trials, fit.finalists, strict=True)
+        if trial is not None and trained is not None
+    ]
 
 
 def threshold_curve(
@@ -195,17 +217,17 @@ def value_on_test(trained: Trained, items: Items) -> float:
     return float(query_values(trained, items).mean())
 
 
-def bootstrap_intervals(fit: Fit, items: Items) -> tuple[dict[str, Interval], Interval | None]:
+def bootstrap_intervals(fit: Fit, items: Items) -> tuple[list[Interval], Interval | None]:
     """95 % intervals of each finalist's value on test data, and of the gain between two.
 
     They come from resampled rows, or queries; both finalists are measured on the same draws.
     """
-    draws = {role: _draws(trained, items) for role, trained in fit.finalists.items()}
+    draws = [_draws(each.trained, items) for each in finalists_of(fit)]
     gain = None
     if len(draws) == 2:
-        better = draws["challenger"] - draws["cross_entropy"]
+        better = draws[1] - draws[0]
         gain = _quantiles(better if fit.metric.higher_is_better else -better)
-    return {role: _quantiles(each) for role, each in draws.items()}, gain
+    return [_quantiles(each) for each in draws], gain
 
 
 def _test_scores(trained: Trained, items: Items) -> Tensor:

@@ -17,19 +17,20 @@ from metricgrad.estimators import MetricClassifier
 from metricgrad.estimators.features import Category
 from metricgrad.estimators.parquet_tables import ParquetTable, is_text_type
 from metricgrad.estimators.surveys import SampledRows, Survey, sample, survey
+from metricgrad.estimators.table_checks import refuse_dropped, refuse_missing
 from metricgrad.estimators.written_numbers import looks_like_number
 from metricgrad.metrics import Metric
 from metricgrad.processes import alone
 from metricgrad.studies import splits, tables
-from metricgrad.studies.column_facts import SuspiciousColumn
 from metricgrad.studies.evidence import TestedRows
+from metricgrad.studies.records import SuspiciousColumn
 from metricgrad.studies.results import RowCounts
 from metricgrad.studies.settings import RunSettings, chosen_class, refuse_misfit
 from metricgrad.studies.suspicious import suspicious_columns
 from metricgrad.studies.table_files import named_in_errors, parquet_table
 from metricgrad.training.data import Items
 
-MEMORY = 2 * 2**30  # bytes that a run may take
+RUN_MEMORY = 2 * 2**30  # bytes that a run may take
 _TIMES = 4  # how often a table that is read as a whole is in memory, at most
 
 
@@ -39,7 +40,7 @@ def too_large(path: Path | None, memory: int | None = None) -> ParquetTable | No
     `memory` None is 2 GiB.
     """
     table = None if path is None else parquet_table(path)
-    if table is None or _TIMES * 8 * table.values <= (MEMORY if memory is None else memory):
+    if table is None or _TIMES * 8 * table.values <= (RUN_MEMORY if memory is None else memory):
         return None
     return table
 
@@ -127,11 +128,7 @@ def refuse_unstreamed(settings: RunSettings) -> None:
 
 def _dropped(table: ParquetTable, drop: str | None) -> tuple[str, ...]:
     names = tables.column_names(drop)
-    unknown = [name for name in names if name not in table.names]
-    if unknown:
-        raise ValueError(
-            f"--drop names {', '.join(map(repr, unknown))}, which the table does not have"
-        )
+    refuse_dropped(names, table.names)
     return tuple(names)
 
 
@@ -148,11 +145,7 @@ def _test_rows(surveyed: Survey, path: Path) -> SampledRows:
         read = splits.load_table(path, surveyed.target, several=False)
         rows = SampledRows(read.x, read.y.to_numpy())
     else:
-        missing = [name for name in surveyed.features if name not in table.names]
-        if missing:
-            raise ValueError(
-                f"{path} has no column {', '.join(map(repr, missing))}, which the training data has"
-            )
+        refuse_missing(path, [name for name in surveyed.features if name not in table.names])
         with named_in_errors(path):
             rows = sample(table, surveyed.target, surveyed.features, surveyed.split.seed)
     x = tables.with_columns(rows.x, surveyed.features, path)

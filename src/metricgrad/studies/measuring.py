@@ -138,7 +138,7 @@ def _test_value(
     assert isinstance(train, TableRows)
     assert isinstance(test, TableRows)
     model = settings.classifier(train.y, method, seed, progress=False)
-    model.fit(train.x, train.y, rows=train.rows, **train.amounts)
+    model.fit(train.x, train.y, rows=train.rows, **train.amount_values)
     _refuse_stopped(model.fit_)
     features = model.prepared(test.x, test.rows)
     return model.trained_.measure(features, model.encoded(test.target), **test.own_amounts)

@@ -22,9 +22,8 @@ from metricgrad.estimators.ranker import RANKER
 from metricgrad.metrics import from_function
 from metricgrad.storage import damage_told, holds, read_tensors
 from metricgrad.studies import tables
-from metricgrad.studies.amounts import NO_AMOUNTS, AmountColumns
 from metricgrad.studies.large_tables import too_large
-from metricgrad.studies.own_metrics import named_metric
+from metricgrad.studies.own_metrics import NO_AMOUNTS, AmountColumns, named_metric
 from metricgrad.studies.queries import check_queries, read_queries
 from metricgrad.studies.table_files import QUERY, named_in_errors, read_table, stored_columns
 

@@ -9,13 +9,14 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from typing import Any, ClassVar, Literal, Self
 
-from metricgrad.studies.column_facts import (
+from metricgrad.metrics import Metric, metric_config, metric_from_config
+from metricgrad.studies.records import (
     DroppedColumn,
     ImportantColumns,
     SuspiciousColumn,
+    checked,
     column_facts,
 )
-from metricgrad.studies.typed import checked
 from metricgrad.training.labels import label
 
 Role = Literal["cross_entropy", "challenger"]
@@ -97,6 +98,28 @@ class ModelSummary:
     value: float
 
 
+@dataclass(frozen=True)
+class MetricConfig:
+    """A metric of the library with its options, or the name of a function, which no file holds."""
+
+    name: str | None = None
+    options: dict[str, Any] | None = None
+    function: str | None = None
+
+    @classmethod
+    def of(cls, metric: Metric) -> Self:
+        """What a file says of a metric."""
+        return cls(**metric_config(metric))
+
+    def metric(self) -> Metric:
+        """The metric; ValueError for a function."""
+        return metric_from_config(self.stored())
+
+    def stored(self) -> dict[str, Any]:
+        """What is known, as saved losses and models have it, too."""
+        return {name: value for name, value in vars(self).items() if value is not None}
+
+
 @dataclass(frozen=True, kw_only=True)
 class RunResult:
     """What `metricgrad train` found.
@@ -123,7 +146,7 @@ class RunResult:
     command: str | None = None
     metric: str
     higher_is_better: bool
-    metric_config: dict[str, Any]
+    metric_config: MetricConfig
     classes: list[str]
     positive_share: float | None = None
     finalists: list[Finalist]
@@ -185,6 +208,7 @@ class RunResult:
         """The content of `result.json`."""
         stored = asdict(self)
         stored["finalists"] = {each.pop("role"): each for each in stored["finalists"]}
+        stored["metric_config"] = self.metric_config.stored()
         return stored
 
     @classmethod
@@ -197,6 +221,7 @@ class RunResult:
                 ],
                 "tried": [checked(TrialSummary(**each)) for each in stored["tried"]],
                 "rows": checked(RowCounts(**stored["rows"])),
+                "metric_config": checked(MetricConfig(**stored["metric_config"])),
                 "models": [checked(ModelSummary(**each)) for each in stored.get("models", [])],
                 **column_facts(stored),
             }

@@ -9,25 +9,23 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from metricgrad.estimators import MetricClassifier, MetricRanker
-from metricgrad.estimators.importances import importances
+from metricgrad.estimators.importances import column_importances
 from metricgrad.metrics import Metric
-from metricgrad.metrics.registry import metric_config
 from metricgrad.metrics.rows import to_rows
 from metricgrad.processes import from_first
 from metricgrad.storage import read_json
 from metricgrad.studies import results, splits
-from metricgrad.studies.amounts import AmountColumns
-from metricgrad.studies.column_facts import ImportantColumns, SuspiciousColumn
 from metricgrad.studies.evidence import (
     Evidence,
     TestedRows,
     bootstrap_intervals,
-    finalist_trials,
+    finalists_of,
     value_on_test,
 )
 from metricgrad.studies.large_tables import StreamedClasses, too_large
-from metricgrad.studies.own_metrics import named_metric
+from metricgrad.studies.own_metrics import AmountColumns, named_metric
 from metricgrad.studies.queries import QuerySplit, load_queries
+from metricgrad.studies.records import ImportantColumns, SuspiciousColumn
 from metricgrad.studies.results import ComparisonResult, Finalist, Interval, RunResult
 from metricgrad.studies.run_folder import RunFolder
 from metricgrad.studies.settings import (
@@ -134,7 +132,7 @@ def _important(
     No other rows are honest: the model may have been trained again on all others. They come after
     every choice, so nothing is chosen by them.
     """
-    found = importances(model.trained_, model.preparation_, tested.items)
+    found = column_importances(model.trained_, model.preparation_, tested.items)
     best = (-found.means).argsort(kind="stable")[:_MOST_IMPORTANT]
     return ImportantColumns(
         [columns[number] for number in best],
@@ -183,7 +181,7 @@ class _Classes:
         train = self.split.train
         self.model = settings.classifier(train.y, settings.method, settings.seed, progress=progress)
         return self.model.fit(
-            train.x, train.y, rows=train.rows, folder=checkpoints, **train.amounts
+            train.x, train.y, rows=train.rows, folder=checkpoints, **train.amount_values
         )
 
     def tested(self) -> TestedRows:
@@ -274,7 +272,7 @@ def _result(
         command=command,
         metric=fit.metric.name,
         higher_is_better=fit.metric.higher_is_better,
-        metric_config=metric_config(fit.metric),
+        metric_config=results.MetricConfig.of(fit.metric),
         classes=tested.classes,
         positive_share=tested.positive_share,
         finalists=finalists,
@@ -300,16 +298,17 @@ def _finalists(fit: Fit, items: Items) -> tuple[list[Finalist], Interval | None]
     """Both finalists on test data, and the interval of the gain where there are two."""
     intervals, gain = bootstrap_intervals(fit, items)
     found: list[Finalist] = []
-    for role, trial in finalist_trials(fit).items():
+    for each, interval in zip(finalists_of(fit), intervals, strict=True):
+        trial = each.trial
         assert trial.value is not None
         curve = trial.curve.tolist()
         found.append(
             Finalist(
-                role=role,
+                role=each.role,
                 method=str(trial.candidate),
                 validation=trial.value,
-                test=value_on_test(fit.finalists[role], items),
-                interval=intervals[role],
+                test=value_on_test(each.trained, items),
+                interval=interval,
                 threshold=None if trial.threshold is None else trial.threshold.tolist(),
                 rate=trial.rate,
                 epoch=trial.epoch,

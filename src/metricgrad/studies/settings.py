@@ -4,6 +4,8 @@ The keys of the file are the names of the fields. A folder belongs to the settin
 with, so a second start with other settings is refused (`run_folder.py`).
 """
 
+import inspect
+import json
 import platform
 import re
 from collections.abc import Mapping, Sequence
@@ -17,10 +19,9 @@ from metricgrad.estimators.ranker import ranks_documents
 from metricgrad.estimators.target import Target, default_positive, plain
 from metricgrad.metrics import Metric
 from metricgrad.processes import alone
-from metricgrad.studies.column_facts import DroppedColumn
 from metricgrad.studies.own_metrics import named_metric, without_file
+from metricgrad.studies.records import DroppedColumn, checked
 from metricgrad.studies.tables import column_names
-from metricgrad.studies.typed import checked
 from metricgrad.training.fit_trees import fits_trees
 
 _TAKES = {  # what metrics take that do not take one class a row
@@ -93,33 +94,23 @@ class TableSettings:
 
     def classifier(self, y: Any, method: str, seed: int, *, progress: bool) -> MetricClassifier:
         """An unfitted classifier with these settings; `y` says which classes there are."""
-        metric = named_metric(self.metric)
-        return MetricClassifier(
-            metric,
-            method,
-            model=self.model or self.default_model(method),
-            engine=self.engine,
-            hidden=self.hidden,
-            epochs=self.epochs,
-            budget=self.budget,
-            positive=chosen_class(self.positive, y, metric),
-            random_state=seed,
-            progress=progress,
-        )
+        asked = self._arguments(MetricClassifier, method)
+        positive = chosen_class(self.positive, y, asked["metric"])
+        asked |= {"positive": positive, "random_state": seed, "progress": progress}
+        return MetricClassifier(**asked)
 
     def ranker(self, method: str, seed: int, *, progress: bool) -> MetricRanker:
         """An unfitted ranker with these settings, for a table of queries."""
-        return MetricRanker(
-            named_metric(self.metric),
-            method,
-            model=self.model or self.default_model(method),
-            engine=self.engine,
-            hidden=self.hidden,
-            epochs=self.epochs,
-            budget=self.budget,
-            random_state=seed,
-            progress=progress,
-        )
+        asked = self._arguments(MetricRanker, method)
+        return MetricRanker(**asked, random_state=seed, progress=progress)
+
+    def _arguments(self, estimator: type, method: str) -> dict[str, Any]:
+        """Arguments of an estimator: fields of the same name; None leaves it its own default."""
+        taken = inspect.signature(estimator).parameters
+        asked = {each.name: getattr(self, each.name) for each in fields(self) if each.name in taken}
+        given = {name: value for name, value in asked.items() if value is not None}
+        model = self.model or self.default_model(method)
+        return given | {"metric": named_metric(self.metric), "method": method, "model": model}
 
     def to_json(self) -> dict[str, Any]:
         """The settings under the names of their fields, with the command."""
@@ -175,6 +166,10 @@ class RunConfig:
         """Everything that a second start must agree with, ready for JSON."""
         digests = {} if self.sha256 is None else {"sha256": self.sha256}
         return self.settings.to_json() | digests
+
+    def told(self) -> str:
+        """The same as text, for pages."""
+        return json.dumps(self.asked(), indent=2)
 
     def to_json(self) -> dict[str, Any]:
         """The content of the file."""

@@ -1,8 +1,11 @@
-"""Training and test rows of a table, as row numbers: a large table is never copied.
+"""Training and test rows of a table: stratified, without scikit-learn.
 
-Every class keeps its share in both parts, as with scikit-learn's `StratifiedShuffleSplit`. That is
-not called here: it draws other rows, so earlier results could not be reproduced, and it gives rare
-classes no row of the test part when their share rounds to 0, where this gives them one.
+Every class keeps its share in both parts, as with scikit-learn's StratifiedShuffleSplit. That is
+not called, for two reasons. It draws other rows, so folders of earlier runs could not be continued,
+nor published numbers reproduced. And a rare class whose share rounds to 0 would have no test row,
+where it has one here.
+
+Both parts are row numbers, so that a large table is never copied.
 """
 
 import hashlib
@@ -16,8 +19,8 @@ import numpy as np
 import pandas as pd
 
 from metricgrad.estimators.features import Preparation
-from metricgrad.studies.amounts import NO_AMOUNTS, AmountColumns
-from metricgrad.studies.own_metrics import own_file
+from metricgrad.estimators.table_checks import refuse_rare_class
+from metricgrad.studies.own_metrics import NO_AMOUNTS, AmountColumns, own_file
 from metricgrad.studies.table_files import named_in_errors, parquet_table, read_table
 from metricgrad.studies.tables import (
     LabelledTable,
@@ -33,13 +36,13 @@ from metricgrad.studies.tables import (
 class TableRows:
     """Some rows of a table `x` with target `y`: those with the numbers `rows`; None means all.
 
-    `amounts` of all rows belong to the parameters of the metric.
+    `amount_values` are the numbers of all rows that the metric takes, by parameter.
     """
 
     x: Any
     y: Any
     rows: np.ndarray | None = None
-    amounts: Mapping[str, np.ndarray] = field(default_factory=dict)
+    amount_values: Mapping[str, np.ndarray] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.y if self.rows is None else self.rows)
@@ -51,8 +54,8 @@ class TableRows:
 
     @property
     def own_amounts(self) -> dict[str, np.ndarray]:
-        """The amounts of the rows that are meant."""
-        return {name: each[self._meant] for name, each in self.amounts.items()}
+        """The numbers of the rows that are meant, by parameter of the metric."""
+        return {name: each[self._meant] for name, each in self.amount_values.items()}
 
     @property
     def _meant(self) -> Any:
@@ -140,7 +143,7 @@ def load_split(
             )
         tested = load_table(test, target, drop, amounts, several=False)
         left_out = table.left_out + tested.left_out
-        train = TableRows(table.x, table.y, amounts=table.amounts)
+        train = TableRows(table.x, table.y, amount_values=table.amount_values)
         rows = _test_rows(table, tested, test)
         same = rows.x.equals(train.x) and rows.y.equals(train.y)
         refuse_training_rows(data, test, sha256.result(), same=same)
@@ -148,9 +151,10 @@ def load_split(
 
 
 def split_table(table: LabelledTable, share: float, seed: int) -> tuple[TableRows, TableRows]:
-    """Training and test rows of a table, with their amounts."""
+    """Training and test rows of a table, with what the metric takes of each row."""
+    own = table.amount_values
     train, test = stratified_split(table.x, table.y, share, seed)
-    return replace(train, amounts=table.amounts), replace(test, amounts=table.amounts)
+    return replace(train, amount_values=own), replace(test, amount_values=own)
 
 
 def stratified_split(x: Any, y: Any, share: float, seed: int) -> tuple[TableRows, TableRows]:
@@ -159,10 +163,7 @@ def stratified_split(x: Any, y: Any, share: float, seed: int) -> tuple[TableRows
     counts = np.bincount(number)
     if counts.min() < 2:
         rarest = np.asarray(classes).tolist()[counts.argmin()]
-        raise ValueError(
-            f"class {rarest!r} of column {y.name!r} is in {counts.min()} rows only, too few to "
-            "train and to test on; leave it out, or pass --test"
-        )
+        refuse_rare_class(y.name, rarest, counts.min())
     held = np.clip(np.rint(share * counts).astype(np.int64), 1, counts - 1)
     # A random key per row sorts the rows class by class, each class in random order. The first
     # `held` keys of a class are its test rows.
@@ -178,7 +179,7 @@ def _test_rows(table: LabelledTable, tested: LabelledTable, path: Path) -> Table
     y = tested.y
     refuse_unseen(y.unique(), table.y.unique(), path)
     refuse_unprepared(table.x, x, path)
-    return TableRows(x, y, amounts=tested.amounts)
+    return TableRows(x, y, amount_values=tested.amount_values)
 
 
 def refuse_unprepared(train: Any, test: Any, path: Path) -> None:

@@ -25,7 +25,7 @@ import pandas as pd
 
 from metricgrad.estimators.columns import Kind, columns_of, some_rows
 from metricgrad.estimators.features import as_text
-from metricgrad.studies.column_facts import SuspiciousColumn
+from metricgrad.studies.records import SuspiciousColumn
 
 _MOST_ROWS = 50_000
 _DISTINCT = 0.95  # share of the rows that have a value of their own, of an id

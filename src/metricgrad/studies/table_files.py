@@ -10,8 +10,7 @@ import io
 import re
 import warnings
 import zlib
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -22,6 +21,7 @@ import pandas as pd
 from sklearn.datasets import load_svmlight_file
 
 from metricgrad.estimators.parquet_tables import ParquetTable, to_stored_frame
+from metricgrad.estimators.table_checks import refuse_repeated
 from metricgrad.estimators.written_numbers import (
     decimal_mark,
     is_text,
@@ -121,7 +121,7 @@ def parquet_table(path: Path) -> ParquetTable | None:
         raise ValueError(f"{path} cannot be read as parquet: {error}") from None
 
 
-def is_sparse(path: Path) -> bool:
+def leaves_out_zeros(path: Path) -> bool:
     """Whether a file is of a kind that does not write zeros."""
     return _kind(path) in _SPARSE
 
@@ -144,22 +144,12 @@ def _unpack(path: Path) -> None:
             check_memory(size)
 
 
-def _refuse_repeated(names: Iterable[str]) -> None:
-    """Raises ValueError if two columns have the same name; spaces around it make no other name."""
-    repeated = [name for name, count in Counter(map(str.strip, names)).items() if count > 1]
-    if repeated:
-        raise ValueError(
-            f"several columns are called {', '.join(map(repr, repeated))}; give every column a "
-            "different name, or remove the copy"
-        )
-
-
 def _read_text(path: Path) -> Any:
     """Columns are separated by commas, semicolons or tabs, whichever the header has most of."""
     if _gzipped(path):
         _unpack(path)
     read = _text_reader(path)
-    _refuse_repeated(read(header=None, nrows=1, dtype=str).iloc[0].dropna())
+    refuse_repeated(read(header=None, nrows=1, dtype=str).iloc[0].dropna())
     table = _every_cell(read)
     texts = _texts(table)
     if any(decimal_mark(texts[name]) in (",", "either") for name in texts):
@@ -226,7 +216,7 @@ def _read_parquet(path: Path) -> Any:
     stored = parquet.read_metadata(source)
     # However few bytes equal values take in the file.
     check_memory(8 * stored.num_rows * stored.num_columns)
-    _refuse_repeated(stored.schema.to_arrow_schema().names)
+    refuse_repeated(stored.schema.to_arrow_schema().names)
     table = pd.read_parquet(source).reset_index(drop=True)
     return _with_numbers(table, _texts(table))
 

@@ -5,7 +5,6 @@ exist, text among numbers, a target that is the same in every row.
 """
 
 import csv
-import difflib
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -17,13 +16,20 @@ import pandas as pd
 from sklearn.datasets import load_digits
 
 from metricgrad.estimators.columns import is_boolean
+from metricgrad.estimators.table_checks import (
+    refuse_dropped,
+    refuse_many_classes,
+    refuse_missing,
+    refuse_one_class,
+    refuse_unknown,
+)
 from metricgrad.estimators.written_numbers import (
     is_text,
     looks_like_number,
     plain_numbers,
     refusal,
 )
-from metricgrad.studies.table_files import TARGET, is_sparse
+from metricgrad.studies.table_files import TARGET, leaves_out_zeros
 
 _CLASSES = 20  # a target of fractions with more values than this is not a class
 _DATE = re.compile(r"\d{4}-\d\d-\d\d")
@@ -31,7 +37,7 @@ _DATE = re.compile(r"\d{4}-\d\d-\d\d")
 
 @dataclass(frozen=True)
 class LabelledTable:
-    """Features `x`, target `y` and amounts by parameter of the metric.
+    """Features `x`, target `y` and numbers of the rows by parameter of the metric.
 
     Rows without a target are left out, and counted.
     """
@@ -39,19 +45,17 @@ class LabelledTable:
     x: Any
     y: Any
     left_out: int = 0
-    amounts: Mapping[str, np.ndarray] = field(default_factory=dict)
+    amount_values: Mapping[str, np.ndarray] = field(default_factory=dict)
 
 
 def with_columns(table: Any, columns: Any, path: Path) -> Any:
     """The table of a file with the columns of the training data, in their order."""
     missing = [name for name in columns if name not in table.columns]
-    if missing and is_sparse(path):
-        # svmlight does not write zeros, so a feature that is nowhere in the file is 0 throughout.
+    if missing and leaves_out_zeros(path):
+        # A feature that is nowhere in an svmlight file is 0 throughout.
         table = table.assign(**dict.fromkeys(missing, 0.0))
-    elif missing:
-        raise ValueError(
-            f"{path} has no column {', '.join(map(repr, missing))}, which the training data has"
-        )
+    else:
+        refuse_missing(path, missing)
     return table[list(columns)]
 
 
@@ -64,11 +68,7 @@ def column_names(text: str | None) -> list[str]:
 def without_columns(table: Any, columns: str | None) -> Any:
     """The table without some columns, named in text such as `id,date`."""
     names = column_names(columns)
-    unknown = [name for name in names if name not in table.columns]
-    if unknown:
-        raise ValueError(
-            f"--drop names {', '.join(map(repr, unknown))}, which the table does not have"
-        )
+    refuse_dropped(names, table.columns)
     return table.drop(columns=names) if names else table
 
 
@@ -91,12 +91,7 @@ def bundled_table(target: str = TARGET) -> Any:
 
 def check_column(table: Any, target: str) -> None:
     """Raises ValueError, with the name that may be meant, where a table has no such column."""
-    if target not in table.columns:
-        names = [str(name) for name in table.columns]
-        near = difflib.get_close_matches(target, names, 1)
-        shown = ", ".join(names[:12]) + (", ..." if len(names) > 12 else "")
-        hint = f" Did you mean {near[0]!r}?" if near else ""
-        raise ValueError(f"there is no column {target!r} among {shown}.{hint}")
+    refuse_unknown(target, table.columns)
 
 
 def split_target(table: Any, target: str, *, several: bool = True) -> tuple[Any, Any, int]:
@@ -109,20 +104,14 @@ def split_target(table: Any, target: str, *, several: bool = True) -> tuple[Any,
     missing = int((~known).sum())
     table = table[known] if missing else table
     y = table[target]
-    if several and y.nunique() < 2:
-        only = repr(y.tolist()[0]) if len(y) else "nothing"
-        raise ValueError(
-            f"column {target!r} is {only} in all {len(y)} rows; pass a target with several values"
-        )
+    if several:
+        refuse_one_class(target, y.drop_duplicates().tolist(), len(y))
     if is_text(y) and looks_like_number(y).all() and (told := refusal(target, y)) is not None:
         raise ValueError(told)
     if y.dtype.kind == "f" and (y == y.round()).all():
         y = y.astype(np.int64)
     elif y.dtype.kind == "f" and y.nunique() > _CLASSES:
-        raise ValueError(
-            f"column {target!r} has {y.nunique()} values such as {y.iloc[0]}, too many for "
-            "classes; turn it into classes, at a threshold for example"
-        )
+        refuse_many_classes(target, f"{y.nunique():,}", str(y.iloc[0]))
     return parsed(table.drop(columns=target)), y, missing
 
 

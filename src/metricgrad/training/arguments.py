@@ -1,7 +1,7 @@
 """What `mg.fit` refuses before it begins: bad numbers, options without effect, unfit models."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -19,22 +19,45 @@ _DTYPES = ("torch.float32", "torch.float64")
 _TRIED = 64  # items that show what a model's scores and the targets look like
 
 
+class FitNumbers(NamedTuple):
+    """The arguments of `mg.fit` that are numbers, as the user passed them."""
+
+    epochs: int
+    batch: int
+    folds: int | None
+    patience: int | None
+    rate: float | None
+    clip: float | None
+    budget: float | None
+    share: float
+    decay: float
+    memory: int
+
+    def check(self) -> None:
+        """Refuses numbers that cannot be meant."""
+        for name in ("epochs", "batch", "folds", "patience"):
+            if getattr(self, name) is not None:
+                whole(name, getattr(self, name), 1)
+        whole("memory", self.memory, 0)
+        for name in ("rate", "clip", "budget"):
+            number = getattr(self, name)
+            if number is not None and not number > 0:
+                unit = " seconds" if name == "budget" else ""
+                raise ValueError(f"{name} must be above 0{unit}; got {number}")
+        if not 0 < self.share < 1:
+            raise ValueError(f"share must be between 0 and 1; got {self.share}")
+        if not self.decay >= 0:
+            raise ValueError(f"decay must be 0 or more; got {self.decay}")
+
+
 def check_arguments(
-    model: nn.Module, method: str | Surrogate, options: Mapping[str, Any] | None, **numbers: Any
+    model: nn.Module,
+    method: str | Surrogate,
+    options: Mapping[str, Any] | None,
+    numbers: FitNumbers,
 ) -> None:
     """Refuses what cannot be trained, and what would have no effect."""
-    for name in ("epochs", "batch", "folds", "patience"):
-        if numbers[name] is not None:
-            whole(name, numbers[name], 1)
-    whole("memory", numbers["memory"], 0)
-    for name in ("rate", "clip", "budget"):
-        if numbers[name] is not None and not numbers[name] > 0:
-            unit = " seconds" if name == "budget" else ""
-            raise ValueError(f"{name} must be above 0{unit}; got {numbers[name]}")
-    if not 0 < numbers["share"] < 1:
-        raise ValueError(f"share must be between 0 and 1; got {numbers['share']}")
-    if not numbers["decay"] >= 0:
-        raise ValueError(f"decay must be 0 or more; got {numbers['decay']}")
+    numbers.check()
     if options and (method == "auto" or isinstance(method, Surrogate)):
         why = "auto chooses them itself" if method == "auto" else "a surrogate has its own"
         raise ValueError(

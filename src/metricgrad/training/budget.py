@@ -5,12 +5,12 @@ everything. An estimate may be wrong, and even one epoch may be too long, so eve
 a moment at which it ends, whatever it has reached (`Search.ends`). It is checked after every step.
 """
 
-from pathlib import Path
 from typing import NamedTuple
 
 from metricgrad.processes import clock, from_first, is_first
-from metricgrad.storage import read_json, write_json
+from metricgrad.storage import write_json
 from metricgrad.training.candidates import RATES, Candidate
+from metricgrad.training.checkpoint import planned_number
 from metricgrad.training.search import Search, all_groups
 from metricgrad.training.trials import PlannedTrial
 
@@ -43,7 +43,9 @@ def time_plan(
 ) -> TimePlan:
     """The epochs with which all trials fit into a budget; from a file, if the run is resumed."""
     path = None if search.folder is None else search.folder / "epochs.json"
-    known = None if path is None else from_first(lambda: _known_epochs(path, search.epochs))
+    known = None
+    if path is not None:
+        known = from_first(lambda: planned_number(path, search.epochs, "epochs"))
     if known is not None:
         return TimePlan(known, _RESUMED_AFTER * budget)
     pace = _pace(search, sides[0][0], len(rates), _TIMING * budget)
@@ -61,16 +63,6 @@ def time_plan(
         _MOST_AFTER * budget, _SLOWER * epochs * _trainings_after(search, sides) * pace.alone
     )
     return TimePlan(epochs, after)
-
-
-def _known_epochs(path: Path, most: int) -> int | None:
-    """The epochs that an earlier start of the run has planned; None if there was none."""
-    if not path.exists():
-        return None
-    known = read_json(path)
-    if not isinstance(known, int) or not 1 <= known <= most:
-        raise ValueError(f"{path} must hold 1 to {most} epochs; it holds {known!r:.40}")
-    return known
 
 
 def _cost(

@@ -8,7 +8,7 @@ from typing import Any
 from torch import Tensor
 
 from metricgrad.processes import from_first
-from metricgrad.storage import read_tensors, write_tensors
+from metricgrad.storage import read_json, read_tensors, write_tensors
 
 State = dict[str, Tensor]
 _HEADER = "metricgrad_training"
@@ -57,6 +57,16 @@ def found_checkpoint(
         return read_checkpoint(path, like(), settings, varying) if path.exists() else None
 
     return from_first(found)
+
+
+def planned_number(path: Path, most: int, what: str) -> int | None:
+    """How many epochs or steps an earlier start of a run has planned; None if there was none."""
+    if not path.exists():
+        return None
+    known = read_json(path)
+    if not isinstance(known, int) or not 1 <= known <= most:
+        raise ValueError(f"{path} must hold 1 to {most} {what}; it holds {known!r:.40}")
+    return known
 
 
 def named(prefix: str, part: Mapping[str, Tensor]) -> State:

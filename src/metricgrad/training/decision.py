@@ -71,18 +71,18 @@ def decide(
     usual = ordinary[0]
     best = challengers[0]
     twice = _TWICE if len(challengers) > 1 else _ALONE_TWICE
-    first = compare(validation, seed, usual, challengers, _ONCE if others is None else twice)
+    first = compare_trials(validation, seed, usual, challengers, _ONCE if others is None else twice)
     if first.winner is usual or others is None or stopped:
         return first
     met = others.again([usual, best])
     if met is None:
         return replace(first, winner=usual)  # the gain has not been shown twice
-    found = compare(others.validation, seed, met[0], met[1:], _TWICE)
+    found = compare_trials(others.validation, seed, met[0], met[1:], _TWICE)
     winner = best if found.gain > found.luck else usual
     return Decision(winner, usual, best, found.gain, found.luck, again=True)
 
 
-def compare(
+def compare_trials(
     validation: Validation,
     seed: int,
     usual: Trial,

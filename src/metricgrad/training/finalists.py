@@ -17,7 +17,7 @@ from metricgrad.training.decision import Decision
 from metricgrad.training.row_space import Space
 from metricgrad.training.search import Search
 from metricgrad.training.split import SplitPlan, unsplit
-from metricgrad.training.trained import Trained
+from metricgrad.training.trained import Finalists
 from metricgrad.training.trials import PlannedTrial, Trial
 
 _OVERTIME = 1.1  # of the budget, when the last training must end
@@ -31,25 +31,26 @@ def train_finalists(
     trained: Items | Loader,
     plan: SplitPlan,
     space: Space,
-) -> dict[str, Trained]:
+) -> Finalists:
     """The models that were compared at the end; the winner's is the user's own.
 
     They share the time that is left.
     """
-    found: dict[str, Trained] = {}
-    sides = {"cross_entropy": decision.ordinary, "challenger": decision.challenger}
-    tried = {name: trial for name, trial in sides.items() if trial is not None}
+    left = [each for each in (decision.ordinary, decision.challenger) if each is not None]
     ends = math.inf
     if search.deadline is not None:
         ends = search.started + _OVERTIME * search.deadline
-    for number, (name, trial) in enumerate(tried.items()):
+
+    def trained_again(trial: Trial) -> nn.Module:
         now = clock()
-        search.until = now + (ends - now) / (len(tried) - number)
+        search.until = now + (ends - now) / len(left)
+        left.remove(trial)
         state = _final_state(search, trained, trial, plan, space)
         own = model if trial is decision.winner else copy.deepcopy(model)
         own.load_state_dict(state)
-        found[name] = Trained(model=own.eval(), metric=plan.metric, threshold=trial.threshold)
-    return found
+        return own.eval()
+
+    return Finalists.of(decision, plan.metric, trained_again)
 
 
 def _final_state(

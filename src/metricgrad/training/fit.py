@@ -22,7 +22,7 @@ from metricgrad.progress import progress as to_progress
 from metricgrad.surrogates import Surrogate
 from metricgrad.surrogates.noticing import notice_trained
 from metricgrad.surrogates.wrappers import WithMemory
-from metricgrad.training.arguments import check_arguments, example_of
+from metricgrad.training.arguments import FitNumbers, check_arguments, example_of
 from metricgrad.training.budget import time_plan
 from metricgrad.training.candidates import (
     RATES,
@@ -36,7 +36,7 @@ from metricgrad.training.candidates import (
 from metricgrad.training.data import Items, fingerprint
 from metricgrad.training.decision import decide
 from metricgrad.training.finalists import train_finalists
-from metricgrad.training.joint_trials import refuse_unjoint
+from metricgrad.training.group_kinds import refuse_unjoint, told_turns
 from metricgrad.training.lessons import Lessons
 from metricgrad.training.optimizers import OptimizerFactory, ScheduleFactory, on_device
 from metricgrad.training.row_space import space_for
@@ -51,7 +51,6 @@ from metricgrad.training.split import SplitPlan, split_data, split_dataset
 from metricgrad.training.streams import read_data
 from metricgrad.training.trained import Fit, kept_score_sets
 from metricgrad.training.trials import Trial, TrialSettings
-from metricgrad.training.turns import told_turns
 
 _ORDINARY_SHARE = 0.6  # of the time for the search, if challengers follow
 
@@ -147,11 +146,8 @@ def fit(
     if isinstance(method, WithMemory):
         memory = memory or method.size
         method = method.loss
-    numbers: dict[str, Any] = {
-        "epochs": epochs, "batch": batch, "folds": folds, "patience": patience, "rate": rate,
-        "clip": clip, "budget": budget, "share": share, "decay": decay, "memory": memory,
-    }  # fmt: skip
-    check_arguments(model, method, options, **numbers)
+    numbers = FitNumbers(epochs, batch, folds, patience, rate, clip, budget, share, decay, memory)
+    check_arguments(model, method, options, numbers)
     if optimizer is not None and decay:
         raise ValueError(
             "optimizer= has its own weight decay; set it there, and leave out decay. Got "
@@ -178,8 +174,9 @@ def fit(
     if valid is not None:
         valid = read_data("valid", valid, batch, chosen, dtype)
     plan = SplitPlan(chosen, tune_threshold, batch, balanced, folds, share)
-    called = numbers | {"seed": seed, "options": sorted(options or {}), "folder": bool(folder)}
-    begin_together(model, {"train": trained, "valid": valid}, _called(plan, method) | called)
+    more = {"seed": seed, "options": sorted(options or {}), "folder": bool(folder)}
+    called = _called(plan, method) | numbers._asdict() | more
+    begin_together(model, {"train": trained, "valid": valid}, called)
     space = space_for(model, trained, valid)
     split = space.split(split_data(trained, valid, plan, seed))
 

@@ -18,9 +18,9 @@ from metricgrad.processes import clock, from_first
 from metricgrad.progress import progress as to_progress
 from metricgrad.surrogates import Surrogate
 from metricgrad.training.candidates import ORDINARY, Candidate, fitting
-from metricgrad.training.decision import Decision, OtherSplits, decide
+from metricgrad.training.decision import OtherSplits, decide
 from metricgrad.training.split import Split, SplitPlan, split_data
-from metricgrad.training.trained import Fit, Trained, kept_score_sets
+from metricgrad.training.trained import Finalists, Fit, kept_score_sets
 from metricgrad.training.tree_trials import BLOCK, PlannedTrees, TreeData, TreeSearch
 from metricgrad.training.trials import Trial, best_first
 
@@ -136,17 +136,20 @@ class TreeFit:
             decision = decide(
                 split.validation, self.seed, usual, rivals, again, stopped=search.stopped
             )
-            finalists = _grown(search, decision)
+            finalists = Finalists.of(
+                decision, data.metric, lambda each: search.grown(search.plans[each], each.epoch)
+            )
         trials = list(search.plans)
         winner = decision.winner
-        role = "challenger" if winner is decision.challenger else "cross_entropy"
+        taken = finalists.challenger if winner is decision.challenger else finalists.ordinary
+        assert taken is not None
         assert winner.value is not None
         score_sets = kept_score_sets(trials, split.validation.items, self.seed)
         for trial in trials:
             if trial not in (decision.ordinary, decision.challenger):
                 trial.forget()
         return Fit(
-            model=finalists[role].model,
+            model=taken.model,
             metric=data.metric,
             threshold=winner.threshold,
             value=winner.value,
@@ -263,20 +266,6 @@ def _other_splits(search: TreeSearch, split: Split) -> OtherSplits:
             return None
 
     return OtherSplits(split.validation, again)
-
-
-def _grown(search: TreeSearch, decision: Decision) -> dict[str, Trained]:
-    """The trees of both sides, on all items."""
-    sides = {"cross_entropy": decision.ordinary, "challenger": decision.challenger}
-    return {
-        role: Trained(
-            model=search.grown(search.plans[trial], trial.epoch),
-            metric=search.data.metric,
-            threshold=trial.threshold,
-        )
-        for role, trial in sides.items()
-        if trial is not None
-    }
 
 
 def _begun(trees: int) -> int:

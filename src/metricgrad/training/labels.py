@@ -1,11 +1,13 @@
 """Names as people write them: `cross-entropy` for cross_entropy, `F1` for f1.
 
-Identifiers are what users type and files store; sentences, tables and figures show labels.
+Identifiers are what users type and files store; sentences, tables and figures show labels. The
+label of a metric or a method is its name with spaces, unless people write it otherwise.
 """
 
+from metricgrad.metrics import metric_names
+from metricgrad.training.candidates import method_names
+
 _LABELS = {
-    "error_rate": "error rate",
-    "balanced_accuracy": "balanced accuracy",
     "fbeta": "F-beta",
     "f1": "F1",
     "jaccard": "Jaccard index",
@@ -15,12 +17,7 @@ _LABELS = {
     "hamming": "Hamming loss",
     "auc": "AUC",
     "partial_auc": "partial AUC",
-    "average_precision": "average precision",
     "eer": "equal error rate",
-    "recall_at_precision": "recall at precision",
-    "precision_at_recall": "precision at recall",
-    "precision_at_k": "precision at k",
-    "recall_at_k": "recall at k",
     "ndcg": "NDCG",
     "map": "MAP",
     "mrr": "MRR",
@@ -28,11 +25,8 @@ _LABELS = {
     "dice": "Dice",
     "pck": "PCK",
     "span_f1": "span F1",
-    "exact_match": "exact match",
     "bleu": "BLEU",
     "rouge_l": "ROUGE-L",
-    "edit_distance": "edit distance",
-    "word_error_rate": "word error rate",
     "metric_loss": "MetricLoss",
     "uniloss": "UniLoss",
     "reloss": "ReLoss",
@@ -43,9 +37,7 @@ _LABELS = {
     "soft_jaccard": "soft Jaccard",
     "soft_mcc": "soft MCC",
     "lovasz": "Lovasz loss",
-    "pairwise_ranking": "pairwise ranking",
     "smooth_ap": "smooth AP",
-    "global_objective": "global objective",
     "approx_ndcg": "ApproxNDCG",
     "lambda_loss": "LambdaLoss",
     "list_net": "ListNet",
@@ -65,4 +57,5 @@ def label(name: str) -> str:
     if colon:
         return f"{label(plain)} ({options})"
     head, space, rest = name.partition(" ")
-    return _LABELS.get(head, head) + space + rest
+    known = head in _LABELS or head in (*metric_names(), *method_names())
+    return (_LABELS.get(head, head.replace("_", " ")) if known else head) + space + rest

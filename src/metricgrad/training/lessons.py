@@ -16,13 +16,14 @@ from torch import Tensor
 
 from metricgrad.metrics import Metric
 from metricgrad.processes import clock, copy_from_first, from_first, is_first
-from metricgrad.storage import read_json, write_json
+from metricgrad.storage import write_json
 from metricgrad.surrogates import BilevelLoss, Surrogate
 from metricgrad.training.candidates import Candidate, learned_reloss, shipped_reloss
+from metricgrad.training.checkpoint import planned_number
 from metricgrad.training.data import FoldBatches, Loader
-from metricgrad.training.joint_trials import UNIVERSAL_STEPS
+from metricgrad.training.group_kinds import UNIVERSAL_STEPS
 
-Lesson = Callable[[int], Surrogate]
+Learn = Callable[[int], Surrogate]  # a loss that has learned for so many steps
 _SHARE = 0.25  # of the time after the first lesson that longer ones may take
 _FEWEST = 10  # steps of a lesson
 _LESSONS = 3  # longer than the first, at most
@@ -56,23 +57,23 @@ class Lessons:
         copy_from_first([*loss.parameters(), *loss.buffers()])
         return [replace(each, given=loss) for each in candidates]
 
-    def _in_time(self, lesson: Lesson, most: int) -> Surrogate:
+    def _in_time(self, learn: Learn, most: int) -> Surrogate:
         """What a lesson teaches in at most so many steps, and in fewer if time is short."""
         path = None if self.folder is None else self.folder / "steps.json"
         if math.isinf(self.until):
-            return lesson(most)
-        known = None if path is None else from_first(lambda: _read_steps(path, most))
+            return learn(most)
+        known = None if path is None else from_first(lambda: planned_number(path, most, "steps"))
         if known is not None:
-            return lesson(known)
+            return learn(known)
         steps = min(_FEWEST, most)
-        loss, spent = _timed(lesson, steps)
+        loss, spent = _timed(learn, steps)
         until = clock() + _SHARE * (self.until - clock())
         for _ in range(_LESSONS):  # the first one may have taken long to get ready
             longer = min(most, int(steps * (until - clock()) / spent))
             if longer < steps or steps == most:
                 break
             steps = longer
-            loss, spent = _timed(lesson, steps)
+            loss, spent = _timed(learn, steps)
         if path is not None and is_first():
             write_json(path, steps)
         return loss
@@ -105,18 +106,8 @@ class Lessons:
         return isinstance(given, BilevelLoss) and given.universal
 
 
-def _timed(lesson: Lesson, steps: int) -> tuple[Surrogate, float]:
+def _timed(learn: Learn, steps: int) -> tuple[Surrogate, float]:
     """What a lesson teaches, and the seconds that it took."""
     start = clock()
-    loss = lesson(steps)
+    loss = learn(steps)
     return loss, max(clock() - start, 1e-9)
-
-
-def _read_steps(path: Path, most: int) -> int | None:
-    """The steps that an earlier start of the run has made; None if there was none."""
-    if not path.exists():
-        return None
-    known = read_json(path)
-    if not isinstance(known, int) or not 1 <= known <= most:
-        raise ValueError(f"{path} must hold 1 to {most} steps; it holds {known!r:.40}")
-    return known

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypedDict
 
 import numpy as np
 import torch
@@ -25,6 +25,7 @@ from metricgrad.metrics.checks import whole
 from metricgrad.metrics.one_score import as_items, item_scores
 from metricgrad.progress import progress as to_progress
 from metricgrad.storage import read_arrays
+from metricgrad.surrogates.alignment import Smooth
 from metricgrad.surrogates.baselines import CrossEntropy
 from metricgrad.surrogates.nets import Classification
 from metricgrad.surrogates.reloss import ReLoss
@@ -155,17 +156,26 @@ class Taught(NamedTuple):
     card: Card
 
 
-def as_shipped(name: str, seed: int = 0) -> dict[str, Any]:
+class ShippedOptions(TypedDict, total=False):
+    """Options of `ReLoss` by name, for `teach(name, **as_shipped(name))`."""
+
+    penalty: float
+    smooth: Smooth
+    net: nn.Module
+
+
+def as_shipped(name: str, seed: int = 0, penalty: float | None = None) -> ShippedOptions:
     """The options of `ReLoss` with which the loss that ships for a metric was learned.
 
     The loss for accuracy has the penalty of ReLoss, Eqn. 8, on every gradient. Without it, the loss
     is nearly as flat as accuracy itself where items are far from right, and trains worse. A loss of
-    whole sets needs no penalty to be smooth. `seed` is that of the network's weights.
+    whole sets needs no penalty to be smooth. `seed` is that of the network's weights, and `penalty`
+    another weight than that of the loss that ships.
     """
     if name not in _OF_CLASSES:
-        return {"penalty": 0.0}
+        return {"penalty": 0.0 if penalty is None else penalty}
     net = Classification(monotone=False, generator=torch.Generator().manual_seed(seed))
-    return {"penalty": 10.0, "smooth": "equal", "net": net}
+    return {"penalty": 10.0 if penalty is None else penalty, "smooth": "equal", "net": net}
 
 
 def teach(

@@ -22,11 +22,10 @@ from metricgrad.processes import clock, passed
 from metricgrad.progress import Tell
 from metricgrad.training.candidates import Candidate
 from metricgrad.training.decision import OtherSplits
-from metricgrad.training.joint_trials import JointTrialGroup
+from metricgrad.training.group_kinds import JointTrialGroup, TrialInTurns, models_that_fit
 from metricgrad.training.split import Split
 from metricgrad.training.trial_group import TrialGroup
 from metricgrad.training.trials import PlannedTrial, Trial, TrialSettings, best_first
-from metricgrad.training.turns import TrialInTurns, models_that_fit
 
 _SHARES = (0.2, 0.4, 1.0)  # the share of the epochs that trials have, in each round
 _LAST = len(_SHARES) - 1

@@ -1,12 +1,14 @@
-"""How data is split into training and validation.
+"""How data is split into training and validation: stratified, without scikit-learn.
 
-The rarest class decides: with few items of it a single split is misleading, so they are
-cross-validated by five folds instead.
+Its StratifiedKFold and StratifiedShuffleSplit are not called, for three reasons. They put other
+items into the folds, so every published number would change. They would have to be imported by
+`mg.fit`, which does without scikit-learn. And they refuse what is split here like anything else:
+queries, label maps and targets that are no classes, and a class whose share of a fold rounds to
+nothing, of which one item is put on each side.
 
-Splits are stratified, but scikit-learn's StratifiedKFold and train_test_split are not called. Items
-are dealt to the folds in one vectorised pass that depends on nothing but the seed, so the splits
-(and with them all published results) stay the same whatever version of scikit-learn is installed,
-and `import metricgrad` does not need to load it.
+The rarest class decides how often: with few items of it a single split is misleading, so they are
+cross-validated by five folds instead. Items are dealt to the folds in one pass that depends on
+nothing but the seed.
 """
 
 import math

@@ -1,8 +1,10 @@
 """What training leaves behind: a model, the threshold at which it decides, and how it was found."""
 
 import html
+import textwrap
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, Self
 
 import torch
 from torch import Tensor, nn
@@ -17,7 +19,8 @@ from metricgrad.training.stack import modes_kept
 from metricgrad.training.trials import Trial, best_first
 from metricgrad.training.validation import ValidationItems
 
-_SHOWN = 5  # trials in the table of a `Fit`
+_SHOWN = 5  # trials in the table of a `Fit`,
+_COLUMNS = 100  # and letters in a line above it
 _SETS = 512  # score sets that are kept,
 _SET = 128  # and the items of each
 
@@ -104,6 +107,30 @@ class Trained:
         return float(metric(scores, item_target(numbers(y), metric), **rows))
 
 
+class Finalists(NamedTuple):
+    """The models that were compared at the end; a side that was not tried is None.
+
+    Attributes:
+        ordinary: Trained on the ordinary loss, such as cross-entropy, or ListNet for queries.
+        challenger: Trained on the best other loss.
+    """
+
+    ordinary: Trained | None = None
+    challenger: Trained | None = None
+
+    @classmethod
+    def of(cls, decision: Decision, metric: Metric, model: Callable[[Trial], nn.Module]) -> Self:
+        """Both sides of a decision, the ordinary one first, each with the model of its trial."""
+        return cls(
+            *(
+                None
+                if trial is None
+                else Trained(model=model(trial), metric=metric, threshold=trial.threshold)
+                for trial in (decision.ordinary, decision.challenger)
+            )
+        )
+
+
 class ComparedModel(NamedTuple):
     """A kind of model that was trained, the loss that it took, and its validation value."""
 
@@ -127,8 +154,8 @@ class Fit(Trained):
     Attributes:
         value: The metric of the model on validation data, at its threshold or offsets.
         decision: Which trial won, against which, and by how much.
-        finalists: The models of `cross_entropy` and of the best `challenger`, if they were tried.
-            The model is one of them.
+        finalists: The models of the `ordinary` loss and of the best `challenger`, as far as they
+            were tried. The model is one of them.
         trials: All candidates at all learning rates that were tried, with their curves.
         validation: The validation items, which the scores of the trials belong to.
         score_sets: Sets of validation items as the trials scored them, well and badly, on which
@@ -145,7 +172,7 @@ class Fit(Trained):
 
     value: float
     decision: Decision
-    finalists: dict[str, Trained]
+    finalists: Finalists
     trials: list[Trial]
     validation: ValidationItems
     score_sets: list[ScoreSets]
@@ -221,7 +248,9 @@ class Fit(Trained):
             "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
             for row in (header, *rows)
         ]
-        told = [each for each in (self._headline(), self.models_verdict(), self.verdict()) if each]
+        told = [self._headline()]
+        for sentences in (self.models_verdict(), self.verdict()):
+            told += textwrap.wrap(sentences, _COLUMNS)
         return "\n".join([*told, "", *lines, "", self._footer()])
 
     def _repr_html_(self) -> str:
@@ -249,8 +278,18 @@ class Fit(Trained):
         return f"{line}, {len(cuts)} {kind} from {min(cuts):.4g} to {max(cuts):.4g}"
 
     def _table(self) -> list[tuple[str, ...]]:
-        """The best few trials on all folds, the best first, below a header."""
-        whole = [trial for trial in self.trials if trial.folds >= self.folds]
+        """The best few trials on all folds, the best first, below a header.
+
+        Rounds of a search that are equally long train the same again, so the last one stands for
+        them, or the one that was compared in the end.
+        """
+        whole: dict[tuple[str, float, int], Trial] = {}
+        for trial in self.trials:
+            key = (str(trial.candidate), trial.rate, trial.epochs)
+            known = whole.get(key)
+            compared = known in (self.decision.ordinary, self.decision.challenger)
+            if trial.value is not None and trial.folds >= self.folds:
+                whole[key] = known if known is not None and compared else trial
         rows = [
             (
                 f"{trial.value:.4f}",
@@ -258,7 +297,7 @@ class Fit(Trained):
                 f"{trial.rate:g}",
                 f"{trial.epoch} of {trial.epochs}",
             )
-            for trial in best_first(whole, self.metric)[:_SHOWN]
+            for trial in best_first(list(whole.values()), self.metric)[:_SHOWN]
         ]
         kept = "best epoch" if self.unit == "epoch" else "trees"
         return [(label(self.metric.name), "trial", "rate", kept), *rows]

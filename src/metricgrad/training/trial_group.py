@@ -4,7 +4,7 @@ The models of a group are stacked into one (`stack.py`) where that is possible, 
 and four rates cost little more than a single model. Every trial keeps its model at the epoch that
 `BestEpochs` calls best, unless it has several folds, as their models are not needed later. All that
 the next epoch depends on is a tensor, so a checkpoint after every epoch is enough to continue
-exactly. Models that do not fit into memory side by side train in turns (`turns.py`).
+exactly. Models that do not fit into memory side by side train in turns (`group_kinds.py`).
 
 Tensors have a leading dimension of R models: the K folds of the first trial, then of the next.
 """

@@ -2,7 +2,6 @@
 
 import base64
 import html
-import json
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -103,7 +102,7 @@ def columns(result: RunResult | ComparisonResult) -> list[str]:
     return [section("Columns", *parts)]
 
 
-def amounts(columns: Mapping[str, str] | None) -> str:
+def amount_note(columns: Mapping[str, str] | None) -> str:
     """What the metric takes of every row, as the end of a line about the run."""
     told = [f"{name} of each row from column {column}" for name, column in (columns or {}).items()]
     return "".join(f"; {each}" for each in told)
@@ -113,7 +112,7 @@ def reproduction(config: RunConfig, command: str | None) -> str:
     """The command, the versions and the settings of a run."""
     versions = ", ".join(f"{name} {version}" for name, version in config.versions.items())
     shown = command or shlex.join(["metricgrad", config.settings.command])
-    settings = html.escape(json.dumps(config.asked(), indent=2))
+    settings = html.escape(config.told())
     return (
         f"<pre>{html.escape(shown)}</pre>{note(versions)}"
         f"{folded('All settings', f'<pre>{settings}</pre>')}"

@@ -1,15 +1,20 @@
-"""The page of `metricgrad train`: the verdict, values on test data, figures, and every trial."""
+"""The page of a run, and that of a comparison.
+
+`metricgrad train` has the verdict, values on test data, figures, and every trial. `metricgrad
+compare` has gains over the ordinary loss with their intervals, and a table. `blocks.py` has the
+sections and tables that both are made of, `plots.py` the figures.
+"""
 
 from pathlib import Path
+from statistics import fmean, stdev
 
 import numpy as np
 import torch
 
-from metricgrad.metrics.registry import metric_from_config
-from metricgrad.report import page, plots
+from metricgrad.report import blocks, plots
 from metricgrad.studies.evidence import threshold_curve
-from metricgrad.studies.results import Finalist, RunResult
-from metricgrad.studies.run import StoredRun
+from metricgrad.studies.results import ComparisonResult, Finalist, RunResult
+from metricgrad.studies.run import StoredComparison, StoredRun
 from metricgrad.training.labels import label
 
 _EPOCHS = ("epochs", "best epoch")
@@ -22,20 +27,20 @@ def write_run(folder: Path, stored: StoredRun) -> Path:
     result = stored.result
     figures = folder / "figures"
     sections = [
-        page.section("On test data", _values(result), _comparison(result, figures)),
+        blocks.section("On test data", _values(result), _comparison(result, figures)),
         *_alignment(stored, figures),
-        page.section("During training", _curves(result, figures)),
+        blocks.section("During training", _curves(result, figures)),
         *_binary_figures(stored, figures),
         *_decisions(stored, figures),
         *_importances(result, figures),
-        page.section("What was tried", _trials(result)),
-        *page.columns(result),
-        page.section("How to reproduce", page.reproduction(stored.config, result.command)),
+        blocks.section("What was tried", _trials(result)),
+        *blocks.columns(result),
+        blocks.section("How to reproduce", blocks.reproduction(stored.config, result.command)),
     ]
     settings = stored.config.settings
     title = f"{label(settings.metric_name)} on {settings.source}"
-    about = _about(result) + page.amounts(settings.amounts)
-    return page.write(folder / "report.html", title, about, result.told(), sections)
+    about = _about(result) + blocks.amount_note(settings.amounts)
+    return blocks.write(folder / "report.html", title, about, result.told(), sections)
 
 
 def _about(result: RunResult) -> str:
@@ -57,10 +62,10 @@ def _values(result: RunResult) -> str:
         rows.append((each.label, *values, f"{each.rate:g}", str(each.epoch), chosen))
     unit = "trees" if result.unit == "tree" else "epoch"
     header = (label(result.metric), "validation", "test", "threshold", "learning rate", unit, "")
-    table = page.table(header, rows)
+    table = blocks.table(header, rows)
     models = f"{result.models_verdict} " if result.models_verdict else ""
     told = f"How the loss was chosen, on validation data: {models}{result.verdict}"
-    return table + page.note(told)
+    return table + blocks.note(told)
 
 
 def _threshold(finalist: Finalist) -> str:
@@ -73,7 +78,7 @@ def _threshold(finalist: Finalist) -> str:
 def _comparison(result: RunResult, figures: Path) -> str:
     rows = [(each.label, each.test, *each.interval) for each in result.finalists]
     path = plots.intervals(rows, label(result.metric), figures / "comparison.png")
-    return page.figure(path, "95 % intervals from resampled test rows.")
+    return blocks.figure(path, "95 % intervals from resampled test rows.")
 
 
 def _curves(result: RunResult, figures: Path) -> str:
@@ -86,19 +91,18 @@ def _curves(result: RunResult, figures: Path) -> str:
     caption = f"The true metric is measured on validation data{where}."
     if result.unit == "epoch":
         caption = f"The loss is measured on training data. {caption}"
-    return page.figure(path, caption)
+    return blocks.figure(path, caption)
 
 
 def _binary_figures(stored: StoredRun, figures: Path) -> list[str]:
     """Thresholds, ROC and precision-recall curves, where every item has one score."""
     evidence = stored.evidence
-    labels = {each.role: each.label for each in stored.result.finalists}
-    scores = {labels[role]: each.test for role, each in evidence.finalists.items()}
+    scores = {each.label: evidence.of(each).test for each in stored.result.finalists}
     if evidence.test_target.ndim != 1 or any(each.ndim != 1 for each in scores.values()):
         return []
     path = plots.roc_and_pr(scores, evidence.test_target, figures / "roc_pr.png")
     title = "Before and after" if len(scores) > 1 else "ROC and precision-recall curves"
-    return [*_thresholds(stored, figures), page.section(title, page.figure(path, "Test data."))]
+    return [*_thresholds(stored, figures), blocks.section(title, blocks.figure(path, "Test data."))]
 
 
 def _thresholds(stored: StoredRun, figures: Path) -> list[str]:
@@ -114,12 +118,12 @@ def _thresholds(stored: StoredRun, figures: Path) -> list[str]:
     scores: dict[str, np.ndarray] = {}
     curves: dict[str, np.ndarray] = {}
     for each in result.finalists:
-        found = evidence.finalists[each.role]
+        found = evidence.of(each)
         scores[each.label] = found.validation
         if found.curve is not None:
             curves[each.label] = found.curve
             continue
-        metric = metric_from_config(result.metric_config)
+        metric = result.metric_config.metric()
         own = torch.from_numpy(found.validation)
         curves[each.label] = threshold_curve(metric, own, target, chosen[each.label])
     name = label(result.metric)
@@ -128,7 +132,7 @@ def _thresholds(stored: StoredRun, figures: Path) -> list[str]:
         "Validation data. A score above the threshold is a positive decision; the dot and the "
         "dotted line mark the threshold that the model uses."
     )
-    return [page.section("Where to cut", page.figure(drawn, caption))]
+    return [blocks.section("Where to cut", blocks.figure(drawn, caption))]
 
 
 def _decisions(stored: StoredRun, figures: Path) -> list[str]:
@@ -137,13 +141,13 @@ def _decisions(stored: StoredRun, figures: Path) -> list[str]:
     decisions = {
         each.label: found
         for each in stored.result.finalists
-        if (found := evidence.finalists[each.role].decisions) is not None
+        if (found := evidence.of(each).decisions) is not None
     }
     if not decisions or evidence.test_target.ndim != 1:
         return []
     path = figures / "confusion.png"
     drawn = plots.confusions(decisions, evidence.test_target, stored.result.classes, path)
-    return [page.section("Decisions", page.figure(drawn, "Test data, counts of items."))]
+    return [blocks.section("Decisions", blocks.figure(drawn, "Test data, counts of items."))]
 
 
 def _importances(result: RunResult, figures: Path) -> list[str]:
@@ -155,13 +159,13 @@ def _importances(result: RunResult, figures: Path) -> list[str]:
     worse = "falls" if result.higher_is_better else "rises"
     name = label(result.metric)
     axis = f"how much {name} {worse}"
-    drawn = plots.importances(rows, axis, figures / "importances.png")
+    drawn = plots.importance_bars(rows, axis, figures / "importances.png")
     caption = (
         f"How much {name} of {found.rows:,} test rows {worse} when a column is shuffled: mean and "
         f"standard deviation of {found.shuffles} shuffles. Columns with the same information may "
         "each look unimportant. If you use this figure to choose columns, test on other rows."
     )
-    return [page.section("Which columns matter", page.figure(drawn, caption))]
+    return [blocks.section("Which columns matter", blocks.figure(drawn, caption))]
 
 
 def _alignment(stored: StoredRun, figures: Path) -> list[str]:
@@ -177,7 +181,7 @@ def _alignment(stored: StoredRun, figures: Path) -> list[str]:
         f"points are to one {line} line, the better the loss agrees with the metric. UniLoss is "
         "drawn by its relaxation, whose gradient it has; its own value is the metric."
     )
-    return [page.section("Is the loss aligned with the metric?", page.figure(drawn, caption))]
+    return [blocks.section("Is the loss aligned with the metric?", blocks.figure(drawn, caption))]
 
 
 def _trials(result: RunResult) -> str:
@@ -203,4 +207,60 @@ def _trials(result: RunResult) -> str:
             "Trees of that size grow until validation data no longer gains. Trees on the metric "
             "follow a quarter of the best number of trees on the ordinary loss."
         )
-    return f"<p>{how}</p>{page.folded(f'All {len(rows)} trials', page.table(header, rows))}"
+    return f"<p>{how}</p>{blocks.folded(f'All {len(rows)} trials', blocks.table(header, rows))}"
+
+
+def write_comparison(folder: Path, stored: StoredComparison) -> Path:
+    """Draws the figure of a comparison, writes its page into the folder, and returns its path."""
+    result = stored.result
+    sections = [
+        blocks.section("Comparison", _gains_figure(folder, result), _gains_table(result)),
+        *blocks.columns(result),
+        blocks.section("How to reproduce", blocks.reproduction(stored.config, result.command)),
+    ]
+    title = f"{label(result.metric)} on {stored.config.settings.source}: a comparison"
+    about = f"{result.splits} splits" + blocks.amount_note(stored.config.settings.amounts)
+    return blocks.write(folder / "report.html", title, about, _gains_verdict(result), sections)
+
+
+def _gains_figure(folder: Path, result: ComparisonResult) -> str:
+    gains = [(label(name), each.mean, *each.interval) for name, each in result.differences.items()]
+    path = plots.intervals(
+        [(label(result.ordinary), 0.0, 0.0, 0.0), *gains],
+        f"gain in {label(result.metric)} over {label(result.ordinary)}",
+        folder / "figures" / "comparison.png",
+        sign="+",
+    )
+    caption = (
+        f"Mean gain over {result.splits} splits into training and test rows, in pairs, with 95 % "
+        "intervals. The intervals allow for rows that splits share, each method on its own; the "
+        "p-values in the table are also corrected for the number of methods. Better is to the "
+        "right."
+    )
+    return blocks.figure(path, caption)
+
+
+def _gains_table(result: ComparisonResult) -> str:
+    header = ("trained on", label(result.metric), "spread", "gain", "error", "p, corrected", "")
+    rows = []
+    for name, values in result.values.items():
+        found = result.differences.get(name)
+        gain = ("", "", "", "")
+        if found is not None:
+            gain = (f"{found.mean:+.4f}", f"{found.error:.4f}", f"{found.p:.3f}", found.verdict)
+        rows.append((label(name), f"{fmean(values):.4f}", f"{stdev(values):.4f}", *gain))
+    return blocks.table(header, rows)
+
+
+def _gains_verdict(result: ComparisonResult) -> str:
+    """What is shown of every method: better, worse, or nothing."""
+    names: dict[str, list[str]] = {}
+    for name, each in result.differences.items():
+        names.setdefault(each.verdict, []).append(label(name))
+    heads = {
+        "better": f"Better than {result.yardstick}",
+        "worse": f"Worse than {result.yardstick}",
+        "no difference shown": f"No difference from {result.yardstick} is shown",
+    }
+    told = [f"{head}: {', '.join(names[key])}." for key, head in heads.items() if key in names]
+    return " ".join(told) or f"There is nothing to compare {label(result.ordinary)} with."
