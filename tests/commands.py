@@ -2,9 +2,10 @@
 
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pandas as pd
@@ -19,8 +20,11 @@ limits_files = pytest.mark.skipif(
 )
 
 
-def run(*arguments: Any) -> Any:
-    return CliRunner().invoke(app, list(map(str, arguments)))
+def run(*arguments: Any, drawn: bool = False) -> Any:
+    """Runs a command; its pictures are empty unless `drawn`, as they take most of a quick run."""
+    empty = patch("matplotlib.figure.Figure.savefig", lambda _, path, **options: path.touch())
+    with nullcontext() if drawn else empty:
+        return CliRunner().invoke(app, list(map(str, arguments)))
 
 
 def table(number: int = 300, seed: int = 0) -> pd.DataFrame:
@@ -33,8 +37,9 @@ def table(number: int = 300, seed: int = 0) -> pd.DataFrame:
     )
 
 
-def train(data: Path, *arguments: Any) -> Any:
-    return run("train", data, "--target", "label", "--positive", "yes", *QUICK, *arguments)
+def train(data: Path, *arguments: Any, drawn: bool = False) -> Any:
+    asked = ("--target", "label", "--positive", "yes", *QUICK, *arguments)
+    return run("train", data, *asked, drawn=drawn)
 
 
 @contextmanager

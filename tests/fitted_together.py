@@ -1,5 +1,6 @@
 """The same `mg.fit` in any number of processes, to be compared: what they have in common."""
 
+import functools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
@@ -206,8 +207,11 @@ ESTIMATORS: dict[str, Callable[[], Fitted]] = {"ranker": ranked, "classifier": c
 
 def alone(name: str, processes: int) -> Fitted:
     """What one process finds that has all the items of so many."""
-    if name == "sampled":
-        return sampled(processes)
+    return sampled(processes) if name == "sampled" else _found(name)
+
+
+@functools.cache  # which the tests compare with two processes, and with four
+def _found(name: str) -> Fitted:
     return (FITS | ESTIMATORS)[name]()
 
 

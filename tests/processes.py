@@ -1,8 +1,14 @@
-"""Real processes for the tests: each has a rank of one gloo group on this machine."""
+"""Real processes for the tests: ranks of one gloo group on this machine, or a script alone.
+
+They are forked from a fresh process that has only imported what takes each of them seconds, so they
+begin quickly and know nothing of the tests.
+"""
 
 import multiprocessing
 import os
+import runpy
 import signal
+import sys
 import time
 import traceback
 import warnings
@@ -37,7 +43,7 @@ def launch(
 
     The process of rank `halted` will not end by itself, and is not waited for.
     """
-    context = multiprocessing.get_context("spawn")
+    context = _forking(work.__module__)
     processes = [
         context.Process(target=_run, args=(work, rank, size, folder, timeout, arguments))
         for rank in range(size)
@@ -53,6 +59,32 @@ def launch(
         each.kill()
         each.join()
     return [Ended(code, *_read(folder / f"{rank}.pt")) for rank, code in enumerate(codes)]
+
+
+def _forking(*modules: str) -> Any:
+    """Makes processes for which these modules, too, are imported, if it is called first."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["torch._dynamo", "sklearn.utils", *modules])
+    return context
+
+
+def run_script(path: Path, output: Path) -> int | None:
+    """Runs a script as `python path` does, with all that it prints in a file; its exit code."""
+    process = _forking().Process(target=_script, args=(path, output))
+    process.start()
+    process.join(_PATIENCE)
+    code = process.exitcode
+    process.kill()
+    return code
+
+
+def _script(path: Path, output: Path) -> None:
+    with output.open("w") as file:
+        os.dup2(file.fileno(), 1)
+        os.dup2(file.fileno(), 2)
+    sys.argv = [str(path)]
+    sys.path.insert(0, str(path.parent))
+    runpy.run_path(str(path), run_name="__main__")
 
 
 def results(ended: list[Ended]) -> list[Any]:

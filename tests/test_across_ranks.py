@@ -322,7 +322,7 @@ def lose_one(how: signal.Signals) -> None:
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
 def test_processes_that_lose_one_end_with_a_sentence(how: signal.Signals, tmp_path: Path) -> None:
     halted = 1 if how == signal.SIGSTOP else None
-    first, lost, last = launch(lose_one, 3, tmp_path, how, timeout=8.0, halted=halted)
+    first, lost, last = launch(lose_one, 3, tmp_path, how, timeout=4.0, halted=halted)
     assert lost.code == (None if halted else -signal.SIGKILL)
     for each in (first, last):
         assert each.code == 1

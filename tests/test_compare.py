@@ -37,7 +37,7 @@ def test_compare_tells_what_is_significant_and_goes_on_where_it_stopped(
         "--out",
         out,
     )
-    found = run(*arguments)
+    found = run(*arguments, drawn=True)
     assert found.exit_code == 0, found.output
     assert "no difference shown" in found.output
     result = json.loads((out / "result.json").read_text())

@@ -32,23 +32,23 @@ def random_labels(seed: int) -> tuple[Tensor, Tensor]:
     return torch.randn(400, 5, generator=seeded(seed)), labels
 
 
-@pytest.mark.parametrize("seed", range(5))
+# Of the first five seeds, the one whose gain is only lost on other splits, and a near miss.
+@pytest.mark.parametrize("seed", [0, 2])
 def test_random_labels_show_no_gain(seed: int) -> None:
     found = quick(linear(), random_labels(seed), metric="average_precision", seed=seed)
     assert found.decision.winner is found.decision.ordinary
+    assert found.decision.again == (seed == 0)
 
 
-def test_random_labels_show_no_gain_on_validation_data_that_was_passed() -> None:
-    """There is no second meeting; the best of forty trainings is lucky, and must not count."""
-    wins = 0
-    for seed in range(12):
-        valid, options = (
-            random_labels(1000 + seed),
-            {"metric": "average_precision", "rate": None, "seed": seed},
-        )
-        found = quick(linear(), random_labels(seed), valid, **options)
-        wins += found.decision.winner is found.decision.challenger
-    assert wins == 0  # by the rule for two meetings it would be two of these
+@pytest.mark.parametrize("seed", [3, 8])
+def test_random_labels_show_no_gain_on_validation_data_that_was_passed(seed: int) -> None:
+    """There is no second meeting; the best of forty trainings is lucky, and must not count.
+
+    By the rule for two meetings, these two of the first twelve seeds would win.
+    """
+    options = {"metric": "average_precision", "rate": None, "seed": seed}
+    found = quick(linear(), random_labels(seed), random_labels(1000 + seed), **options)
+    assert found.decision.winner is found.decision.ordinary
 
 
 def ring() -> tuple[Tensor, Tensor]:

@@ -232,7 +232,8 @@ def test_a_killed_process_ends_the_others_and_the_fit_resumes(tmp_path: Path) ->
 def test_the_command_finds_the_same_with_torchrun(tmp_path: Path) -> None:
     data = tmp_path / "data.csv"
     table().to_csv(data, index=False)
-    settings = ("train", data, "--target", "label", "--positive", "yes", *QUICK)
+    asked = ("--target", "label", "--positive", "yes", "--method", "metric_loss")
+    settings = ("train", data, *asked, *QUICK)
     torchrun = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
     two = subprocess.run(
         [sys.executable, *torchrun, "-m", "metricgrad", *settings, "--out", tmp_path / "two"],

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tools.mutants.children import cpu_seconds
 from tools.mutants.project import Project
 from tools.mutants.sites import pick, required_arguments, sites
 
@@ -174,6 +175,19 @@ def test_a_few_cases_of_every_test_come_first(toy: Project) -> None:
     assert list(chosen) == ["a.py", "b.py"]
     assert len(chosen["a.py"]) == 10
     assert list(chosen["b.py"]) == ["b.py::one"]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads what Linux tells of processes")
+def test_the_time_of_processes_that_still_run_counts() -> None:
+    began = cpu_seconds()
+    code = "import time; sum(range(10**7)); print(flush=True); time.sleep(60)"
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        running = cpu_seconds() - began
+        process.kill()
+    assert running > 0.1
+    assert cpu_seconds() - began >= running - 0.05
 
 
 def test_survivors_are_listed_explained_and_run_again(toy: Project) -> None:

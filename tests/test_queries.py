@@ -32,16 +32,16 @@ def searches(tmp_path: Path) -> Path:
     return path
 
 
-def rank(path: Path, *options: Any) -> Any:
+def rank(path: Path, *options: Any, drawn: bool = False) -> Any:
     asked = ("--target", "grade", "--metric", "ndcg:k=5", *QUICK)
-    return run("train", path, *asked, *options)
+    return run("train", path, *asked, *options, drawn=drawn)
 
 
 def test_train_ranks_the_documents_of_queries(searches: Path, tmp_path: Path) -> None:
     test = tmp_path / "test.csv"
     documents(seed=5).to_csv(test, index=False)
     out = tmp_path / "run"
-    found = rank(searches, "--group", "query", "--test", test, "--out", out)
+    found = rank(searches, "--group", "query", "--test", test, "--out", out, drawn=True)
     assert found.exit_code == 0, found.output
     assert "ListNet" in found.output
     assert "NDCG" in found.output

@@ -24,7 +24,7 @@ from tests.commands import QUICK, run, table, train
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("finished")
     table().to_csv(folder / "data.csv", index=False)
-    found = train(folder / "data.csv", "--out", folder / "run")
+    found = train(folder / "data.csv", "--out", folder / "run", drawn=True)
     assert found.exit_code == 0, found.output
     return folder / "run"
 
@@ -56,7 +56,7 @@ def test_a_report_needs_nothing_but_itself(finished: Path) -> None:
 def test_a_report_is_drawn_again(finished: Path) -> None:
     before = (finished / "report.html").read_bytes()
     (finished / "report.html").unlink()
-    assert run("report", finished).exit_code == 0
+    assert run("report", finished, drawn=True).exit_code == 0
     assert (finished / "report.html").read_bytes() == before
     nowhere = run("report", finished / "figures")
     assert (
@@ -81,6 +81,7 @@ def test_reports_of_other_tasks(kind: str, tmp_path: Path) -> None:
         *options,
         "--out",
         tmp_path / "run",
+        drawn=True,
     )
     assert found.exit_code == 0, found.output
     pictures = {path.stem.split("-")[0] for path in (tmp_path / "run" / "figures").iterdir()}
@@ -222,7 +223,8 @@ def test_a_browser_shows_the_report(
     """No errors, no network, all pictures there, and nothing wider than a telephone."""
     place = tmp_path / "run" if command else finished
     if command:
-        found = run(command[0], data, "--target", "label", *QUICK, *command[1:], "--out", place)
+        asked = (data, "--target", "label", *QUICK, *command[1:])
+        found = run(command[0], *asked, "--out", place, drawn=True)
         assert found.exit_code == 0, found.output
     page = shown(place / "report.html")
     assert page["errors"] == []

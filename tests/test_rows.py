@@ -173,6 +173,17 @@ def test_groups_split_the_data_too() -> None:
     torch.testing.assert_close(found, -torch.stack(each).detach())
 
 
+def test_two_columns_are_joined_with_the_same_items() -> None:
+    scores, target, amount = made(8)
+    scores.requires_grad_()
+    rows = {"amount": amount, "cost": amount.flip(0)}
+    value = mg.UniLoss(best_two)(scores, target, **rows)
+    expected = mg.UniLoss(closed_over(best_two, **rows))(scores, target)
+    torch.testing.assert_close(
+        value_and_gradient(value, scores), value_and_gradient(expected, scores)
+    )
+
+
 def test_parameters_with_a_default_may_be_left_out() -> None:
     scores, target, amount = made(3, 8)
     metric = mg.reexpress(best_two)

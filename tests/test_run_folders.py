@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 from tests.commands import QUICK, limits_files, run, table, train
 
@@ -82,23 +83,18 @@ def test_a_report_that_a_kill_has_cost_is_written_by_the_next_start(
 
 
 def test_a_run_that_was_killed_goes_on_and_ends_the_same(data: Path, tmp_path: Path) -> None:
-    def command(out: str) -> list[str]:
-        main = [
-            "-m",
-            "metricgrad",
-            "train",
-            str(data),
-            "--target",
-            "label",
-            "--out",
-            str(tmp_path / out),
-        ]
-        return [sys.executable, *main, *QUICK, "--method", "uniloss"]
+    """The run is killed in a process of its own, and goes on in this one."""
 
-    surroundings = {**os.environ, "OMP_NUM_THREADS": "1"}
-    subprocess.run(command("whole"), check=True, capture_output=True, env=surroundings)
+    def command(out: str) -> list[Any]:
+        asked = ("--target", "label", "--out", tmp_path / out, "--method", "uniloss")
+        return ["train", data, *asked, *QUICK]
+
+    assert run(*command("whole")).exit_code == 0
     process = subprocess.Popen(
-        command("killed"), env=surroundings, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        [sys.executable, "-m", "metricgrad", *map(str, command("killed"))],
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
     )
     checkpoints = tmp_path / "killed" / "checkpoints"
     for _ in range(1200):
@@ -108,7 +104,7 @@ def test_a_run_that_was_killed_goes_on_and_ends_the_same(data: Path, tmp_path: P
     process.send_signal(signal.SIGKILL)
     assert process.wait() == -signal.SIGKILL
     assert not (tmp_path / "killed" / "result.json").exists()
-    subprocess.run(command("killed"), check=True, capture_output=True, env=surroundings)
+    assert run(*command("killed")).exit_code == 0
     models = [(tmp_path / name / "model.safetensors").read_bytes() for name in ("whole", "killed")]
     assert models[0] == models[1]
 
@@ -143,22 +139,22 @@ def test_a_start_that_was_killed_does_not_block_its_folder(data: Path, tmp_path:
 FULL_DISK = """
 import resource, sys
 # A longer file fails as it would on a full disk.
-resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[1]),) * 2)
+resource.setrlimit(resource.RLIMIT_FSIZE, (4000, 4000))
 from metricgrad.cli import app
-quick = ["--epochs", "2", "--method", "cross_entropy", "--hidden", "none"]
-app(["train", *quick, "--out", sys.argv[2]])
+app(sys.argv[1:])
 """
 
 
 @limits_files
-def test_a_full_disk_is_told_in_a_sentence_and_the_run_goes_on_later(tmp_path: Path) -> None:
-    def start(length: int) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-c", FULL_DISK, str(length), str(tmp_path / "run")]
-        return subprocess.run(command, capture_output=True, text=True, check=False)
-
-    found = start(4000)
+def test_a_full_disk_is_told_in_a_sentence_and_the_run_goes_on_later(
+    data: Path, tmp_path: Path
+) -> None:
+    asked = ("--target", "label", *QUICK, "--method", "cross_entropy", "--out", tmp_path / "run")
+    words = ("train", data, *asked)
+    command = [sys.executable, "-c", FULL_DISK, *map(str, words)]
+    found = subprocess.run(command, capture_output=True, text=True, check=False)
     assert found.returncode == 2
     assert "could not be written" in found.stderr
     assert "Traceback" not in found.stderr
-    assert start(10_000_000).returncode == 0
+    assert run(*words).exit_code == 0
     assert (tmp_path / "run" / "report.html").exists()
