@@ -129,9 +129,6 @@ def test_the_words_of_the_search_are_the_fields_own() -> None:
 SHARED_NAMES = {
     # A command of the command line is called what it does, and so is the function that does it.
     *("train", "compare", "predict", "learn"),
-    "write",  # `report.write` fills a page, which `report/page.py` writes
-    # To be renamed on one side each.
-    *("Lesson", "MEMORY", "amounts", "importances", "is_sparse"),
 }
 
 

@@ -119,7 +119,7 @@ def reproduction(config: RunConfig, command: str | None) -> str:
     )
 
 
-def write(path: Path, title: str, about: str, verdict: str, sections: list[str]) -> Path:
+def write_page(path: Path, title: str, about: str, verdict: str, sections: list[str]) -> Path:
     """Writes the page, whole or not at all."""
     text = (
         f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{html.escape(title)}'

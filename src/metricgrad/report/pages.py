@@ -40,7 +40,7 @@ def write_run(folder: Path, stored: StoredRun) -> Path:
     settings = stored.config.settings
     title = f"{label(settings.metric_name)} on {settings.source}"
     about = _about(result) + blocks.amount_note(settings.amounts)
-    return blocks.write(folder / "report.html", title, about, result.told(), sections)
+    return blocks.write_page(folder / "report.html", title, about, result.told(), sections)
 
 
 def _about(result: RunResult) -> str:
@@ -220,7 +220,7 @@ def write_comparison(folder: Path, stored: StoredComparison) -> Path:
     ]
     title = f"{label(result.metric)} on {stored.config.settings.source}: a comparison"
     about = f"{result.splits} splits" + blocks.amount_note(stored.config.settings.amounts)
-    return blocks.write(folder / "report.html", title, about, _gains_verdict(result), sections)
+    return blocks.write_page(folder / "report.html", title, about, _gains_verdict(result), sections)
 
 
 def _gains_figure(folder: Path, result: ComparisonResult) -> str:
