@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 import metricgrad as mg
-from metricgrad.training import trial_group
+from metricgrad.training import data, trial_group
 from tests.fitting import linear, made, quick, same
 
 
@@ -39,6 +39,7 @@ def stop_after(monkeypatch: pytest.MonkeyPatch, looks: int, error: type[BaseExce
 def test_a_training_that_was_killed_goes_on_exactly(
     looks: int, options: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(data, "_PASSES", (8, 8))  # batches of an epoch
     whole = quick(linear(), made(), folds=2, **options)
     with monkeypatch.context() as patch:
         stop_after(patch, looks, RuntimeError)

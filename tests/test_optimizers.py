@@ -9,7 +9,7 @@ from torch import nn
 from torch.optim import lr_scheduler
 
 import metricgrad as mg
-from metricgrad.training import optimizers
+from metricgrad.training import data, optimizers
 from metricgrad.training.candidates import Candidate
 from metricgrad.training.optimizers import Separate
 from metricgrad.training.stack import Stack
@@ -126,15 +126,16 @@ def test_a_training_that_was_killed_goes_on_exactly(
     method: str, schedule: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Smooth AP also has a trial with a warm start, whose schedule begins anew half way."""
+    monkeypatch.setattr(data, "_PASSES", (8, 8))  # batches of an epoch
     options = {"method": method, "folds": 2, "epochs": 8, "optimizer": sgd, "schedule": schedule}
-    whole = quick(normed(), made(200), **options)
+    whole = quick(normed(), made(), **options)
     for looks in (2, 6):
         folder = tmp_path / str(looks)
         with monkeypatch.context() as patch:
             stop_after(patch, looks, RuntimeError)
             with pytest.raises(RuntimeError):
-                quick(normed(), made(200), folder=folder, **options)
-        resumed = quick(normed(), made(200), folder=folder, **options)
+                quick(normed(), made(), folder=folder, **options)
+        resumed = quick(normed(), made(), folder=folder, **options)
         assert same(whole, resumed)
         assert [torch.nan_to_num(each.curve).tolist() for each in whole.trials] == [
             torch.nan_to_num(each.curve).tolist() for each in resumed.trials

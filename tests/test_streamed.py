@@ -188,6 +188,7 @@ def test_the_result_is_near_that_of_the_same_rows_in_memory(folder: Path, table:
     assert streamed.score(x, y) == pytest.approx(whole.score(x, y), abs=0.02)
     assert streamed.score(x, y) > 0.75
     assert streamed.fit_.folds == 1
+    assert streamed.model_ == whole.model_ == "linear"
     agree = streamed.predict(x) == whole.predict(x)
     assert agree.mean() > 0.95
 

@@ -53,6 +53,8 @@ from tools.campaign.styles import scripted
             9,
         ),
         (lambda s, y: y[s.argsort()].double().cumsum(0).mean(), "argsort", 9),
+        # The best and the worst place: no shift of them shows the labels of all items.
+        (lambda s, y: y[s.argsort()[::5]].double().mean(), "argsort", 15),
         (
             lambda s, y: (y + torch.arange(6) // 2)[s.argsort()].double().cumsum(0).mean(),
             "argsort",
