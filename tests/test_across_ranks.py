@@ -281,7 +281,7 @@ def test_the_page_says_what_is_sent(together: Any) -> None:
     kept = json.loads(scaling.KEPT.read_text())
     assert kept["computed"] == scaling.computed()
     assert all(table in page for table in scaling.tables(kept))
-    assert f"a load of {kept['machine']['load']:g}," in page
+    assert f"its load was {kept['machine']['load']:g}," in page
     for each in together:
         header, buffer = each["sent"]
         assert f"a header of {header} bytes" in page

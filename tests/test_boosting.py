@@ -537,7 +537,7 @@ def test_xgboost_weighs_queries() -> None:
     weights = np.linspace(0.5, 2, 30)
     weighed, _ = objective(scores, xgb.DMatrix(y[:, None], y, qid=ids, weight=weights))
     np.testing.assert_allclose(weighed, weights[ids] * plain, rtol=1e-4, atol=1e-7)
-    with pytest.raises(ValueError, match="one for each of the 300 rows; got 7"):
+    with pytest.raises(ValueError, match="one weight for each of the 300 rows; got 7"):
         objective(y, scores, np.ones(7), np.full(30, 10))
 
 

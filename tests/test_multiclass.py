@@ -97,7 +97,6 @@ def test_thresholds_may_differ_between_labels() -> None:
     ("options", "scores", "target", "message"),
     [
         ({}, (4,), (5,), r"f1 takes .* got scores \[4\] and target \[5\]"),
-        ({}, (4, 1), (4,), r"got scores \[4, 1\] and target \[4\]"),
         ({}, (4, 3), (4, 2), r"got scores \[4, 3\] and target \[4, 2\]"),
         (
             {"multilabel": True},

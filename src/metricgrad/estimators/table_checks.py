@@ -21,7 +21,7 @@ def refuse_repeated(names: Iterable[str]) -> None:
     if repeated:
         raise ValueError(
             f"several columns are called {', '.join(map(repr, repeated))}; give every column a "
-            "name of its own, or remove the copy"
+            "different name, or remove the copy"
         )
 
 
