@@ -29,8 +29,7 @@ def with_amounts(scores: Tensor, target: Tensor, amount: Tensor) -> Tensor:
 
 BINARY = ["average_precision", "auc", "f1", "mcc", "precision_at_k", "eer", "recall_at_precision"]
 GRADED = ["ndcg", "map", "mrr"]
-BEST = {"pairs": "best"}  # trees see the best rival alone
-MANY = [("accuracy", BEST), ("f1", BEST), ("f1", {"pairs": "all"}), ("auc", {}), ("kappa", BEST)]
+MANY = [("accuracy", {}), ("f1", {}), ("f1", {"pairs": "all"}), ("auc", {}), ("kappa", {})]
 METRICS = [
     *(pytest.param(mg.metric(name), "binary", id=name) for name in BINARY),
     *(pytest.param(mg.metric(name), "grades", id=name) for name in GRADED),

@@ -65,7 +65,8 @@ def gradient(loss: Any, scores: Tensor, target: Tensor, where: Tensor | None = N
 def test_the_gradient_is_the_equation(name: str) -> None:
     metric, scores, target = layouts()[name]
     loss = mg.MetricLoss(metric, weight=0.7)
-    g_m = gradient(mg.UniLoss(metric), scores, target)
+    soft = name not in ("maps", "heatmaps")  # rivals, among many classes
+    g_m = gradient(mg.UniLoss(metric, soft_rivals=soft), scores, target)
     g_o = gradient(ordinary_for(loss.metric), scores, target)  # the offset starts at 0
     expected = 0.3 * g_o + 0.7 * g_o.norm() / g_m.norm() * g_m
     torch.testing.assert_close(gradient(loss, scores, target), expected)
@@ -204,7 +205,7 @@ def test_the_metric_weighs_half_among_many_classes_unless_a_weight_is_given() ->
 
     g_o = gradient(F.cross_entropy, scores, target)
     for metric in ("accuracy", mean_right):
-        g_m = gradient(mg.UniLoss(metric), scores, target)
+        g_m = gradient(mg.UniLoss(metric, soft_rivals=True), scores, target)
         g_m = g_m * g_o.norm() / g_m.norm()
         for steps, given, weight in ((None, None, 0.5), (1, None, 0.5), (None, 0.85, 0.85)):
             loss = mg.MetricLoss(metric, intercept=False, steps=steps, weight=given)

@@ -190,9 +190,9 @@ def test_all_pairs_of_classes_decide_only_the_first_place() -> None:
     assert isinstance(metric, ComparisonMetric)
     with pytest.raises(ValueError, match="decides k=1 only; got k=2"):
         metric.comparisons(torch.zeros(2, 3), torch.zeros(2))
-    with pytest.raises(ValueError, match="pairs must be 'soft', 'best' or 'all'; got 'some'"):
+    with pytest.raises(ValueError, match="pairs must be 'best' or 'all'; got 'some'"):
         mg.metric("f1", pairs="some")
-    with pytest.raises(ValueError, match="pairs must be 'soft', 'best' or 'all'; got 'some'"):
+    with pytest.raises(ValueError, match="pairs must be 'best' or 'all'; got 'some'"):
         mg.metric("mean_iou", pairs="some")
-    with pytest.raises(ValueError, match="pairs must be 'soft', 'best' or 'all'; got 'some'"):
+    with pytest.raises(ValueError, match="pairs must be 'best' or 'all'; got 'some'"):
         mg.metric("pck", pairs="some")

@@ -185,17 +185,9 @@ RANKING = [
     ),
 ]
 MAPS = [
-    row(book.mean_iou, "mean_iou", "segmentation", gains="the best rival"),
-    row(book.mean_iou, "mean_iou", "segmentation", pairs="soft"),
-    row(
-        book.mean_iou,
-        "mean_iou",
-        "segmentation",
-        compares="classes that count",
-        ignore_index=3,
-        pairs="soft",
-    ),
-    row(book.dice, "dice", "segmentation", pairs="soft"),
+    row(book.mean_iou, "mean_iou", "segmentation"),
+    row(book.mean_iou, "mean_iou", "segmentation", compares="classes that count", ignore_index=3),
+    row(book.dice, "dice", "segmentation"),
     row(book.pck, "pck", "pose", compares="pixels", gains="pixels"),
 ]
 ROWS = [*BINARY, *CLASS_AND_LABEL, *CURVES, *RANKING, *MAPS]

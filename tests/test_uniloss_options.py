@@ -96,7 +96,7 @@ def test_one_rival_is_the_best_one_and_all_of_them_are_all_pairs() -> None:
         30, 6, generator=torch.Generator().manual_seed(0), dtype=torch.float64
     ).requires_grad_()
     target = torch.arange(30) % 6
-    one, best = mg.UniLoss("accuracy", pairs="all", rivals=1), mg.UniLoss("accuracy", pairs="best")
+    one, best = mg.UniLoss("accuracy", pairs="all", rivals=1), mg.UniLoss("accuracy")
     many, every = (
         mg.UniLoss("accuracy", pairs="all", rivals=50),
         mg.UniLoss("accuracy", pairs="all"),

@@ -11,9 +11,7 @@ they are:
 .. math:: \frac{\partial^2}{\partial s^2} \sum_d |w_d| \log(1 + e^{-k c_d}) =
     k^2 \sum_d |w_d| \, \sigma'(k c_d) \left( \frac{\partial c_d}{\partial s} \right)^2
 
-It is positive for every relaxation. A metric of order has both from one pass over its pairs. Among
-many classes, a comparison is that with the best rival (`pairs="best"`): the curvature of a soft
-maximum has another sign on either side of it.
+It is positive for every relaxation. A metric of order has both from one pass over its pairs.
 
 Comparisons of a metric of ours are better won. A function of the user's own may have some that are
 better lost, such as the contact of a customer who is not worth it: these are turned round, so that

@@ -42,10 +42,6 @@ class RecallMetric(JointMetric):
 
     k = 1
 
-    def _softens(self) -> bool:
-        """Whether soft bits are about all rivals; the k-th best of them has no soft form."""
-        return self.pairs == "soft" and self.k == 1
-
     @property
     def has_rivals(self) -> bool:
         """With `pairs="all"`, every other class is a rival of the target."""
@@ -65,7 +61,8 @@ class RecallMetric(JointMetric):
             pooling=pooling,
             dtype=dtype,
             weight=self.item_weights(target.shape, where),
-            soften=partial(soft_own_margin, target=target) if self._softens() else None,
+            # The k-th best rival has no soft form.
+            soften=partial(soft_own_margin, target=target) if self.k == 1 else None,
         )
         if self.pairs != "all":
             return items

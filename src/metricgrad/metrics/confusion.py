@@ -33,7 +33,7 @@ from metricgrad.metrics.decisions import AllClassPairs, LabelDecisions
 from metricgrad.metrics.margins import best_other_margin, soft_other_margin
 from metricgrad.metrics.reexpression import Compare, Reexpression, itself
 
-PairsOption = Literal["soft", "best", "all"]
+PairsOption = Literal["best", "all"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,8 +47,7 @@ class ConfusionMetric(ClassificationMetric):
         multilabel: Whether scores and target `[..., N, C]` are items with C labels, not sets of
             binary scores.
         pairs: How a surrogate sees a multi-class decision: `"best"` compares a class with the best
-            other one, `"soft"` likewise, but with the soft maximum of all others in the gradient,
-            and `"all"` with each of them (UniLoss, Eqn. 8).
+            other one, `"all"` with each of them (UniLoss, Eqn. 8).
     """
 
     families = ("binary", "multi-class", "multi-label")
@@ -57,7 +56,7 @@ class ConfusionMetric(ClassificationMetric):
     undefined = "0 where the formula divides 0 by 0"
 
     threshold: float | Sequence[float] | Tensor = 0.0
-    pairs: PairsOption = "soft"
+    pairs: PairsOption = "best"
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -217,7 +216,7 @@ def label_decisions(
         pooling,
         dtype,
         weight=weight,
-        soften=soften if pairs == "soft" else None,
+        soften=soften,
     )
     return AllClassPairs(target, labels, items) if pairs == "all" else labels
 

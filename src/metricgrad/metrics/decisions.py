@@ -11,8 +11,8 @@ There are three ways to cut a metric of decisions into bits:
                           class is predicted if it wins all of its comparisons, and none is
                           predicted if no class does
 
-In the first two, many classes have one bit per decision, that against the best other class. Its
-soft bit is about all of them if `soften` is given (`margins.py`).
+In the first two, many classes have one bit per decision, that against the best other class.
+`soften` is the same with all other classes, for soft bits (`margins.py`).
 
 The value is a function of sums over classes of terms that depend on the counts of one class
 (`Pooling`). A flip changes the counts of one class by one, so all flip gains of a set follow from
@@ -47,7 +47,7 @@ class LabelDecisions(Reexpression):
 
     @property
     def among_classes(self) -> bool:
-        """Whether a class meets the soft maximum of the others in its soft bit."""
+        """Whether a class is compared with other classes."""
         return self.soften is not None
 
     def softened(self, scores: Tensor, slope: float) -> Tensor:
@@ -122,7 +122,7 @@ class ItemDecisions(Reexpression):
 
     @property
     def among_classes(self) -> bool:
-        """Whether the target meets the soft maximum of its rivals in its soft bit."""
+        """Whether all rivals of the target can take part."""
         return self.soften is not None
 
     def softened(self, scores: Tensor, slope: float) -> Tensor:

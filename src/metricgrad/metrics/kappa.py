@@ -100,7 +100,7 @@ class Kappa(JointMetric):
             self.class_pooling(),
             dtype,
             disagreement,
-            soften=soft_other_margin if self.pairs == "soft" else None,
+            soften=soft_other_margin,
         )
         return WeightedClassPairs(target, labels) if self.pairs == "all" else labels
 

@@ -38,7 +38,7 @@ class SegmentationMetric(ComparisonMetric):
         ignore_index: Pixels with this target do not count, as in cross-entropy; if it is a class,
             the mean leaves that class out, too.
         pairs: How a surrogate sees a pixel's decision: `"best"` compares a class with the best
-            other one, `"soft"` with the soft maximum of the others, `"all"` with each of them.
+            other one, `"all"` with each of them.
     """
 
     families = ("segmentation",)
@@ -163,8 +163,8 @@ class Pck(ComparisonMetric):
             of the head: PCKh).
         radius: The largest distance in map pixels, for all joints; replaces `fraction`.
         pairs: How a surrogate sees a joint's decision: `"best"` compares the best pixel within the
-            radius with the best one outside, `"soft"` the soft maxima of both sides, `"all"` each
-            pixel within with each outside (UniLoss, Sec. 4.3).
+            radius with the best one outside, `"all"` each pixel within with each outside (UniLoss,
+            Sec. 4.3).
 
     Example:
         >>> heatmap = torch.zeros(1, 1, 4, 4)
@@ -258,7 +258,7 @@ class Pck(ComparisonMetric):
             dtype=dtype,
             always=near.all(-1),
             never=~near.any(-1),
-            soften=soften if self.pairs == "soft" else None,
+            soften=soften,
         )
         return PixelPairs(near, joints) if self.pairs == "all" else joints
 

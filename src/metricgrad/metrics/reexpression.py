@@ -56,14 +56,14 @@ class Reexpression(ABC):
 
     @property
     def among_classes(self) -> bool:
-        """Whether a soft bit is about a class and all of its rivals, as `softened` has it."""
+        """Whether bits decide between many scores, so that `softened` has another form of them."""
         return False
 
     def softened(self, scores: Tensor, slope: float) -> Tensor:
-        """The comparisons `[..., D]` that soft bits are made of: those of `f`, unless they differ.
+        """The comparisons `[..., D]` with soft rivals: those of `f`, unless classes compete.
 
         Among many classes, one comparison decides, that with the best rival. But each rival could
-        be the best one if the scores were a little different, so the soft bit is about all of them.
+        be the best one if the scores were a little different: here all of them take part.
         """
         return self.comparisons(scores)[0]
 
@@ -109,7 +109,7 @@ class Reexpression(ABC):
         Each comparison is won with the chance sigmoid(slope * comparison): drawn one by one here;
         metrics of order draw whole orders.
         """
-        chance = (slope * self.softened(scores, slope)).sigmoid()
+        chance = (slope * self.comparisons(scores)[0]).sigmoid()
         return torch.rand(number, *chance.shape, generator=generator, device=chance.device) < chance
 
     def flip(self, bits: Tensor, places: Tensor) -> Tensor:

@@ -31,7 +31,6 @@ from metricgrad.surrogates.calls import bound
 from metricgrad.surrogates.interpolation import (
     Interpolated,
     Near,
-    Relaxation,
     RelaxationName,
     Sampler,
     sample_anchors,
@@ -43,7 +42,7 @@ from metricgrad.surrogates.pair_sums import pair_sum
 Interpolation = Literal["multilinear", "idw"]
 _SLOPE = 5.0
 _CLASS_SLOPE = 1.0  # a steeper step leaves out most items of a network for many classes
-_STORED = ("anchors", "near", "gradient", "portion", "rivals", "samples", "squash")
+_STORED = ("anchors", "near", "gradient", "portion", "rivals", "soft_rivals", "samples", "squash")
 
 
 class UniLoss(Surrogate):
@@ -63,8 +62,7 @@ class UniLoss(Surrogate):
         relaxation: Of h: `"sigmoid"` (Eqn. 9); multilinear also takes `"logistic"`,
             `"squared_hinge"` or q in [0, 1].
         slope: How steep the step is. A gentle one (0.5 to 1) ignores hopeless items, a steep one
-            (20 to 60) fits the last ones. None takes 5, or 1 among many classes, at which soft bits
-            are the probabilities of a softmax.
+            (20 to 60) fits the last ones. None takes 5, or 1 with soft rivals.
         anchors: For IDW, how many of each kind; or a function `(plan, bits, live, generator) ->
             bits [A, ..., D]`.
         near: For IDW, whether nearby anchors flip any bit or a wrong one, as the released code
@@ -79,6 +77,8 @@ class UniLoss(Surrogate):
         rivals: With all pairs of a target and the other classes, how many of the highest-scored
             ones it is compared with; the others get no gradient. None compares with all; the
             paper's code takes 20 for CIFAR-100.
+        soft_rivals: For multilinear, whether a soft bit among many classes is about all other
+            classes, not just the best one: the softmax probability of slope times the scores.
         samples: For multilinear, average the gains over so many configurations drawn around the
             current one, whole orders where the metric is one of order; helps metrics with a
             cut-off, whose gains are 0 far from it, most with a gentle slope. 0 takes the current
@@ -103,7 +103,7 @@ class UniLoss(Surrogate):
 
     readable = True
     weighs = True
-    among_classes = False  # whether the last call decided between many classes, with soft rivals
+    among_classes = False  # whether the last call had many classes, with soft rivals
 
     def __init__(
         self,
@@ -118,6 +118,7 @@ class UniLoss(Surrogate):
         portion: float = 1.0,
         pairs: Literal["best", "all"] | None = None,
         rivals: int | None = None,
+        soft_rivals: bool = False,
         samples: int = 0,
         squash: bool = False,
         generator: torch.Generator | None = None,
@@ -131,6 +132,7 @@ class UniLoss(Surrogate):
         self.gradient: Gradient = gradient
         self.portion = portion
         self.rivals = rivals
+        self.soft_rivals = soft_rivals
         self.samples = samples
         self.squash = squash
         self.generator = generator
@@ -236,7 +238,7 @@ class UniLoss(Surrogate):
             self.among_classes = False
             return pair_sum(pairs, scores, self.relaxation)
         comparisons, live = plan.comparisons(scores)  # c = f(s)
-        self.among_classes = plan.among_classes
+        self.among_classes = self.soft_rivals and plan.among_classes
         untied = not ((comparisons == 0) & live).any()
         used = live
         if self.portion < 1:
@@ -245,8 +247,9 @@ class UniLoss(Surrogate):
         bits = comparisons.detach() > 0  # v = h(c)
         value = plan.from_bits(bits)  # g(v)
         if self.interpolation == "multilinear":
-            relaxation = self._relaxation()
+            relaxation = self.relaxation
             if self.among_classes:
+                relaxation = relaxation._replace(slope=self.slope or _CLASS_SLOPE)
                 comparisons = plan.softened(scores, relaxation.slope)
             soft = relaxation.soft(comparisons)  # u = h~(c), Eqn. 9
             gains = self._gains(plan, scores.detach(), bits) / self.portion
@@ -261,12 +264,6 @@ class UniLoss(Surrogate):
             origin = self._origin(values)
             change = inverse_distance(apart, differs, values, self.gradient, origin) - value
         return Interpolated.of(value, change, plan.direct(), plan.scale(), untied)
-
-    def _relaxation(self) -> Relaxation:
-        """h~, with the slope that suits the comparisons if none is given."""
-        if self.slope is None and self.among_classes:
-            return self.relaxation._replace(slope=_CLASS_SLOPE)
-        return self.relaxation
 
     def _sample(self, plan: Reexpression, bits: Tensor, live: Tensor, used: Tensor) -> Tensor:
         """Anchors `[A, ..., D]`."""
@@ -291,8 +288,7 @@ class UniLoss(Surrogate):
         """Flip gains at the current bits, or their mean over configurations drawn around them."""
         if not self.samples:
             return plan.flip_gains(bits)
-        slope = self._relaxation().slope
-        drawn = plan.draw(scores, slope, self.samples, self.generator)
+        drawn = plan.draw(scores, self.relaxation.slope, self.samples, self.generator)
         return plan.flip_gains(drawn).mean(0)
 
     def _check_options(self, relaxation: RelaxationName | float) -> None:
@@ -315,6 +311,8 @@ class UniLoss(Surrogate):
                     "which accuracy, error_rate, balanced_accuracy and gmean make with "
                     f"pairs='all'; got rivals={self.rivals} with {self.metric}"
                 )
+        if self.soft_rivals and self.interpolation == "idw":
+            raise ValueError("soft_rivals is for interpolation='multilinear'; got 'idw'")
         if self.samples < 0:
             raise ValueError(f"samples must be 0 or more; got {self.samples}")
         if not callable(self.anchors) and self.anchors < 1:
