@@ -2,8 +2,8 @@ r"""Margins: by how much one of many scores wins, and their soft forms.
 
 A class is predicted if its score exceeds the best other one, and a joint is found if the best pixel
 near it exceeds the best one elsewhere. That margin decides the bit. But each rival could be the
-best one if the scores were a little different. So a soft bit may be about all of them: with a slope k,
-it takes the soft maximum of the rivals in place of the best one.
+best one if the scores were a little different. So a soft bit may be about all of them: with a
+slope k, it takes the soft maximum of the rivals in place of the best one.
 
 .. math:: s_c - \frac{1}{k} \log \sum_{j \ne c} e^{k s_j}
 
