@@ -15,6 +15,7 @@ import numpy as np
 import torch
 
 import metricgrad as mg
+from metricgrad.metrics.confusion import AveragedMetric
 from tests.cases import CASES, VARIANTS
 from tests.cases import Case as Row
 from tests.sets import CLASSES, JOINTS, VOCABULARY
@@ -24,7 +25,6 @@ from tools.campaign.case import Case, Outcome
 BATCH = 400  # sets that are evaluated at once
 SAMPLED = 20  # one set in so many meets the named reference, too
 KINDS = ("plain", "plain", "ties", "one class", "rare", "huge", "tiny", "all equal")
-AVERAGED = ("precision", "recall", "f1", "jaccard", "fbeta")
 
 
 def cases(size: int, seed: int) -> list[Case]:
@@ -135,7 +135,9 @@ def evaluated(
         flags = None if flags is None else flags.unflatten(0, (2, -1, 2))
     if rng.random() < 0.3:  # another layout in memory
         parts = [each.movedim(0, -1).contiguous().movedim(-1, 0) for each in parts]
-    found = metric(*parts, where=flags)
+    # A call takes scores [S, 1] for S items of one set, as a model with one output gives them.
+    call = metric.of_sets if parts[0].shape[-1] == 1 else metric
+    found = call(*parts, where=flags)
     return found.reshape(-1).double().numpy()
 
 
@@ -160,7 +162,7 @@ def formula(
             return averaged(row, average, scores > 0, target > 0, live, True)
         case "multi-class" if "k" in options:
             return ref.top_k(scores, target, live, options["k"])
-        case "multi-class" if name not in AVERAGED:
+        case "multi-class" if not isinstance(row.metric, AveragedMetric):
             matrix = ref.confusion(scores.argmax(-1), target, live, CLASSES)
             return ref.of_matrix(name, matrix, options.get("weights"))
         case "multi-class":
