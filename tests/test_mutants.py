@@ -3,11 +3,12 @@
 import ast
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from tools.mutants.children import cpu_seconds
+from tools.mutants.children import Session, cpu_seconds, forked
 from tools.mutants.project import Project
 from tools.mutants.sites import pick, required_arguments, sites
 
@@ -188,6 +189,28 @@ def test_the_time_of_processes_that_still_run_counts() -> None:
         process.kill()
     assert running > 0.1
     assert cpu_seconds() - began >= running - 0.05
+
+
+def test_processes_that_a_test_has_ended_leave_no_negative_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    session = Session()
+    session.pytest_runtest_logstart("a test")
+    monkeypatch.setattr("tools.mutants.children.cpu_seconds", lambda: 0.0)
+    session.pytest_runtest_logfinish("a test")
+    assert session.seconds["a test"] == 0.0
+
+
+@pytest.mark.parametrize(("code", "noticed"), [(0, ""), (1, "x"), (2, "x"), (3, ""), (5, "")])
+def test_a_failure_of_pytest_itself_notices_nothing(
+    toy: Project, monkeypatch: pytest.MonkeyPatch, code: int, noticed: str
+) -> None:
+    monkeypatch.setattr(Session, "run", lambda *_: code)
+    monkeypatch.syspath_prepend(str(toy.source.parent))
+    mutant = toy.mutants("lists", 1, 0)[0]
+    task = partial(toy.run, mutant, {"x": {}})
+    found = dict(forked({"mutant": task}, 1, 60.0, toy.root / "logs"))
+    assert found == {"mutant": noticed and f"collecting {noticed}"}
 
 
 def test_survivors_are_listed_explained_and_run_again(toy: Project) -> None:

@@ -85,7 +85,8 @@ class Session:
 
     def pytest_runtest_logfinish(self, nodeid: str) -> None:
         """Notes the CPU time of the test, which other processes on the machine do not change."""
-        self.seconds[nodeid] += cpu_seconds()
+        # Processes that the test has ended, and that are no children of ours, no longer count.
+        self.seconds[nodeid] = max(0.0, self.seconds[nodeid] + cpu_seconds())
         if self.tracer:
             self.tracer.switch_context("")
 
