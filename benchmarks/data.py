@@ -5,6 +5,7 @@ as it is. Columns that do not consist of 0 and 1 are standardised with the train
 standard deviation.
 """
 
+import hashlib
 import os
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -62,6 +63,20 @@ def data_folder(given: Path | None) -> Path:
             f"there is no folder {folder}; pass --data DIR, a folder with one folder per data set"
         )
     return Path(folder)
+
+
+def checked(path: Path, digest: str) -> Path:
+    """The path of a file whose SHA-256 sum is as expected."""
+    if not path.is_file():
+        raise ValueError(f"there is no file {path}; benchmarks/README.md says what --data holds")
+    with path.open("rb") as file:
+        found = hashlib.file_digest(file, "sha256").hexdigest()
+    if found != digest:
+        raise ValueError(
+            f"{path} is another file than the one that was measured: its SHA-256 sum is {found}, "
+            f"not {digest}"
+        )
+    return path
 
 
 def load(name: str, folder: Path | None, seed: int) -> Data:

@@ -46,7 +46,8 @@ from benchmarks.table import Run
 from metricgrad.studies import Executor, LostCellError
 
 _PACKAGES = ("metricgrad", "torch", "numpy", "scikit-learn")
-_KEEP_TRIALS = ("swap",)  # tasks whose runs are too long to lose
+# Tasks whose runs are too long to lose.
+_KEEP_TRIALS = ("swap", "segmentation", "poses", "long_tail", "retrieval")
 
 
 def finished(run: Run) -> bool:

@@ -18,7 +18,7 @@ import metricgrad as mg
 from benchmarks.classification import Settings, predict
 from benchmarks.data import Part, load
 from benchmarks.images import augmented
-from benchmarks.maps import CLASSES, UNet, camvid
+from benchmarks.maps import CLASSES, UNet, camvid, channels_last
 from benchmarks.rankings import mq2008
 from benchmarks.resnet import ResNet
 
@@ -93,7 +93,7 @@ def images(settings: Settings, folder: Path | None, seed: int) -> Task:
     return Task(
         metric,
         steps,
-        lambda: _for_cpus(ResNet(_CIFAR_CLASSES, settings["blocks"])),
+        lambda: channels_last(ResNet(_CIFAR_CLASSES, settings["blocks"])),
         batches,
         lambda batch, scores: F.cross_entropy(scores, batch.target),
         tested,
@@ -129,7 +129,7 @@ def maps(settings: Settings, folder: Path | None, seed: int) -> Task:
         return float(metric(scores, data.test.y.where(known, 0), where=known))
 
     return Task(
-        metric, steps, lambda: _for_cpus(UNet(settings["width"])), batches, ordinary, tested
+        metric, steps, lambda: channels_last(UNet(settings["width"])), batches, ordinary, tested
     )
 
 
@@ -176,14 +176,6 @@ def _shuffled(part: Part, size: int) -> tuple[Callable[[torch.Generator], Iterat
             yield Batch(part.x[index], part.y[index])
 
     return batches, steps
-
-
-def _for_cpus(network: nn.Module) -> nn.Module:
-    """The same network with its channels last in memory, which takes a quarter less time."""
-    for weight in network.parameters():
-        if weight.dim() == 4:
-            weight.data = weight.data.contiguous(memory_format=torch.channels_last)
-    return network
 
 
 def _in_parts(model: nn.Module, x: Tensor, size: int = 1024) -> Tensor:

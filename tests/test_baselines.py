@@ -412,6 +412,18 @@ def test_heatmaps_are_compared_with_gaussians() -> None:
     )
 
 
+def test_a_bump_ends_at_its_square_around_the_nearest_pixel() -> None:
+    joints = torch.tensor([2.4, 0.6])
+    maps = baselines.HeatmapMSE.target_maps(joints, (4, 6), sigma=1.0, bump=3)
+    beside = math.exp(-0.5)
+    across = torch.tensor([0.0, beside, 1.0, beside, 0.0, 0.0])
+    down = torch.tensor([beside, 1.0, beside, 0.0])
+    torch.testing.assert_close(maps, down[:, None] * across)
+    loss = baselines.HeatmapMSE(sigma=1.0, bump=3)
+    assert loss(maps[None, None], joints[None, None]) == 0
+    assert baselines.HeatmapMSE(sigma=1.0)(maps[None, None], joints[None, None]) > 0
+
+
 @pytest.mark.parametrize("gamma", [0.0, 0.1, 0.5, 1.0, 2.0])
 @pytest.mark.parametrize("lead", [9.0, 17.0, 30.0, 95.0, 103.0, 200.0, 1e4])
 def test_focal_loss_lets_go_of_items_that_are_surely_right(gamma: float, lead: float) -> None:
@@ -443,6 +455,7 @@ def test_focal_loss_lets_go_of_items_that_are_surely_right(gamma: float, lead: f
             "kind must be 'logistic', .* got 'cubic'",
         ),
         (lambda: baselines.GlobalObjective(at=1.5), "at must lie between 0 and 1; got 1.5"),
+        (lambda: baselines.HeatmapMSE(bump=4), "bump must be an odd number of pixels, 1 or more"),
         (lambda: baselines.HeatmapMSE(sigma=0.0), "sigma must be above 0; got 0.0"),
         (
             lambda: baselines.PairwiseRanking()(torch.zeros(3, 4), torch.zeros(3).long()),

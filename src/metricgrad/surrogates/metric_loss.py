@@ -51,7 +51,7 @@ _WEIGHT = 0.85
 _CLASS_WEIGHT = 0.5  # among classes, where cross-entropy says more about an item than its margin
 _LONGEST = 1e4  # a metric's gradient that is shorter by more than this is as good as none
 _USUAL = 100  # batches that the usual length of the metric's gradient is about
-_HARD_RIVALS = ("maps", "heatmaps")  # where the best rival alone does better
+_HARD_RIVALS = ("maps",)  # where the best rival alone does better
 _OFFSET_RATE = 0.1
 _OFFSET_STEP = 0.5  # the longest step of an offset, in logits
 

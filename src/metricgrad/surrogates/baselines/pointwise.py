@@ -124,6 +124,8 @@ class HeatmapMSE(Baseline):
 
     Args:
         sigma: Width of the Gaussian, in pixels; papers take 1 to 3.
+        bump: Side of the square around the joint's pixel outside which the target is 0, as in the
+            Stacked Hourglass (7); the Gaussian then stands on that pixel. None does not cut it off.
 
     Example:
         >>> import metricgrad as mg
@@ -139,18 +141,26 @@ class HeatmapMSE(Baseline):
     like = "pck"
     kinds = ()
 
-    def __init__(self, *, sigma: float = 1.0) -> None:
-        super().__init__(sigma=sigma)
+    def __init__(self, *, sigma: float = 1.0, bump: int | None = None) -> None:
+        super().__init__(sigma=sigma, bump=bump)
         if not sigma > 0:
             raise ValueError(f"sigma must be above 0; got {sigma}")
+        if bump is not None and (bump < 1 or bump % 2 == 0):
+            raise ValueError(f"bump must be an odd number of pixels, 1 or more; got {bump}")
 
     @staticmethod
-    def target_maps(joints: Tensor, size: Sequence[int], sigma: float) -> Tensor:
+    def target_maps(
+        joints: Tensor, size: Sequence[int], sigma: float, bump: int | None = None
+    ) -> Tensor:
         """Gaussians `[..., H, W]` around joints `[..., 2]`, x and y in pixels."""
+        joints = joints if bump is None else joints.round()
         rows, columns = (torch.arange(length).to(joints) for length in size)
-        across = (columns - joints[..., 0, None]) ** 2
-        down = (rows - joints[..., 1, None]) ** 2
-        return torch.exp(-(down.unsqueeze(-1) + across.unsqueeze(-2)) / (2 * sigma**2))
+        across = (columns - joints[..., 0, None]).unsqueeze(-2)
+        down = (rows - joints[..., 1, None]).unsqueeze(-1)
+        maps = torch.exp(-(down**2 + across**2) / (2 * sigma**2))
+        if bump is None:
+            return maps
+        return torch.where((across.abs() <= bump // 2) & (down.abs() <= bump // 2), maps, 0.0)
 
     def check(self, scores: Tensor, target: Tensor, where: Tensor | None) -> Inputs:
         """Maps and joints, with or without a size in the third column."""
@@ -164,6 +174,6 @@ class HeatmapMSE(Baseline):
     def values(self, scores: Tensor, target: Tensor, where: Tensor | None) -> Tensor:
         """The mean over the joints that count."""
         joints = target[..., :2].to(scores.dtype)
-        wanted = self.target_maps(joints, scores.shape[-2:], self.options["sigma"])
+        wanted = self.target_maps(joints, scores.shape[-2:], **self.options)
         errors = ((scores - wanted) ** 2).mean((-1, -2)).flatten(-2)
         return ops.masked_mean(errors, None if where is None else where.flatten(-2))
