@@ -188,7 +188,7 @@ def test_anchors_are_drawn_evenly_from_live_bits() -> None:
         ({"portion": 0}, "portion must be above 0 and at most 1; got 0"),
         ({"anchors": 0}, "anchors must be 1 or more, or a function; got 0"),
         ({"samples": -1}, "samples must be 0 or more; got -1"),
-        ({"near": "far"}, "near must be 'any' or 'wrong'; got 'far'"),
+        ({"near": "far"}, "near must be 'any', 'wrong' or 'released'; got 'far'"),
     ],
 )
 def test_wrong_options_are_refused(options: dict[str, Any], message: str) -> None:

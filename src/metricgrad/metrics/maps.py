@@ -26,7 +26,7 @@ from metricgrad.metrics.confusion import PairsOption, dice_of, jaccard_of, label
 from metricgrad.metrics.counts import Counts, Pooling, averaged, class_counts, occurring, share
 from metricgrad.metrics.decisions import ItemDecisions
 from metricgrad.metrics.margins import best_pixel_margin, soft_pixel_margin
-from metricgrad.metrics.order import padded_places
+from metricgrad.metrics.pixel_pairs import PixelPairs, as_pixels
 from metricgrad.metrics.reexpression import ComparisonMetric, Reexpression
 
 
@@ -243,14 +243,14 @@ class Pck(ComparisonMetric):
         self, shape: Sequence[int], target: Tensor, where: Tensor | None, dtype: torch.dtype
     ) -> Reexpression:
         """A bit for each joint, or for each pair of a pixel within the radius and one outside."""
-        near = _pixels(self.within(shape, target))
+        near = as_pixels(self.within(shape, target))
         counted = torch.ones_like(near[..., 0]) if where is None else where.flatten(-2)
 
         def soften(maps: Tensor, slope: float) -> Tensor:
-            return soft_pixel_margin(_pixels(maps), near, slope)
+            return soft_pixel_margin(as_pixels(maps), near, slope)
 
         joints = ItemDecisions(
-            compare=lambda maps: best_pixel_margin(_pixels(maps), near),
+            compare=lambda maps: best_pixel_margin(as_pixels(maps), near),
             target=torch.zeros_like(counted, dtype=torch.int64),
             live=counted,
             classes=1,
@@ -261,67 +261,3 @@ class Pck(ComparisonMetric):
             soften=soften,
         )
         return PixelPairs(near, joints) if self.pairs == "all" else joints
-
-
-def _pixels(maps: Tensor) -> Tensor:
-    """Maps `[..., N, K, H, W]` as the pixels of J = N * K joints, `[..., J, HW]`."""
-    return maps.flatten(-2).flatten(-3, -2)
-
-
-@dataclass(frozen=True)
-class PixelPairs(Reexpression):
-    """All pairs of pixels: a joint is right if some pixel within the radius beats all outside."""
-
-    near: Tensor  # [..., J, HW], bool, pixels within the radius of the J = N * K joints
-    joints: ItemDecisions  # what the joints' decisions are worth
-
-    def comparisons(self, scores: Tensor) -> tuple[Tensor, Tensor]:
-        """Every pixel within minus every pixel outside, `[..., J * P * M]`."""
-        pixels = _pixels(scores)
-        higher = pixels.gather(-1, padded_places(self.near)[0]).unsqueeze(-1)
-        lower = pixels.gather(-1, padded_places(~self.near)[0]).unsqueeze(-2)
-        live = self._live() & self.joints.live[..., None, None]
-        return (higher - lower).flatten(-3), live.flatten(-3)
-
-    def defined(self) -> Tensor:
-        """Sets with joints."""
-        return self.joints.defined()
-
-    def from_bits(self, bits: Tensor) -> Tensor:
-        """The value of the joints with a pixel within that lost no comparison."""
-        return self.joints.from_bits(self._champions(self._lost(bits)).any(-1))
-
-    def flip_gains(self, bits: Tensor) -> Tensor:
-        """The joint's gain where the bit makes its pixel the first champion, or the only one."""
-        lost = self._lost(bits)
-        champions = self._champions(lost)
-        number = champions.sum(-1, keepdim=True)
-        only = champions & (number == 1)
-        first = (lost.sum(-1) == 1) & (number == 0)
-        decides = torch.where(lost, first.unsqueeze(-1), only.unsqueeze(-1)) & self._live()
-        gains = self.joints.flip_gains(champions.any(-1))
-        return torch.where(decides, gains[..., None, None], 0.0).flatten(-3)
-
-    def flip(self, bits: Tensor, places: Tensor) -> Tensor:
-        """All bits of a pixel within and of one outside, in turn (UniLoss, supplement Sec. 1.2)."""
-        shape = self._live().shape[-3:]
-        chosen = super().flip(torch.zeros_like(bits), places).unflatten(-1, shape)
-        even = torch.arange(len(places), device=bits.device) % 2 == 0
-        turn = even.reshape(-1, *[1] * (chosen.dim() - 1))
-        pixel = torch.where(turn, chosen.any(-1, keepdim=True), chosen.any(-2, keepdim=True))
-        return bits ^ pixel.expand_as(chosen).flatten(-3)
-
-    def _live(self) -> Tensor:
-        """Pairs without padding, `[..., J, P, M]`."""
-        _, inside = padded_places(self.near)
-        _, outside = padded_places(~self.near)
-        return inside.unsqueeze(-1) & outside.unsqueeze(-2)
-
-    def _lost(self, bits: Tensor) -> Tensor:
-        """Lost comparisons, `[A, ..., J, P, M]`."""
-        live = self._live()
-        return ~bits.unflatten(-1, live.shape[-3:]) & live
-
-    def _champions(self, lost: Tensor) -> Tensor:
-        """Pixels within that lost nothing, `[A, ..., J, P]`."""
-        return ~lost.any(-1) & padded_places(self.near)[1]

@@ -122,6 +122,12 @@ class Reexpression(ABC):
             -1, index.clamp(min=0), flipped.gather(-1, index.clamp(min=0)) ^ (index >= 0)
         )
 
+    def released_anchors(
+        self, bits: Tensor, number: int, generator: torch.Generator | None
+    ) -> Tensor | None:
+        """Anchors `[A, ..., D]` as the paper's code draws them, if it has a way of its own here."""
+        return None
+
 
 def tried_flip_gains(reexpression: Reexpression, bits: Tensor) -> Tensor:
     """Flip gains `[A, ..., D]` of any g, by evaluating it with every bit set and cleared."""

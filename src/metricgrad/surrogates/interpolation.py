@@ -35,7 +35,7 @@ from metricgrad.metrics.reexpression import Reexpression
 
 _sigmoid_slope = torch.ops.aten.sigmoid_backward.default  # weight * p * (1 - p), in one pass
 RelaxationName = Literal["sigmoid", "logistic", "squared_hinge"]
-Near = Literal["any", "wrong"]
+Near = Literal["any", "wrong", "released"]
 Sampler = Callable[[Reexpression, Tensor, Tensor, torch.Generator | None], Tensor]
 
 
@@ -125,7 +125,8 @@ def sample_anchors(
         live: `[..., D]`, bits that mean something; the others stay as they are.
         generator: Source of randomness for the flips and the bad anchors.
         number: Number of anchors to draw of each kind.
-        near: Which bits nearby anchors flip: `"any"`, or only `"wrong"` ones, as the paper does.
+        near: Which bits nearby anchors flip: `"any"`, or only `"wrong"` ones. `"released"` draws
+            all anchors as the paper's code does: with wrong bits flipped, or for poses by pixels.
         kinds: Which kinds to draw, besides the best configuration, which always comes first.
         used: `[..., D]`, the live bits that are used in this step, among which flips are drawn;
             None uses all.
@@ -144,20 +145,27 @@ def sample_anchors(
     """
     best = plan.best_bits(bits)
     used = live if used is None else used
+    own = plan.released_anchors(bits, number, generator) if near == "released" else None
+    if own is not None:
+        return _where_live(own, bits, live)
     drawn = [best.unsqueeze(0)]
     if "good" in kinds:
         drawn.append(plan.flip(best, _choose(used, number, generator)))
     if "near" in kinds:
         candidates = used
-        if near == "wrong":
+        if near != "any":
             wrong = used & ~bits
             candidates = torch.where(wrong.any(-1, keepdim=True), wrong, used)
         drawn.append(plan.flip(bits, _choose(candidates, number, generator)))
     if "bad" in kinds:
         drawn.append(_coins((number, *bits.shape), generator, bits.device))
-    # Live bits as drawn, the others as they are: x if live else b is b ^ ((x ^ b) & live), which is
-    # faster for bools.
-    return torch.cat(drawn).bitwise_xor_(bits).bitwise_and_(live).bitwise_xor_(bits)
+    return _where_live(torch.cat(drawn), bits, live)
+
+
+def _where_live(drawn: Tensor, bits: Tensor, live: Tensor) -> Tensor:
+    """Live bits as drawn, the others as they are, in place."""
+    # x if live else b is b ^ ((x ^ b) & live), which is faster for bools.
+    return drawn.bitwise_xor_(bits).bitwise_and_(live).bitwise_xor_(bits)
 
 
 def _coins(shape: Sequence[int], generator: torch.Generator | None, device: torch.device) -> Tensor:

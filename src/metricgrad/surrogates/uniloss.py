@@ -65,8 +65,8 @@ class UniLoss(Surrogate):
             (20 to 60) fits the last ones. None takes 5, or 1 with soft rivals.
         anchors: For IDW, how many of each kind; or a function `(plan, bits, live, generator) ->
             bits [A, ..., D]`.
-        near: For IDW, whether nearby anchors flip any bit or a wrong one, as the released code
-            does.
+        near: For IDW, which anchors are near: with `"any"` bit flipped, or a `"wrong"` one; or all
+            anchors as the released code draws them (`"released"`).
         gradient: For IDW, `"exact"` is that of Eqn. 10; `"released"` that of the paper's code, in
             which every anchor attracts: grad(N S) / S^2 with N = sum(v / d), S = sum(1 / d). Where
             lower is better, v is the distance from the worst value.
@@ -145,6 +145,7 @@ class UniLoss(Surrogate):
         cls,
         metric: Any,
         *,
+        anchors: int = 16,
         gradient: Gradient | None = None,
         rivals: int | None = None,
         generator: torch.Generator | None = None,
@@ -155,12 +156,12 @@ class UniLoss(Surrogate):
         pairs; bits that fit no order worth 0 and precision interpolated where the metric is average
         precision; a sigmoid on the scores; the gradient with a wrong sign.
 
-        For poses, the paper's code has the exact gradient, compares heatmaps as they are, and lets
-        nearby anchors get worse, too; so does this, with the anchors of the supplement, Sec. 1.2,
-        which flip all bits of one pixel. That code draws others, image by image, in random order.
+        For poses, it has the exact gradient, compares heatmaps as they are, and draws anchors for
+        each joint, the current bits among them, in random order (`metrics/pixel_pairs.py`).
 
         Args:
             metric: A name or a `ComparisonMetric`.
+            anchors: How many of each kind (Table 4).
             gradient: `"exact"` or `"released"`; None takes what the paper's code has: exact for
                 heatmaps, released for everything else.
             rivals: 20 for CIFAR-100, as the released code has it; None compares with every other
@@ -175,7 +176,8 @@ class UniLoss(Surrogate):
             chosen,
             interpolation="idw",
             slope=1.0,
-            near="any" if poses else "wrong",
+            anchors=anchors,
+            near="released",
             gradient=gradient or ("exact" if poses else "released"),
             rivals=rivals,
             squash=not poses,
