@@ -166,3 +166,14 @@ def test_what_a_memory_cannot_hold_is_refused() -> None:
         loss(torch.randn(3, 2), torch.tensor([0, 1, 0]))
     with pytest.raises(ValueError, match="size must be 1 or more; got 0"):
         mg.with_memory(mg.UniLoss("auc"), size=0)
+
+
+def test_outside_training_the_loss_takes_weights_as_without_a_memory() -> None:
+    scores = torch.tensor([0.5, -0.2, 0.3, -1.0])
+    target = torch.tensor([1, 1, 0, 0])
+    weights = torch.tensor([1.0, 2.0, 0.5, 1.0])
+    plain = mg.UniLoss("f1")
+    loss = mg.with_memory(plain, size=8).eval()
+    value = loss(scores, target, sample_weight=weights)
+    assert value == plain(scores, target, sample_weight=weights)
+    assert value != plain(scores, target)
