@@ -20,7 +20,8 @@ ranked first, its short g_m still widens their lead.
 **Many classes.** w is 0.85 where an item has one score, or one for each of its labels: there the
 metric's bit is the whole decision. Among many classes, cross-entropy also says which of the other
 classes to push down, and a network needs that to learn. There w is 0.5, and the metric's soft bits
-are the probabilities of the softmax (`metrics/margins.py`).
+are the probabilities of the softmax (`metrics/margins.py`). Those of heatmaps are soft, too, but w
+is 0.85: squared error is mostly about the background.
 
 **The free intercept.** Cross-entropy wants scores that are calibrated at 0, and F1 is best at
 another threshold. So that they do not pull at the same bias, cross-entropy sees the scores plus an
@@ -238,10 +239,12 @@ class MetricLoss(Remembering):
 
     def _weight(self) -> Tensor:
         """w, or if the number of steps is known, what it has risen to by now."""
-        usual = _CLASS_WEIGHT if self.by_metric.among_classes else _WEIGHT
+        # Among pixels, squared error is mostly about the background, which decides nothing.
+        classes = self.by_metric.among_classes and self.metric.layout != "heatmaps"
+        usual = _CLASS_WEIGHT if classes else _WEIGHT
         start = usual if self.weight is None else self.weight
         weight = self.done.new_tensor(start, dtype=torch.float32)
-        if self.steps is None or (self.weight is None and self.by_metric.among_classes):
+        if self.steps is None or (self.weight is None and classes):
             return weight
         first, last = _FADE
         faded = ((self.done / self.steps - first) / (last - first)).clamp(0, 1)
