@@ -1,46 +1,34 @@
-"""Poses: joints of athletes in LSP Extended, as heatmaps (UniLoss, Sec. 4.3; ReLoss, Table 3).
+"""Poses: joints of people in pictures, as heatmaps (UniLoss, Sec. 4.3; ReLoss, Table 3).
 
     one joint     the top of the head, by an hourglass of one stack, judged by PCKh: the highest
                   pixel has to lie within half a head's length of the joint (UniLoss, Table 1)
     all joints    14 of them, by a small SimpleBaseline, judged by PCK at 0.05 of the person's size
                   (ReLoss, Table 3)
 
-A set is a batch of images. Maps are half as large as the images, 64 x 64 pixels.
+The people are athletes in LSP Extended, or those of the papers' own data (`pose_data.py`). On COCO,
+average precision by object keypoint similarity is tested, too. A set is a batch of images. Maps are
+half as large as the images, 64 x 64 pixels.
 """
 
-import io
 import math
-import zipfile
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 import torch.nn.functional as F
-from PIL import Image
-from sklearn.model_selection import train_test_split
 from torch import Tensor
 
 import metricgrad as mg
 from benchmarks.classification import Settings
-from benchmarks.data import checked, data_folder
 from benchmarks.maps import channels_last
+from benchmarks.pose_data import SHRUNK, Poses, poses_of
 from benchmarks.pose_nets import Hourglass, SimpleBaseline
 from benchmarks.relations import learned_relation
-from benchmarks.task import Examples, Keep, Loss, ScoreSets, Task, run_task
+from benchmarks.task import Examples, Keep, Loss, ScoreSets, Task, Value, run_task, value_of
 
-_IMAGES = "images_128.zip"
-_JOINTS = "joints.npz"
-_SUMS = {
-    _IMAGES: "a8f987c6905673a3171fcbe812303b2ca56846ea9633e5940707fb8eb79572e7",
-    _JOINTS: "ed95532d1f0f2d7e2a3b8aac1de64955f0d1fd97bad0a6debb2245ddd420ec4c",
-}
-_SHRUNK = 2  # pixels of an image beside one of its maps
-_NECK, _HEAD = 12, 13
-_MIRRORED = [5, 4, 3, 2, 1, 0, 11, 10, 9, 8, 7, 6, 12, 13]  # left for right
-_VALID = 0.125
-_ROOM = 1.3  # an image is this many times as wide as the box around the joints
 _SET = 8
+_SIZED = 3  # columns of joints with a size; more of them tell which people share an image
 
 
 def run(
@@ -51,78 +39,67 @@ def run(
 
 
 def task(settings: Settings, seed: int, folder: Path | None) -> Task:
-    """LSP Extended with one joint or all of them, and the loss that the settings name."""
-    train, valid, test = lsp_extended(folder, seed)
-    joints = [_HEAD] if settings["joints"] == "head" else list(range(len(_MIRRORED)))
-    maps = train.x.shape[-1] // _SHRUNK
-    metric = _metric(settings, maps)
+    """People with one joint or all of them, and the loss that the settings name."""
+    data = poses_of(settings["dataset"], folder, seed)
+    joints = _chosen_joints(settings, data)
+    metric = _metric(settings, data)
 
     def network() -> torch.nn.Module:
         kind = Hourglass if settings["network"] == "hourglass" else SimpleBaseline
         return channels_last(kind(len(joints), settings["width"]))
 
-    def chosen(target: Tensor) -> Tensor:
+    def chosen(part: Examples) -> Examples:
         columns = 2 if settings["joints"] == "all" else 3  # PCKh takes the length of the head
-        return target[..., joints, :columns]
+        where = None if part.where is None else part.where[:, joints]
+        return Examples(part.x, part.target[..., joints, :columns], where)
 
     def of_chosen(loss: Loss) -> Loss:
-        return lambda scores, batch: loss(scores, Examples(batch.x, chosen(batch.target)))
+        return lambda scores, batch: loss(scores, chosen(batch))
 
     def sets(scores: Tensor, part: Examples, generator: torch.Generator) -> ScoreSets:
-        return pose_sets(scores, chosen(part.target), generator)
+        return pose_sets(scores, chosen(part), generator)
+
+    pck = value_of(metric)
+    values: dict[str, Value] = {"pck": lambda scores, part: pck(scores, chosen(part))}
+    if data.test.target.shape[-1] > _SIZED:
+        # The target says which joints are marked; how sure a pose is depends on all of its maps.
+        oks_ap = mg.metric("oks_ap")
+        values["oks_ap"] = lambda scores, part: float(oks_ap(scores, part.target))
 
     return Task(
         metric=metric,
-        values={"pck": lambda scores, part: float(metric(scores, chosen(part.target)))},
-        train=train,
-        valid=valid,
-        test=test,
+        values=values,
+        train=data.train,
+        valid=data.valid,
+        test=data.test,
         network=network,
         ordinary=of_chosen(_loss_of(mg.baselines.HeatmapMSE(sigma=1.0))),
         loss=lambda steps: of_chosen(heatmap_loss(settings, seed, folder, metric, steps)),
-        augment=turned,
+        augment=partial(turned, mirrored_joints=data.mirrored),
         sets=sets,
     )
 
 
-def _metric(settings: Settings, maps: int) -> mg.Metric:
+def _chosen_joints(settings: Settings, data: Poses) -> list[int]:
+    if settings["joints"] == "all":
+        return list(range(len(data.mirrored)))
+    if data.head is None:
+        raise ValueError(f"{settings['dataset']} does not mark heads; take lsp_extended or mpii")
+    return [data.head]
+
+
+def _metric(settings: Settings, data: Poses) -> mg.Metric:
     if settings["joints"] == "head":
         return mg.metric("pck", fraction=0.5)
-    return mg.metric("pck", radius=settings["fraction"] * maps / _ROOM)
+    maps = data.train.x.shape[-1] // SHRUNK
+    return mg.metric("pck", radius=settings["fraction"] * maps / data.room)
 
 
-def lsp_extended(folder: Path | None, seed: int) -> tuple[Examples, Examples, Examples]:
-    """Training, validation and test images `[N, 3, 128, 128]` with joints `[N, 14, 3]`.
-
-    Joints are (x, y, length of the head) in pixels of the maps. An eighth of the training images
-    validates.
-    """
-    place = data_folder(folder) / "lsp_extended"
-    with np.load(checked(place / _JOINTS, _SUMS[_JOINTS])) as file:
-        joints = torch.from_numpy(file["joints"]) / _SHRUNK
-        names = [f"im{number:05d}.jpg" for number in file["image_id"]]
-        tests = file["split"] == 1
-    with zipfile.ZipFile(checked(place / _IMAGES, _SUMS[_IMAGES])) as file:
-        pictures = [np.asarray(Image.open(io.BytesIO(file.read(name)))) for name in names]
-    images = torch.from_numpy(np.stack(pictures)).permute(0, 3, 1, 2).float() / 255
-    images = images.contiguous()
-    head = (joints[:, _HEAD] - joints[:, _NECK]).norm(dim=-1)
-    target = torch.cat([joints, head[:, None, None].expand(-1, len(_MIRRORED), 1)], -1)
-    train, valid = train_test_split(
-        np.flatnonzero(~tests), test_size=_VALID, random_state=seed, shuffle=True
-    )
-    mean = images[train].mean((0, 2, 3), keepdim=True)
-    spread = images[train].std((0, 2, 3), keepdim=True)
-    everything = Examples((images - mean) / spread, target)
-    parts = (train, valid, np.flatnonzero(tests))
-    first, second, third = (everything.at(torch.from_numpy(part)) for part in parts)
-    return first, second, third
-
-
-def turned(batch: Examples, generator: torch.Generator) -> Examples:
+def turned(batch: Examples, generator: torch.Generator, *, mirrored_joints: list[int]) -> Examples:
     """Images turned by up to 30 degrees, scaled by up to a quarter, and half of them mirrored.
 
-    Joints move along. Those that leave the image are moved to its edge.
+    Joints move along, and so do their names: a left hand becomes a right one. Those that leave the
+    image are moved to its edge.
     """
     number = len(batch)
     angle = (2 * torch.rand(number, generator=generator) - 1) * math.pi / 6
@@ -136,13 +113,16 @@ def turned(batch: Examples, generator: torch.Generator) -> Examples:
     still = torch.zeros(number, 2, 1)
     grid = F.affine_grid(torch.cat([matrix, still], -1), list(batch.x.shape), align_corners=False)
     images = F.grid_sample(batch.x, grid, padding_mode="border", align_corners=False)
-    side = batch.x.shape[-1] // _SHRUNK
+    side = batch.x.shape[-1] // SHRUNK
     places = (batch.target[..., :2] + 0.5) * 2 / side - 1
     places = torch.linalg.solve(matrix, places.transpose(-1, -2)).transpose(-1, -2)
     places = ((places + 1) * side / 2 - 0.5).clamp(0, side - 1)
-    places = torch.where(mirrored[:, None, None], places[:, _MIRRORED], places)
+    places = torch.where(mirrored[:, None, None], places[:, mirrored_joints], places)
     length = batch.target[..., 2:] * scale[:, None, None]
-    return Examples(images, torch.cat([places, length], -1))
+    where = batch.where
+    if where is not None:
+        where = torch.where(mirrored[:, None], where[:, mirrored_joints], where)
+    return Examples(images, torch.cat([places, length], -1), where)
 
 
 def heatmap_loss(
@@ -167,25 +147,25 @@ def heatmap_loss(
 
 
 def _loss_of(surrogate: mg.Surrogate) -> Loss:
-    return lambda scores, batch: surrogate(scores, batch.target)
+    return lambda scores, batch: surrogate(scores, batch.target, batch.where)
 
 
 def _learned(settings: Settings, seed: int, folder: Path | None, metric: mg.Metric) -> Loss:
     """ReLoss of PCK, learned from a network that squared error trained, and squared error."""
     plain = task({**settings, "method": "mse"}, seed, folder)
-    side = plain.valid.x.shape[-1] // _SHRUNK
+    side = plain.valid.x.shape[-1] // SHRUNK
     generator = torch.Generator().manual_seed(seed)
     net = mg.nets.Heatmaps((side, side), generator=generator)
     relation = learned_relation(plain, settings, seed, mg.ReLoss(metric, net=net))
     weight = settings.get("ordinary", 0.0)
-    ordinary = mg.baselines.HeatmapMSE(sigma=1.0)
-    return lambda scores, batch: (
-        relation(scores, batch.target) + weight * ordinary(scores, batch.target)
-    )
+    learned = _loss_of(relation)
+    ordinary = _loss_of(mg.baselines.HeatmapMSE(sigma=1.0))
+    return lambda scores, batch: learned(scores, batch) + weight * ordinary(scores, batch)
 
 
-def pose_sets(scores: Tensor, joints: Tensor, generator: torch.Generator) -> ScoreSets:
-    """Sets of a few images: maps `[S, 8, K, H, W]` and joints `[S, 8, K, 2 or 3]`."""
+def pose_sets(scores: Tensor, part: Examples, generator: torch.Generator) -> ScoreSets:
+    """Sets of a few images: maps `[S, 8, K, H, W]`, joints `[S, 8, K, 2 or 3]`, flags if any."""
     number = len(scores) // _SET * _SET
     order = torch.randperm(len(scores), generator=generator)[:number].reshape(-1, _SET)
-    return [(scores[order], joints[order])]
+    flags = () if part.where is None else (part.where[order],)
+    return [(scores[order], part.target[order], *flags)]

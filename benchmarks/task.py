@@ -47,7 +47,7 @@ class Examples:
 
 
 Loss = Callable[[Tensor, Examples], Tensor]
-ScoreSets = list[tuple[Tensor, Tensor]]
+ScoreSets = list[tuple[Tensor, ...]]  # scores, target and, if there are any, flags
 Value = Callable[[Tensor, Examples], float]
 Keep = Callable[[list[dict[str, Any]]], None]
 

@@ -159,9 +159,13 @@ def _ranking() -> list[Case]:
     ]
 
 
+_SIGMAS = (0.3, 0.5, 0.8)
+
+
 def _maps() -> list[Case]:
     return [
         Case("pck", "pose", ref.pck),
+        Case("oks_ap", "pose", partial(ref.oks_ap, sigmas=_SIGMAS), {"sigmas": _SIGMAS}),
         Case("mean_iou", "segmentation", ref.segmentation(sk.jaccard_score, None)),
         Case(
             "mean_iou", "segmentation", ref.segmentation(sk.jaccard_score, 0), {"ignore_index": 0}
@@ -204,6 +208,12 @@ def _variants() -> list[Case]:
             "mean_iou", "segmentation", ref.segmentation(sk.jaccard_score, 3), {"ignore_index": 3}
         ),
         Case("dice", "segmentation", ref.segmentation(sk.f1_score, 0), {"ignore_index": 0}),
+        Case(
+            "oks_ap",
+            "pose",
+            partial(ref.oks_ap, sigmas=[0.4] * 3, oks=0.75),
+            {"sigmas": 0.4, "oks": 0.75},
+        ),
         Case("precision_at_k", "ranking", ref.precision_at(3), {"k": 3}),
         Case("recall_at_k", "ranking", ref.recall_at(3), {"k": 3}),
         _curve("average_precision", "multi-class", ref.average_precision, "weighted"),

@@ -7,7 +7,7 @@ because a set has no value of its own, the documented value stands here in plain
 import math
 import warnings
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -267,6 +267,70 @@ def pck(
             allowed = fraction * joint[2] if radius is None else radius
             correct.append(math.hypot(x - joint[0], y - joint[1]) <= allowed)
     return float(np.mean(correct)) if correct else 0.0
+
+
+def oks_ap(
+    scores: np.ndarray, target: np.ndarray, sigmas: Sequence[float], oks: float | None = None
+) -> float:
+    """COCO's keypoint evaluation, person by person; equal scores are passed together.
+
+    The target has columns (x, y, area), or (x, y, area, visible, image, left, top, scale).
+    """
+    alone = target.shape[-1] == 3
+    people = []
+    for index, (maps, pose) in enumerate(zip(scores, target, strict=True)):
+        left, top, scale = (0.0, 0.0, 1.0) if alone else pose[0, 5:]
+        places = [np.unravel_index(each.argmax(), each.shape)[::-1] for each in maps]
+        people.append(
+            {
+                "image": index if alone else pose[0, 4],
+                "score": float(np.mean([each.max() for each in maps])),
+                "found": [(left + scale * x, top + scale * y) for x, y in places],
+                "joints": [(left + scale * x, top + scale * y) for x, y in pose[:, :2]],
+                "area": scale**2 * pose[:, 2],
+                "visible": [True] * len(pose) if alone else pose[:, 3] > 0,
+            }
+        )
+    people = [person for person in people if any(person["visible"])]
+    levels = np.linspace(0.5, 0.95, 10) if oks is None else [oks]
+    values = [_pose_precision(*_matched_poses(people, sigmas, level)) for level in levels]
+    return float(np.mean(values)) if people else 0.0
+
+
+def _similarity(pose: dict[str, Any], person: dict[str, Any], sigmas: Sequence[float]) -> float:
+    near = []
+    for k, sigma in enumerate(sigmas):
+        if person["visible"][k]:
+            x, y = np.subtract(pose["found"][k], person["joints"][k])
+            variance = (2 * sigma) ** 2
+            near.append(math.exp(-(x**2 + y**2) / variance / (person["area"][k] + 1e-16) / 2))
+    return sum(near) / len(near)
+
+
+def _matched_poses(
+    people: list[dict[str, Any]], sigmas: Sequence[float], level: float
+) -> tuple[list[tuple[float, bool]], int]:
+    """The score of every pose that takes part and whether it is right, and the number of people."""
+    poses = []
+    for image in {person["image"] for person in people}:
+        members = [person for person in people if person["image"] == image]
+        free = list(members)
+        for pose in sorted(members, key=lambda person: -person["score"])[:20]:
+            similar = [_similarity(pose, person, sigmas) for person in free]
+            right = bool(similar) and max(similar) >= level
+            if right:
+                free.pop(int(np.argmax(similar)))
+            poses.append((pose["score"], right))
+    return poses, len(people)
+
+
+def _pose_precision(poses: list[tuple[float, bool]], people: int) -> float:
+    curve = []
+    for score in {score for score, _ in poses}:
+        kept = [right for other, right in poses if other >= score]
+        curve.append((sum(kept) / people, sum(kept) / len(kept)))
+    wanted = np.linspace(0, 1, 101)
+    return float(np.mean([max([p for r, p in curve if r >= at], default=0.0) for at in wanted]))
 
 
 # Text: decoded by the highest score, token 0 and negative ids being padding

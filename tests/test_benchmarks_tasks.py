@@ -10,10 +10,12 @@ import metricgrad as mg
 from benchmarks import long_tail, poses, retrieval, segmentation
 from benchmarks.data import Data, Part, checked
 from benchmarks.maps import CLASSES
+from benchmarks.pose_data import Poses
 from benchmarks.relations import correlations, learned_relation
 from benchmarks.table import table
 from benchmarks.task import Examples, Task, run_task, train
 
+MIRRORED = [5, 4, 3, 2, 1, 0, 11, 10, 9, 8, 7, 6, 12, 13]
 TINY: dict[str, dict[str, Any]] = {
     "segmentation": {"size": [16, 16], "width": 2},
     "poses_head": {"width": 4, "batch": 20},
@@ -42,10 +44,10 @@ def scenes(*_: Any) -> Data:
     return Data(part, part, part)
 
 
-def people(*_: Any) -> tuple[Examples, Examples, Examples]:
+def people(*_: Any) -> Poses:
     places = 16 * torch.rand(40, 14, 2, generator=torch.Generator().manual_seed(0))
     part = Examples(numbers(40, 3, 32, 32), torch.cat([places, torch.full((40, 14, 1), 4.0)], -1))
-    return part, part, part
+    return Poses(part, part, part, MIRRORED, head=13, room=1.3)
 
 
 def pictures(*_: Any) -> Data:
@@ -61,7 +63,7 @@ def clothes(*_: Any) -> tuple[Examples, Examples, Examples]:
 @pytest.fixture(autouse=True)
 def made_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(segmentation, "camvid", scenes)
-    monkeypatch.setattr(poses, "lsp_extended", people)
+    monkeypatch.setattr(poses, "poses_of", people)
     monkeypatch.setattr(long_tail, "load", pictures)
     monkeypatch.setattr(retrieval, "fashion", clothes)
     monkeypatch.setattr(long_tail, "_SET", 16)
@@ -234,7 +236,7 @@ def test_turning_moves_joints_with_the_image() -> None:
         x, y = (2 * places[item, 13]).int().tolist()
         images[item, 0, y : y + 2, x : x + 2] = 1.0
     batch = Examples(images, torch.cat([places, torch.full((32, 14, 1), 4.0)], -1))
-    moved = poses.turned(batch, torch.Generator().manual_seed(1))
+    moved = poses.turned(batch, torch.Generator().manual_seed(1), mirrored_joints=MIRRORED)
     maps = torch.nn.functional.avg_pool2d(moved.x, 2)
     found = mg.metric("pck", radius=1.5)(maps, moved.target[:, 13:, :2])
     assert found == 1

@@ -13,7 +13,7 @@ def test_names_are_those_of_the_contract() -> None:
     names = """accuracy error_rate balanced_accuracy precision recall fbeta f1 jaccard mcc kappa
     gmean auc partial_auc average_precision eer precision_at_k recall_at_k recall_at_precision
     precision_at_recall
-    hamming ndcg map mrr mean_iou dice pck span_f1 exact_match bleu rouge_l edit_distance
+    hamming ndcg map mrr mean_iou dice pck oks_ap span_f1 exact_match bleu rouge_l edit_distance
     word_error_rate"""
     assert set(mg.metric_names()) == set(names.split())
 

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 import metricgrad as mg
+from metricgrad.metrics import ComparisonMetric
 from tools.campaign.case import Case, Outcome
 
 CLASSES = 4
@@ -53,11 +54,11 @@ def losses() -> dict[str, tuple[Make, list[str]]]:
     kinds = [each for each in public if isinstance(each, type) and issubclass(each, mg.Surrogate)]
     for kind in kinds:
         for name in mg.metric_names() if kind is not mg.Surrogate else []:
-            metric = mg.metric(name)
+            metric = mg.metric(name, **OPTIONS.get(name, {}))
             layouts = layouts_of(metric, kind)
-            make = partial(kind, name)
+            make = partial(kind, metric)
             if kind is mg.ReLoss and metric.layout == "heatmaps":  # its network asks for the size
-                make = partial(kind, name, net=mg.nets.Heatmaps((10, 10)))
+                make = partial(kind, metric, net=mg.nets.Heatmaps((10, 10)))
             if layouts:
                 found[f"{kind.__name__}({name})"] = (make, layouts)
     for name in ("f1", "average_precision", "accuracy", "ndcg", "mean_iou"):
@@ -84,12 +85,16 @@ def losses() -> dict[str, tuple[Make, list[str]]]:
 def layouts_of(metric: mg.Metric, kind: type) -> list[str]:
     """The layouts on which a kind of loss takes a metric."""
     text = metric.layout in ("tokens", "spans")
+    compared = text or isinstance(metric, ComparisonMetric)
+    if kind in (mg.UniLoss, mg.MetricLoss) and not compared:
+        return []
     if (kind is mg.UniLoss and text) or (kind is mg.BilevelLoss and metric.layout not in BILEVEL):
         return []  # UniLoss needs comparisons, BilevelLoss one vector per item
     own = "tokens" if text else metric.layout
     return [own, "classes"] if own == "binary" and metric.takes_classes else [own]
 
 
+OPTIONS: dict[str, dict[str, Any]] = {"oks_ap": {"sigmas": 0.1}}  # which the maps here need
 BILEVEL = ("binary", "labels", "grades")
 VARIANTS: list[dict[str, Any]] = [
     {"interpolation": "idw"},

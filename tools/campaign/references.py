@@ -264,6 +264,29 @@ def ranking(name: str, scores: Array, target: Array, live: Array, k: int | None 
             return ratio((gains * mean).sum(-1), ideal)
 
 
+def oks_ap(
+    scores: Array, target: Array, live: Array, sigmas: Array, oks: float | None = None
+) -> Array:
+    """Average precision of poses, each person alone in an image, `[S]`."""
+    sigmas = np.broadcast_to(sigmas, scores.shape[2])
+    width = scores.shape[-1]
+    pixels = scores.reshape(*scores.shape[:-2], -1)
+    highest = pixels.argmax(-1)
+    far = (highest % width - target[..., 0]) ** 2 + (highest // width - target[..., 1]) ** 2
+    similar = np.exp(-far / (8 * sigmas**2 * (target[..., 2] + 1e-16))).mean(-1)
+    sure = np.where(live, pixels.max(-1).mean(-1), -np.inf)
+    above = (sure[:, None, :] >= sure[:, :, None]) & live[:, None, :]
+    people = live.sum(-1)
+    values = []
+    for level in np.linspace(0.5, 0.95, 10) if oks is None else [oks]:
+        hits = (above & (similar >= level)[:, None, :]).sum(-1)
+        precision = ratio(hits, above.sum(-1)) * live
+        recall = ratio(hits, people[:, None])
+        for point in np.linspace(0, 1, 101):
+            values.append(np.where(recall >= point, precision, 0.0).max(-1))
+    return np.mean(values, 0)
+
+
 def pck(scores: Array, joints: Array, live: Array) -> Array:
     """Joints whose highest pixel is within half the stated size."""
     width = scores.shape[-1]

@@ -179,6 +179,8 @@ def formula(
             true = target.reshape(pixels)[..., None] == kept
             made = ref.OF_COUNTS["jaccard" if name == "mean_iou" else "f1"]
             return ref.averaged(made, "macro", predicted, true, counted.reshape(pixels), False)
+        case "pose" if name == "oks_ap":
+            return ref.oks_ap(scores, target, live, **options)
         case "pose":
             return ref.pck(scores, target, live)
         case _:

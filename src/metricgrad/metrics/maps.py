@@ -203,24 +203,11 @@ class Pck(ComparisonMetric):
     def check(self, scores: Tensor, target: Tensor, where: Tensor | None) -> Inputs:
         """Heatmaps `[..., N, K, H, W]` and joints `[..., N, K, 3]`, or 2 if there is a radius."""
         columns = 3 if self.radius is None else 2
-        fits = scores.dim() >= 4 and target.shape == (*scores.shape[:-2], columns)
-        if not fits or not scores.shape[-2:].numel():
-            raise ValueError(
-                f"pck takes heatmaps [..., N, K, H, W] and joints [..., N, K, {columns}], "
-                f"(x, y{', size' * (columns == 3)}) in map pixels, "
-                f"with radius={self.radius}; got scores {shown(scores)} and target {shown(target)}"
-            )
-        where = expand_where(where, target.shape[:-1], target.dim() - 2)
-        scores = real_scores(scores, None if where is None else where[..., None, None])
-        joints = target.to(scores.dtype)
-        if where is not None:
-            joints = joints.masked_fill(~where.unsqueeze(-1), 0.0)
-        if not joints.isfinite().all() or (joints[..., 2:] < 0).any():
-            raise ValueError(
-                f"target must hold finite joints{' and sizes of 0 or more' * (columns == 3)} "
-                f"(shape {shown(target)}); mask the joints that are not visible with where"
-            )
-        return Inputs(scores, joints, where)
+        takes = (
+            f"pck takes heatmaps [..., N, K, H, W] and joints [..., N, K, {columns}], "
+            f"(x, y{', size' * (columns == 3)}) in map pixels, with radius={self.radius}"
+        )
+        return heatmap_inputs(scores, target, where, columns, takes, "sizes")
 
     def evaluate(self, scores: Tensor, target: Tensor, where: Tensor | None) -> Tensor:
         """Share of the joints that count whose highest pixel is near enough."""
@@ -261,3 +248,26 @@ class Pck(ComparisonMetric):
             soften=soften,
         )
         return PixelPairs(near, joints) if self.pairs == "all" else joints
+
+
+def heatmap_inputs(
+    scores: Tensor, target: Tensor, where: Tensor | None, columns: int, takes: str, third: str
+) -> Inputs:
+    """Heatmaps `[..., N, K, H, W]` and joints with so many columns, as floats.
+
+    `takes` is how the error for other shapes begins, and `third` what the third column holds.
+    """
+    fits = scores.dim() >= 4 and target.shape == (*scores.shape[:-2], columns)
+    if not fits or not scores.shape[-2:].numel():
+        raise ValueError(f"{takes}; got scores {shown(scores)} and target {shown(target)}")
+    where = expand_where(where, target.shape[:-1], target.dim() - 2)
+    scores = real_scores(scores, None if where is None else where[..., None, None])
+    joints = target.to(scores.dtype)
+    if where is not None:
+        joints = joints.masked_fill(~where.unsqueeze(-1), 0.0)
+    if not joints.isfinite().all() or (joints[..., 2:3] < 0).any():
+        raise ValueError(
+            f"target must hold finite joints{f' and {third} of 0 or more' * (columns > 2)} "
+            f"(shape {shown(target)}); mask the joints that are not visible with where"
+        )
+    return Inputs(scores, joints, where)

@@ -21,6 +21,7 @@ from metricgrad.metrics.function import FunctionMetric, from_function
 from metricgrad.metrics.kappa import Kappa
 from metricgrad.metrics.maps import Dice, MeanIou, Pck
 from metricgrad.metrics.ndcg import Ndcg
+from metricgrad.metrics.oks import OksAp
 from metricgrad.metrics.ranking import Map, Mrr, PrecisionAtK, RecallAtK
 from metricgrad.metrics.reexpression import ComparisonMetric
 from metricgrad.metrics.text import Bleu, EditDistance, ExactMatch, RougeL, SpanF1, WordErrorRate
@@ -32,7 +33,7 @@ _CLASSES: tuple[type[Metric], ...] = (
     *(Mcc, Kappa, GMean, Hamming),
     *(Auc, PartialAuc, AveragePrecision, Eer, RecallAtPrecision, PrecisionAtRecall),
     *(PrecisionAtK, RecallAtK, Ndcg, Map, Mrr),
-    *(MeanIou, Dice, Pck),
+    *(MeanIou, Dice, Pck, OksAp),
     *(SpanF1, ExactMatch, Bleu, RougeL, EditDistance, WordErrorRate),
 )
 _BY_NAME = {cls.name: cls for cls in _CLASSES}
@@ -58,6 +59,7 @@ _SPELLINGS = {
     "ndcg": "ndcg_score",
     "mrr": "mean_reciprocal_rank",
     "mean_iou": "miou",
+    "oks_ap": "oks keypoint_ap",
     "exact_match": "em",
     "rouge_l": "rougel",
     "edit_distance": "levenshtein",

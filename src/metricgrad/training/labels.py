@@ -24,6 +24,7 @@ _LABELS = {
     "mean_iou": "mean IoU",
     "dice": "Dice",
     "pck": "PCK",
+    "oks_ap": "OKS AP",
     "span_f1": "span F1",
     "bleu": "BLEU",
     "rouge_l": "ROUGE-L",

@@ -163,9 +163,9 @@ class HeatmapMSE(Baseline):
         return torch.where((across.abs() <= bump // 2) & (down.abs() <= bump // 2), maps, 0.0)
 
     def check(self, scores: Tensor, target: Tensor, where: Tensor | None) -> Inputs:
-        """Maps and joints, with or without a size in the third column."""
-        options = {"radius": 1.0} if target.shape[-1] == 2 else {}
-        return to_metric(self.like, **options).check(scores, target.detach(), where)
+        """Maps and joints; a size in the third column and all further ones are left alone."""
+        places = target.detach()[..., :2]
+        return to_metric(self.like, radius=1.0).check(scores, places, where)
 
     def defined(self, target: Tensor, where: Tensor | None) -> Tensor:
         """Sets with joints."""
