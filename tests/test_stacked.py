@@ -1,5 +1,6 @@
 """Many trainings at once are trainings of their own."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -159,3 +160,34 @@ def test_targets_in_a_column_are_one_for_each_item() -> None:
 
     for stacked in (False, True):
         assert torch.equal(trained(Y.unsqueeze(-1), stacked), trained(Y, stacked))
+
+
+def test_a_resumed_stack_is_an_uninterrupted_one(tmp_path: Path) -> None:
+    """With parts of their own, dropout and universal starts, after a kill between checkpoints."""
+
+    def make(seed: int) -> mg.StackedTraining:
+        models = [network(seed + each, dropout=0.3) for each in range(2)]
+        losses = [fresh(name, seed) for name in ("f1", "auc")]
+        parts = [torch.arange(300), torch.arange(200, 600)]
+        return mg.StackedTraining(
+            models, losses, X, Y, universal=QUICK, batch=40, parts=parts, generator=seeded(seed)
+        )
+
+    whole = make(0)
+    whole.advance(6, progress=False)
+    killed = make(0)
+    killed.advance(2, progress=False)
+    killed.save(tmp_path / "run.safetensors")
+    killed.advance(3, progress=False)  # lost
+    again = make(7)
+    again.resume(tmp_path / "run.safetensors")
+    assert all(loss.universal for loss in again.losses)
+    again.advance(4, progress=False)
+    assert same(again.state(), whole.state())
+    for ours, theirs in zip(again.models, whole.models, strict=True):
+        assert same(dict(ours.state_dict()), dict(theirs.state_dict()))
+    other = mg.StackedTraining(
+        whole.models, [fresh("f1"), fresh("mcc")], X, Y, start="scratch", batch=40
+    )
+    with pytest.raises(ValueError, match="was written by a training run with universal=True"):
+        other.resume(tmp_path / "run.safetensors")

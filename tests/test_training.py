@@ -57,6 +57,16 @@ from tests.trainings import (
         (lambda: joint(model_rate=-1.0), "model_rate must be above 0; got -1.0"),
         (lambda: joint(loss_steps=0), "loss_steps must be 1 or more; got 0"),
         (lambda: joint(decay=0), "decay must be 1 or more; got 0"),
+        (
+            lambda: joint(balanced=True, stratified=False),
+            "balanced=True gives every class an equal share .* with stratified=False",
+        ),
+        (lambda: joint(head_start=-1), "head_start must be 0 or more; got -1"),
+        (
+            lambda: joint(start="universal", refine=False, head_start=2),
+            "not refined cannot learn before the model; got head_start=2 and refine=False",
+        ),
+        (lambda: joint(balanced=True, data=(X, X[:, 0])), "need one class index per item"),
         (lambda: joint(nn.Flatten(0)), "there is nothing to train"),
         (lambda: joint().advance(0), "iterations must be 1 or more; got 0"),
     ],
@@ -353,9 +363,38 @@ def test_the_papers_settings() -> None:
         clip=1e-5,
         batch=100,
         decay=None,
+        balanced=True,
     )
     assert run._settings == plan
     assert run._universal == {"size": 100, "source": "paper", "steps": 7}
+    assert all(Y[batch].sum() == 50 for batch in run._draw(5))
+    scores = torch.tensor([0.0, -1.0])
+    assert run.loss.metric(scores, torch.tensor([1, 0])) == 1  # as s >= 0
+    assert mg.metric("f1")(scores, torch.tensor([1, 0])) == 0
+    kept = mg.JointTraining.as_published(network(), fresh(), X, Y, balanced=False, clip=2.0)
+    assert (kept._settings.balanced, kept._settings.clip) == (False, 2.0)
+    with pytest.raises(TypeError, match="loss must be a BilevelLoss"):
+        mg.JointTraining.as_published(network(), mg.UniLoss("f1"), X, Y)  # pyright: ignore
+
+
+def test_only_the_loss_learns_before_the_model() -> None:
+    """The model's batch norms learn, too, as its scores are what the loss learns from."""
+    run = joint(network(), head_start=3)
+    weights = network().state_dict()
+    before = dict(fresh().state_dict())
+    found = run.advance(3, progress=False)
+    assert not same(dict(run.loss.state_dict()), before)
+    assert all(part == part for part in found)  # no NaN
+    for name, each in run.model.state_dict().items():
+        assert torch.equal(each, weights[name]) == ("running" not in name and "num" not in name)
+    run.advance(1, progress=False)
+    assert not torch.equal(run.model.state_dict()["0.weight"], weights["0.weight"])
+    stacked = mg.StackedTraining(
+        [network()], [fresh()], X, Y, start="scratch", batch=40, head_start=1
+    )
+    stacked.advance(1, progress=False)
+    assert torch.equal(stacked.models[0].get_parameter("0.weight"), weights["0.weight"])
+    assert not same(dict(stacked.losses[0].state_dict()), before)
 
 
 @pytest.mark.parametrize("task", TASKS)

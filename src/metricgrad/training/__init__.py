@@ -1,9 +1,12 @@
 """What moves parameters: models and learned surrogates, trained together."""
 
-from metricgrad.training.algorithm import TrainingError as TrainingError
 from metricgrad.training.drawing import Batches as Batches
 from metricgrad.training.fit import fit as fit
+from metricgrad.training.gamma import Gamma as Gamma
+from metricgrad.training.gamma import choose_gamma as choose_gamma
+from metricgrad.training.guard import TrainingError as TrainingError
 from metricgrad.training.joint import JointTraining as JointTraining
+from metricgrad.training.published import decides_at_least as decides_at_least
 from metricgrad.training.recipes import as_shipped as as_shipped
 from metricgrad.training.recipes import collect_scores as collect_scores
 from metricgrad.training.recipes import digit_scores as digit_scores

@@ -6,21 +6,15 @@ r"""Algorithm 1 of Learning Surrogate Losses: models and their surrogates, train
 
 The surrogate thus follows the metric around where the model is. While it learns, the model does not
 change: one forward pass in `eval()` mode and one call of the metric serve all K_beta sets. A guard
-watches what may go wrong; a training that stops is put back to its last good state:
-
-    the metric is NaN on some sets      a warning, once; those sets are left out
-    the metric is NaN on all of a round the training stops
-    the metric never changes            a warning, once, after 100 rounds: it gives no gradient
-    a value is not finite               the surrogate or the model has diverged: the training stops
-    the misfit stays above 100 ranges   the same, before it overflows
+(`guard.py`) watches what may go wrong; a training that stops is put back to its last good state.
 """
 
 import math
-import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
@@ -30,14 +24,12 @@ from metricgrad.metrics.checks import whole
 from metricgrad.progress import progress as to_progress
 from metricgrad.surrogates.bilevel import BilevelLoss
 from metricgrad.surrogates.nets.base import Elements
-from metricgrad.training.checkpoint import State
+from metricgrad.training.checkpoint import State, read_checkpoint, write_checkpoint
 from metricgrad.training.drawing import Batches, has_classes
+from metricgrad.training.guard import Guard, TrainingError
 from metricgrad.training.stack import Flat, Stack, half_cosine, modes_kept
 
 _KEEP = 50  # iterations between two states to fall back on
-_WATCHED = 100  # rounds after which a metric that never changed is reported
-_FAR = 100.0  # a misfit above this is far too large,
-_PATIENCE = 50  # and stops the training after so many rounds
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,8 +45,21 @@ class Alternation:
     clip: float | None = 1.0
     batch: int = 100
     stratified: bool | None = None
+    balanced: bool = False
+    head_start: int = 0
 
     def __post_init__(self) -> None:
+        whole("head_start", self.head_start, 0)
+        if self.head_start and not self.refine:
+            raise ValueError(
+                f"a loss that is not refined cannot learn before the model; got head_start="
+                f"{self.head_start} and refine=False"
+            )
+        if self.balanced and self.stratified is False:
+            raise ValueError(
+                "balanced=True gives every class an equal share of a batch, so batches cannot be "
+                "drawn with stratified=False; leave one of them out"
+            )
         for name in ("model_steps", "loss_steps", "decay"):
             if getattr(self, name) is not None:
                 whole(name, getattr(self, name), 1)
@@ -104,8 +109,9 @@ class Algorithm1(ABC):
         self._universal = None if universal is None else {"size": settings.batch, **universal}
         self._name = ", ".join(dict.fromkeys(loss.metric.name for loss in losses))
         stratified = settings.stratified
-        stratified = has_classes(self.y, settings.batch) if stratified is None else stratified
-        self._batches = Batches(self.y, settings.batch, stratified)
+        if stratified is None:
+            stratified = settings.balanced or has_classes(self.y, settings.batch)
+        self._batches = Batches(self.y, settings.batch, stratified, settings.balanced)
         self._guard = Guard(self._name, settings.batch)
         seeds = torch.randint(2**62, (2,), generator=generator).tolist()
         self._generator = torch.Generator().manual_seed(seeds[0])
@@ -195,7 +201,8 @@ class Algorithm1(ABC):
             self._network.train()
             inputs = self._first.check(self._scores(batch), self.y[batch], None)
             value = self._estimate(self._first.elements(inputs))
-            self._model_side.descend(value, share)
+            if self._iteration >= self._settings.head_start:  # else it only updates batch norms
+                self._model_side.descend(value, share)
             values.append(value.detach())
         self._loss_side.freeze(False)
         return torch.stack(values)
@@ -256,6 +263,7 @@ class Algorithm1(ABC):
             "own.iteration": torch.tensor(self._iteration),
         }
         state |= self._model_side.state("model") | self._loss_side.state("loss")
+        state["own.universal"] = torch.tensor([loss.universal for loss in self._each_loss])
         return {name: value.clone() for name, value in state.items()}
 
     def restore(self, state: State) -> None:
@@ -266,85 +274,33 @@ class Algorithm1(ABC):
         self._guard.restore(state["own.guard"])
         self._dropout = state["own.dropout"].clone()
         self._iteration = int(state["own.iteration"])
+        for loss, universal in zip(self._each_loss, state["own.universal"].tolist(), strict=True):
+            loss.universal = universal
 
+    def save(self, path: str | Path) -> None:
+        """Writes a checkpoint, one safetensors file, from which `resume` continues exactly.
 
-class TrainingError(RuntimeError):
-    """Raised when a training cannot go on; model and loss are back at their last good state."""
+        Args:
+            path: File to write; an existing file is replaced only once the new one is complete.
+        """
+        write_checkpoint(path, self.state(), self._known())
 
+    def resume(self, path: str | Path) -> None:
+        """Continues from a checkpoint of a training with the same settings, model, metric and data.
 
-class Guard:
-    """Watches one run or many at once; `name` is the metric's, `items` the size of a batch."""
+        Args:
+            path: Checkpoint that `save` wrote; another training's is refused.
+        """
+        state = read_checkpoint(path, self.state(), self._known(), varying="own.guard")
+        self.restore(state)
 
-    def __init__(self, name: str, items: int) -> None:
-        self._name = name
-        self._items = items
-        self._low = torch.zeros(())
-        self._high = torch.zeros(())
-        self._rounds = 0
-        self._sets = 0
-        self._far = 0
-        self._warned = False
-
-    def check_parameters(self, *vectors: Tensor) -> None:
-        """Raises unless the parameters of model and surrogate are finite after their last steps."""
-        for vector in vectors:
-            if not math.isfinite(vector.detach().sum().item()) and not vector.isfinite().all():
-                raise TrainingError("a parameter of the model or of the surrogate is not finite")
-
-    def check_misfit(self, misfit: Tensor) -> None:
-        """Raises if the distance from the metric is not finite, or stays far too large."""
-        highest = misfit.mean(0).max().item()
-        if not math.isfinite(highest):
-            raise TrainingError("the surrogate's misfit is not finite")
-        self._far = self._far + 1 if highest > _FAR else 0
-        if self._far == _PATIENCE:
-            raise TrainingError(
-                f"the surrogate's misfit has been above {_FAR:g} for {_PATIENCE} rounds and is now "
-                f"{highest:.3g}"
-            )
-
-    def check_truth(self, truth: Tensor) -> None:
-        """Raises if the metric, as a loss `[K, ...]`, is NaN on all batches; warns if on some."""
-        if self._rounds < _WATCHED:
-            self._watch(truth)
-        if math.isfinite(truth.sum().item()):
-            return
-        known = truth.isfinite()
-        if not known.any(0).all():
-            raise TrainingError(f"{self._name} gave NaN on all {len(truth)} batches of a round")
-        if not self._warned:
-            self._warned = True
-            warnings.warn(
-                f"{self._name} gave NaN on {int((~known).sum())} of {truth.numel()} batches of "
-                f"{self._items} items, which are left out; larger or stratified batches may help",
-                stacklevel=6,
-            )
-
-    def _watch(self, truth: Tensor) -> None:
-        """Warns, once, if the metric has been the same from the start."""
-        low = truth.nan_to_num(math.inf).amin(0)
-        high = truth.nan_to_num(-math.inf).amax(0)
-        self._low = torch.minimum(self._low, low) if self._rounds else low
-        self._high = torch.maximum(self._high, high) if self._rounds else high
-        self._rounds += 1
-        self._sets += len(truth)
-        if self._rounds == _WATCHED and (self._low >= self._high).any():
-            value = self._low[self._low >= self._high].flatten()[0]
-            warnings.warn(
-                f"{self._name}, as a loss, was {value:.6g} on all of the first {self._sets} "
-                f"batches of {self._items} items, so the surrogate has nothing to learn from them; "
-                "larger or stratified batches may help, or a model that already knows something",
-                stacklevel=7,
-            )
-
-    def state(self) -> Tensor:
-        """Everything it has counted so far, as one tensor."""
-        counts = [self._rounds, self._sets, self._far, self._warned]
-        seen = [self._low.flatten().double(), self._high.flatten().double()]
-        return torch.cat([torch.tensor(counts, dtype=torch.float64), *seen])
-
-    def restore(self, state: Tensor) -> None:
-        """Goes back to an earlier state."""
-        self._rounds, self._sets, self._far = (int(count) for count in state[:3])
-        self._warned = bool(state[3])
-        self._low, self._high = state[4:].float().reshape(2, -1).squeeze(-1)
+    def _known(self) -> dict[str, Any]:
+        """What a checkpoint must agree in, ready for JSON."""
+        configs = [loss.config() for loss in self._each_loss]
+        losses = [
+            {name: value for name, value in config.items() if name != "universal"}
+            for config in configs
+        ]
+        taught = self._universal is not None
+        loss = losses[0] if len(losses) == 1 else losses
+        return {**asdict(self._settings), "universal": taught, "items": len(self.y), "loss": loss}

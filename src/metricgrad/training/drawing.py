@@ -23,6 +23,7 @@ class Batches:
         if not len(target):
             raise ValueError("there is no training data: x and y are empty")
         self.size = size
+        self.stratified = stratified
         self._items = len(target)
         self._classes = _shares(target, size, balanced) if stratified else None
 

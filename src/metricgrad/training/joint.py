@@ -8,8 +8,6 @@ SL-R   start="universal"                  both: the paper's recommendation, and 
 """
 
 from collections.abc import Mapping
-from dataclasses import asdict
-from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -20,7 +18,7 @@ from metricgrad.processes import alone
 from metricgrad.surrogates.bilevel import BilevelLoss
 from metricgrad.surrogates.nets.base import Elements
 from metricgrad.training.algorithm import Algorithm1, Alternation
-from metricgrad.training.checkpoint import State, read_checkpoint, write_checkpoint
+from metricgrad.training.published import PUBLISHED, PUBLISHED_UNIVERSAL, decides_at_least
 from metricgrad.training.shards import shared_scores
 from metricgrad.training.stack import Flat
 
@@ -66,8 +64,12 @@ class JointTraining(Algorithm1):
             constant.
         clip: The largest norm of either gradient; None does not clip.
         batch: Items per batch, both for the model's steps and for the loss's steps.
+        head_start: Iterations at the start in which only the loss learns. From scratch, a loss does
+            not know yet where the metric gets better; a model that follows it anyway may end where
+            the metric hardly varies, and there is nothing left to learn from.
         stratified: Whether batches keep the shares of the classes; None does so where the target
             has one class per item.
+        balanced: Whether every class has the same share of a batch, as in the paper.
         universal: Options of `learn_universal` for the universal start.
         generator: Source of randomness for batches, made-up sets and dropout.
 
@@ -100,13 +102,16 @@ class JointTraining(Algorithm1):
         decay: int | None = None,
         clip: float | None = 1.0,
         batch: int = 100,
+        head_start: int = 0,
         stratified: bool | None = None,
+        balanced: bool = False,
         universal: Mapping[str, Any] | None = None,
         generator: torch.Generator | None = None,
     ) -> None:
         settings = Alternation(
             refine=refine, model_steps=model_steps, loss_steps=loss_steps, model_rate=model_rate,
             loss_rate=loss_rate, decay=decay, clip=clip, batch=batch, stratified=stratified,
+            balanced=balanced, head_start=head_start,
         )  # fmt: skip
         check_start(loss, x, y, start, refine)
         self.model = model
@@ -121,14 +126,17 @@ class JointTraining(Algorithm1):
     def as_published(
         cls, model: nn.Module, loss: BilevelLoss, x: Tensor, y: Tensor, **options: Any
     ) -> "JointTraining":
-        """The paper's settings (Sec. 4.1): rates and norms of 1e-5, its generator for SL-R.
+        r"""The paper's settings (Sec. 4.1): rates and norms of 1e-5, half of a batch positive.
 
-        The paper ran 300,000 iterations, with models of 100, 30 and 10 hidden units, each layer
-        with batch normalisation and dropout 0.2. Options that you pass replace the paper's.
+        The metric decides :math:`s \ge \gamma`, where :math:`\gamma` is the threshold that it has;
+        `training.choose_gamma` finds one by cross-validation. SL-R starts from the paper's own
+        made-up sets. The paper ran 300,000 iterations, with models of 100, 30 and 10 hidden units,
+        each layer with batch normalisation and dropout 0.2. Options that you pass replace these.
         """
-        published = {"model_rate": 1e-5, "loss_rate": 1e-5, "clip": 1e-5}
-        universal = {"source": "paper", **(options.pop("universal", None) or {})}
-        return cls(model, loss, x, y, **{**published, **options}, universal=universal)
+        check_loss(loss)
+        loss.metric = decides_at_least(loss.metric)
+        universal = {**PUBLISHED_UNIVERSAL, **(options.pop("universal", None) or {})}
+        return cls(model, loss, x, y, **{**PUBLISHED, **options}, universal=universal)
 
     def advance(self, iterations: int, *, progress: bool = True) -> Round:
         """Runs iterations of Algorithm 1.
@@ -150,37 +158,6 @@ class JointTraining(Algorithm1):
         """Lets all processes work on this training, each on a part of every batch's items."""
         self._divided = True
         self._model_side.shared = True
-
-    def state(self) -> State:
-        """Everything that the next iteration depends on, as copies."""
-        return super().state() | {"own.universal": torch.tensor(self.loss.universal)}
-
-    def restore(self, state: State) -> None:
-        """Returns to a state, earlier or later."""
-        super().restore(state)
-        self.loss.universal = bool(state["own.universal"])
-
-    def save(self, path: str | Path) -> None:
-        """Writes a checkpoint, one safetensors file, from which `resume` continues exactly.
-
-        Args:
-            path: File to write; an existing file is replaced only once the new one is complete.
-        """
-        write_checkpoint(path, self.state(), self._known())
-
-    def resume(self, path: str | Path) -> None:
-        """Continues from a checkpoint of a training with the same settings, model, metric and data.
-
-        Args:
-            path: Checkpoint that `save` wrote; another training's is refused.
-        """
-        self.restore(read_checkpoint(path, self.state(), self._known()))
-
-    def _known(self) -> dict[str, Any]:
-        """What a checkpoint must agree in, ready for JSON."""
-        loss = {name: value for name, value in self.loss.config().items() if name != "universal"}
-        taught = self._universal is not None
-        return {**asdict(self._settings), "universal": taught, "items": len(self.y), "loss": loss}
 
     def _scores(self, index: Tensor) -> Tensor:
         """One forward pass, however many batches the index has."""
@@ -205,13 +182,18 @@ class JointTraining(Algorithm1):
         return self.loss.distances(elements, truth)
 
 
-def check_start(loss: BilevelLoss, x: Tensor, y: Tensor, start: LossStart, refine: bool) -> None:
-    """Raises where a training cannot begin."""
+def check_loss(loss: BilevelLoss) -> None:
+    """Raises for a loss that cannot learn along with a model."""
     if not isinstance(loss, BilevelLoss):
         raise TypeError(
             "loss must be a BilevelLoss, which learns along with the model; got "
             f"{type(loss).__name__}"
         )
+
+
+def check_start(loss: BilevelLoss, x: Tensor, y: Tensor, start: LossStart, refine: bool) -> None:
+    """Raises where a training cannot begin."""
+    check_loss(loss)
     if len(x) != len(y):
         raise ValueError(f"x and y must have the same number of items; got {len(x)} and {len(y)}")
     if start not in ("universal", "scratch"):

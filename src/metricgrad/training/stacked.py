@@ -17,6 +17,7 @@ from metricgrad.surrogates.bilevel import BilevelLoss, set_network
 from metricgrad.surrogates.nets.base import Elements
 from metricgrad.training.algorithm import Algorithm1, Alternation, Means
 from metricgrad.training.checkpoint import State
+from metricgrad.training.drawing import Batches
 from metricgrad.training.joint import LossStart, check_start
 from metricgrad.training.stack import Stack
 
@@ -38,6 +39,8 @@ class StackedTraining(Algorithm1):
         y: `[items]`, targets of the training data, shared by all runs.
         model_rates: Adam's learning rates for the models, one each, instead of `model_rate`.
         loss_rates: Adam's learning rates for the losses, one each, instead of `loss_rate`.
+        parts: For each run, the indices of the items that it may see, such as the training part of
+            a fold or of a seed; None lets all runs see all items.
         start: `"universal"` first teaches losses that have not learned yet, one by one; `"scratch"`
             does not.
         universal: Options of `learn_universal` for the universal start.
@@ -66,13 +69,14 @@ class StackedTraining(Algorithm1):
         *,
         model_rates: Sequence[float] | None = None,
         loss_rates: Sequence[float] | None = None,
+        parts: Sequence[Tensor] | None = None,
         start: LossStart = "universal",
         universal: Mapping[str, Any] | None = None,
         generator: torch.Generator | None = None,
         **settings: Any,
     ) -> None:
         chosen = Alternation(**settings)
-        _check_stack(models, losses, model_rates, loss_rates)
+        _check_stack(models, losses, model_rates=model_rates, loss_rates=loss_rates, parts=parts)
         for loss in losses:
             check_start(loss, x, y, start, chosen.refine)
         self.models = list(models)
@@ -84,6 +88,7 @@ class StackedTraining(Algorithm1):
         teaching = (universal or {}) if start == "universal" else None
         data = (x, item_target(y, losses[0].metric))
         super().__init__(models[0], self.losses, sides, data, chosen, teaching, generator)
+        self._parts = None if parts is None else self._own_batches(parts)
 
     def advance(self, iterations: int, *, progress: bool = True) -> Means:
         """Runs iterations of Algorithm 1.
@@ -102,6 +107,31 @@ class StackedTraining(Algorithm1):
         super().restore(state)
         self._model_stack.part()
         self._loss_stack.part()
+
+    def _own_batches(self, parts: Sequence[Tensor]) -> list[tuple[list[int], Tensor, Batches]]:
+        """Runs that see the same part, the part, and what draws from it."""
+        found: list[tuple[list[int], Tensor, Batches]] = []
+        for run, part in enumerate(parts):
+            alike = next((runs for runs, other, _ in found if torch.equal(other, part)), None)
+            if alike is None:
+                batches = Batches(
+                    self.y[part], self._settings.batch, self._batches.stratified,
+                    self._settings.balanced,
+                )  # fmt: skip
+                found.append(([run], part, batches))
+            else:
+                alike.append(run)
+        return found
+
+    def _draw(self, number: int) -> Tensor:
+        """Indices of so many batches for every run, `[number, R, N]`, each from its own part."""
+        if self._parts is None:
+            return super()._draw(number)
+        index = torch.empty(number, len(self.models), self._settings.batch, dtype=torch.long)
+        for runs, part, batches in self._parts:
+            drawn = part[batches.draw(number * len(runs), self._generator)]
+            index[:, runs] = drawn.unflatten(0, (number, len(runs)))
+        return index
 
     def _scores(self, index: Tensor) -> Tensor:
         """One batched pass over all runs, which come first in the stack: `[R, K * N]`."""
@@ -151,21 +181,18 @@ class StackedTraining(Algorithm1):
 
 
 def _check_stack(
-    models: Sequence[nn.Module],
-    losses: Sequence[BilevelLoss],
-    model_rates: Sequence[float] | None,
-    loss_rates: Sequence[float] | None,
+    models: Sequence[nn.Module], losses: Sequence[BilevelLoss], **each: Sequence[Any] | None
 ) -> None:
     """Raises where runs cannot be stacked."""
-    rates = {"model_rates": model_rates, "loss_rates": loss_rates}
-    for name, given in {"losses": losses, **rates}.items():
+    for name, given in {"losses": losses, **each}.items():
         if given is not None and len(given) != len(models):
             raise ValueError(
                 f"{name} must be one for each model; got {len(given)} for {len(models)} models"
             )
-    for name, given in rates.items():
-        if given is not None and not all(rate > 0 for rate in given):
-            raise ValueError(f"{name} must be above 0; got {list(given)}")
+    for name in ("model_rates", "loss_rates"):
+        rates = each[name]
+        if rates is not None and not all(rate > 0 for rate in rates):
+            raise ValueError(f"{name} must be above 0; got {list(rates)}")
     kinds = {(loss.hidden, loss.distance) for loss in losses}
     if len(kinds) != 1 or any(loss.metric.layout == "labels" for loss in losses):
         raise ValueError(
