@@ -107,6 +107,16 @@ KINDS: dict[str, tuple[Any, Any, Sets]] = {
         lambda: mg.nets.Embeddings(4, width=8, embedding=5, generator=seeded()),
         classes(),
     ),
+    "embedded text": (
+        mg.metric("edit_distance", normalized=True, end=3),
+        lambda: mg.nets.Embeddings(4, width=8, embedding=5, generator=seeded()),
+        tokens(),
+    ),
+    "embedded references": (
+        mg.metric("edit_distance", padding=0),
+        lambda: mg.nets.Embeddings(4, width=8, embedding=6, blocks=1, generator=seeded()),
+        references(),
+    ),
     "heatmaps": (
         mg.metric("pck", radius=1.5),
         lambda: mg.nets.Heatmaps((6, 5), width=8, embedding=4, generator=seeded()),

@@ -87,7 +87,9 @@ class Metric(ABC):
             known.
         takes_classes: Whether it accepts scores `[..., N, C]` with class indices `[..., N]`.
         mean_of_items: Whether the value is the share of items that are correct (or wrong).
+        is_total: Whether the value is a sum over the items, which grows with their number.
         padding: The token id that is padding, besides all negative ones; None where there is none.
+        end: The token id that ends a sequence; None where there is none.
         set_dims: How many trailing dimensions of scores and target make one set, if the user of a
             function has passed it.
         published: The options with which the UniLoss paper's code measures it, where they are not
@@ -106,7 +108,9 @@ class Metric(ABC):
     decided_by: DecidedBy = "anything"
     takes_classes: bool = False
     mean_of_items: bool = False
+    is_total: bool = False
     padding: int | None = None
+    end: int | None = None
     set_dims: tuple[int, int] | None = None
     published: Mapping[str, Any] = MappingProxyType({})
     rows: Rows = NO_ROWS

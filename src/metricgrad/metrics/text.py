@@ -134,9 +134,11 @@ class EditDistance(TextMetric):
 
     normalized: bool = False
     worst: float = field(init=False, repr=False, compare=False)
+    is_total: bool = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "worst", 1.0 if self.normalized else torch.inf)
+        object.__setattr__(self, "is_total", not self.normalized)
 
     def of_items(self, hypothesis: Tensor, references: Tensor) -> Tensor:
         """The smallest distance, `[B, 1]`."""

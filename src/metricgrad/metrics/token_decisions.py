@@ -35,7 +35,9 @@ _FACTS = (
     "ties",
     "undefined",
     "reference",
+    "is_total",
     "padding",
+    "end",
 )
 
 

@@ -11,6 +11,7 @@ A ranking has no scale. So that its value can be read, an affine map of it that 
 metric, as a loss, is fitted on held-out sets when learning ends.
 """
 
+from math import isinf
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -187,8 +188,8 @@ class ReLoss(LearnedSurrogate):
 
         with the metric m as a loss: Eqn. 9 plus 1, for `smooth="equal"`. With
         `objective="approximation"` the first part is the mean of :math:`(\ell - m)^2` instead (Eqn.
-        5). Scores are those of several sets, `[..., N, *]`, and get no gradient; sets on which the
-        metric is undefined are left out.
+        5), divided by that of :math:`m^2` where m has no bound. Scores are those of several sets,
+        `[..., N, *]`, and get no gradient; sets on which the metric is undefined are left out.
         """
         raw, truth, penalty = self.compare(scores, target, where)
         return self.distance(raw, truth) + self.penalty * penalty
@@ -233,7 +234,10 @@ class ReLoss(LearnedSurrogate):
     def distance(self, raw: Tensor, truth: Tensor) -> Tensor:
         """How far raw losses are from the truths: by ranks (Eqn. 7), or by values (Eqn. 5)."""
         if self.objective == "approximation":
-            return (raw - truth).square().mean()
+            apart = (raw - truth).square().mean()
+            # Values without a bound may be thousands, which would drown the penalty.
+            unit = truth.square().mean() if isinf(self.metric.worst) else truth.new_ones(())
+            return apart / torch.where(unit > 0, unit, 1.0)
         return 1 - soft_spearman(raw, truth, rank=self.rank, slope=self.slope)
 
     def learn(

@@ -5,7 +5,8 @@ r"""The networks of learned losses: from the scores and target of sets to one nu
     Sequence         text: the probability of the target's token at every place, and attention
     Spans            start and end: the probability of every place to be either, and attention
     Heatmaps         poses: embeddings of the predicted map and of a Gaussian around the joint
-    Embeddings       classes: distance of embedded probabilities from the embedded target (LS-ED)
+    Embeddings       classes, text: distance of embedded probabilities from the embedded target
+                     (LS-ED)
 
 A network sees nothing else, and lower is better. Hidden layers are ELU, whose slope has no jumps:
 the gradient penalty needs a second derivative, and the model that descends the loss a smooth first
@@ -13,8 +14,8 @@ one.
 """
 
 from metricgrad.surrogates.nets.base import LossNet as LossNet
+from metricgrad.surrogates.nets.embeddings import Embeddings as Embeddings
 from metricgrad.surrogates.nets.items import Classification as Classification
-from metricgrad.surrogates.nets.items import Embeddings as Embeddings
 from metricgrad.surrogates.nets.items import Heatmaps as Heatmaps
 from metricgrad.surrogates.nets.items import Sees as Sees
 from metricgrad.surrogates.nets.items import SetNetwork as SetNetwork

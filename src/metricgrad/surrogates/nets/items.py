@@ -1,4 +1,4 @@
-"""Networks of sets of items: of each item alone, of all at once, and of embeddings and heatmaps."""
+"""Networks of sets of items: of each item alone, of all at once, and of heatmaps."""
 
 from collections.abc import Sequence
 from typing import Literal, get_args
@@ -10,7 +10,6 @@ from metricgrad import ops
 from metricgrad.metrics import Metric
 from metricgrad.metrics.base import Inputs
 from metricgrad.metrics.checks import one_of, whole
-from metricgrad.metrics.counts import one_hot
 from metricgrad.surrogates.base import wrong_shapes
 from metricgrad.surrogates.baselines import HeatmapMSE
 from metricgrad.surrogates.nets.base import LossNet, elu_layers, to_elements
@@ -122,43 +121,6 @@ class SetNetwork(LossNet):
         return elements.mean_of_labels(self.h(indicators).squeeze((-1, -2)))
 
 
-class Embeddings(LossNet):
-    r"""The mean distance between embeddings of the predicted probabilities and of the target.
-
-    .. math:: \ell = \frac{1}{N} \sum_i \| e(softmax(s_i)) - e(y_i) \|_2
-
-    Example:
-        >>> import metricgrad as mg
-        >>> net = mg.nets.Embeddings(classes=10)
-        >>> loss = mg.ReLoss("accuracy", net=net, objective="approximation")
-
-    Reference:
-        LS-ED (Patel et al., 2020) as ReLoss describes it in Sec. 2: the distance stands for the
-        metric's value.
-    """
-
-    def __init__(
-        self,
-        classes: int,
-        width: int = 128,
-        embedding: int = 32,
-        generator: torch.Generator | None = None,
-    ) -> None:
-        super().__init__(classes=classes, width=width, embedding=embedding)
-        whole("classes", classes, 2)
-        self.embed = elu_layers((classes, width, width, embedding), generator)
-
-    def forward(self, metric: Metric, inputs: Inputs) -> Tensor:
-        """The mean distance over the items that count."""
-        scores, target, where = inputs
-        classes = self.options["classes"]
-        if scores.shape[:-1] != target.shape or scores.shape[-1] != classes:
-            takes = f"(classes={classes}) takes scores [..., N, {classes}] and classes [..., N]"
-            raise wrong_shapes(f"nets.Embeddings{takes}", metric, scores, target)
-        truth = one_hot(target, scores.shape[-1]).to(scores.dtype)
-        return ops.masked_mean(distance(self.embed(scores.softmax(-1)), self.embed(truth)), where)
-
-
 class Heatmaps(LossNet):
     r"""The mean squared distance between embeddings of the predicted map and of the target's.
 
@@ -229,9 +191,3 @@ def falling(layers: nn.Sequential, x: Tensor) -> Tensor:
         convex, concave = nn.functional.linear(x, layer.weight.abs(), layer.bias).chunk(2, -1)
         x = torch.cat([nn.functional.elu(convex), -nn.functional.elu(-concave)], -1)
     return -nn.functional.linear(x, linear[-1].weight.abs(), linear[-1].bias)
-
-
-def distance(one: Tensor, other: Tensor) -> Tensor:
-    """Euclidean distances along the last dimension, with a gradient where they are 0 too."""
-    squares = (one - other).square().sum(-1)
-    return (squares + torch.finfo(squares.dtype).tiny).sqrt()
