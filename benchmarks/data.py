@@ -17,7 +17,7 @@ from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
 from torch import Tensor
 
-from benchmarks import rtables
+from benchmarks import hundred, rtables
 
 
 class Part(NamedTuple):
@@ -84,7 +84,7 @@ def load(name: str, folder: Path | None, seed: int) -> Data:
 
     "mnist_zero" is zero against the rest, "cifar10" has 20,000 of its 50,000 training images, and
     "digits" are the eights among the digits that come with scikit-learn. Tables of R packages are
-    described in `rtables`.
+    described in `rtables`, "mnist_pairs" and "cifar100" in `hundred`.
     """
     if name in rtables.TABLES:
         return _rtable(name, seed)
@@ -95,11 +95,14 @@ def load(name: str, folder: Path | None, seed: int) -> Data:
         folder = data_folder(folder)
         if name == "cifar10":
             return _cifar10(folder, seed)
+        if name in hundred.READERS:
+            return _images(*hundred.READERS[name](folder), seed)
         if name.startswith("mnist"):
             return _mnist(folder, zero_against_rest=name == "mnist_zero")
         if name not in TABULAR:
             raise ValueError(
-                f"there is no data set {name!r}; the data sets are mnist, mnist_zero, cifar10, "
+                f"there is no data set {name!r}; the data sets are mnist, mnist_zero, "
+                f"cifar10, {', '.join(hundred.READERS)}, "
                 f"{', '.join((*BUNDLED, *TABULAR))}"
             )
         with np.load(folder / TABULAR[name]) as file:
@@ -167,17 +170,24 @@ def _mnist(folder: Path, zero_against_rest: bool) -> Data:
 
 
 def _cifar10(folder: Path, seed: int) -> Data:
-    """Images `[N, 3, 32, 32]`, standardised by channel; a tenth of the training part validates."""
+    """20,000 training images and 10,000 test images of ten classes."""
     with np.load(folder / "cifar10" / "labels.npz") as file:
         labels = [file[f"y_{part}"].astype(np.int64) for part in ("train", "test")]
     images = [
         _sheets(folder / "cifar10", part, len(y) // 1000)
         for part, y in zip(("train", "test"), labels, strict=True)
     ]
-    x, x_valid, y, y_valid = _split(images[0], labels[0], seed, 0.1)
+    return _images((images[0], labels[0]), (images[1], labels[1]), seed)
+
+
+def _images(
+    train: tuple[np.ndarray, np.ndarray], test: tuple[np.ndarray, np.ndarray], seed: int
+) -> Data:
+    """Images `[N, C, H, W]`, standardised by channel; a tenth of the training part validates."""
+    x, x_valid, y, y_valid = _split(*train, seed, 0.1)
     mean = x.mean((0, 2, 3), keepdims=True)
     spread = x.std((0, 2, 3), keepdims=True)
-    parts = ((x, y), (x_valid, y_valid), (images[1], labels[1]))
+    parts = ((x, y), (x_valid, y_valid), test)
     return Data(*(_part((items - mean) / spread, target) for items, target in parts))
 
 

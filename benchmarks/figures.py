@@ -1,6 +1,7 @@
 """Pictures of the benchmark page, drawn from the same values as its tables.
 
-A table with `figure = true` has a function of its name here. It takes the cells (mean and spread by
+A table with `figure = true` has a function of its name here (`pictures.py` has pictures of what
+reports have beside values). It takes the cells (mean and spread by
 row and column), the settings of the rows, the values that the paper printed (None if it printed
 none) and the path of the picture.
 """
@@ -71,7 +72,7 @@ def fidelity(
     axes[1].set_title("rank correlation with the true metric", fontsize=11)
     handles, labels = axes[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=3, frameon=False, fontsize=9)
-    _save(figure, path)
+    save(figure, path)
 
 
 def convergence(
@@ -92,7 +93,7 @@ def convergence(
         for axis, name in zip(line, names, strict=True):
             for kind, (label, color) in kinds.items():
                 found = [cells[row, f"{name}_{kind}_{moment}"] for moment in moments]
-                _band(axis, moments, found, color=color, label=label)
+                band(axis, moments, found, color=color, label=label)
             axis.set_ylim(-0.05, 1.05)
         line[0].set_ylabel(settings["label"])
     for axis, name in zip(axes[0], names, strict=True):
@@ -100,7 +101,7 @@ def convergence(
     for axis in axes[-1]:
         axis.set_xlabel("iterations")
     axes[0, 0].legend(frameon=False, fontsize=9)
-    _save(figure, path)
+    save(figure, path)
 
 
 def synthetic(
@@ -124,12 +125,12 @@ def synthetic(
             )
             found = [cells[row, f"{kind}_{moment}"] for moment in moments]
             if found:  # the metric itself has no learning curve
-                _band(axis, moments, found, **style)
+                band(axis, moments, found, **style)
     axes[0].set(title="Spearman with the metric on held-out inputs", xlabel="learning steps")
     axes[1].set(title="metric of inputs that minimise each loss (lower is better)", xlabel="steps")
     handles, labels = axes[1].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=5, frameon=False, fontsize=9)
-    _save(figure, path)
+    save(figure, path)
 
 
 def reloss_mnist(
@@ -167,7 +168,7 @@ def reloss_mnist(
         axis.set(
             title=title, xlabel="Spearman of the loss with accuracy, %", ylabel="test accuracy, %"
         )
-    _band(
+    band(
         axes[1, 1],
         list(sizes.values()),
         [cells[row, "accuracy"] for row in sizes],
@@ -191,7 +192,7 @@ def reloss_mnist(
         frameon=False,
         fontsize=9,
     )
-    _save(figure, path)
+    save(figure, path)
 
 
 def gains(lines: list[tuple[str, Any, Any]], path: Path) -> None:
@@ -217,10 +218,10 @@ def gains(lines: list[tuple[str, Any, Any]], path: Path) -> None:
     axis.set_axisbelow(True)
     axis.margins(x=0.16)
     figure.legend(loc="outside upper center", ncols=2, frameon=False, fontsize=10)
-    _save(figure, path)
+    save(figure, path)
 
 
-def _band(axis: Any, positions: list[int], found: list[Any], **style: Any) -> None:
+def band(axis: Any, positions: list[int], found: list[Any], **style: Any) -> None:
     """Draws a line of means in a band of their spread."""
     axis.plot(positions, [cell.mean for cell in found], **style)
     low = [cell.mean - cell.spread for cell in found]
@@ -228,7 +229,8 @@ def _band(axis: Any, positions: list[int], found: list[Any], **style: Any) -> No
     axis.fill_between(positions, low, high, color=style["color"], alpha=0.12, linewidth=0)
 
 
-def _save(figure: Any, path: Path) -> None:
+def save(figure: Any, path: Path) -> None:
+    """Writes a picture without the date, so that the same values give the same file."""
     path.parent.mkdir(exist_ok=True)
     figure.savefig(path, dpi=110, metadata={"Software": None})
     plt.close(figure)

@@ -158,14 +158,14 @@ def relearn(
     )
 
 
-def augmented(images: Tensor, generator: torch.Generator) -> Tensor:
-    """Images shifted by up to 4 pixels, half of them mirrored."""
+def augmented(images: Tensor, generator: torch.Generator, *, mirror: bool = True) -> Tensor:
+    """Images shifted by up to 4 pixels, and if wanted half of them mirrored."""
     padded = F.pad(images, (4, 4, 4, 4))
     down, right = torch.randint(9, (2, len(images), 1, 1), generator=generator).unbind(0)
     rows = down + torch.arange(images.shape[-2]).unsqueeze(-1)
     columns = right + torch.arange(images.shape[-1])
     mirrored = torch.rand(len(images), 1, 1, generator=generator) < 0.5
-    columns = torch.where(mirrored, columns.flip(-1), columns)
+    columns = torch.where(mirrored & mirror, columns.flip(-1), columns)
     items = torch.arange(len(images))[:, None, None]
     return padded.permute(0, 2, 3, 1)[items, rows, columns].permute(0, 3, 1, 2)
 

@@ -1,18 +1,22 @@
 """How losses rank score sets of a task, and a loss that is learned to rank them (ReLoss, Table 1).
 
 A network is trained on the ordinary loss. After some of its epochs, its scores on training data are
-cut into sets, from which ReLoss learns. A second network, with another seed, gives sets of test
-data, on which the rank correlations with the metric are measured.
+cut into sets, from which ReLoss learns (`learning_share` is that of made-up sets). A second
+network, with another seed, gives sets of test data, on which the rank correlations with the metric
+are measured.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 import metricgrad as mg
 from benchmarks.classification import Settings
 from benchmarks.task import Examples, ScoreSets, Task, all_scores, batches, scored
+
+SetLoss = mg.Surrogate | Callable[[Tensor, Tensor], Tensor]
 
 _OTHER = 1000  # added to the seed of the network that nothing learns from
 
@@ -25,7 +29,7 @@ def learned_relation(task: Task, settings: Settings, seed: int, loss: mg.ReLoss)
         stored,
         steps=settings["learning_steps"],
         sets=settings.get("learning_sets", 64),
-        share=0.0,
+        share=settings.get("learning_share", 0.0),
         progress=False,
         generator=generator,
     )
@@ -33,17 +37,15 @@ def learned_relation(task: Task, settings: Settings, seed: int, loss: mg.ReLoss)
 
 
 def correlations(
-    task: Task, settings: Settings, seed: int, losses: Mapping[str, mg.Surrogate]
-) -> dict[str, float]:
-    """Spearman's and Kendall's correlation of each loss with the metric, on sets of test data."""
+    task: Task, settings: Settings, seed: int, losses: Mapping[str, SetLoss]
+) -> dict[str, Any]:
+    """What `mg.rank_correlation` finds for each loss and the metric, on sets of test data."""
     held = sets_along(task, settings, task.test, seed + _OTHER)
-    values = {}
+    found = {}
     for name, loss in losses.items():
         generator = torch.Generator().manual_seed(seed)
-        found = mg.rank_correlation(loss, task.metric, held, generator=generator)
-        values[f"{name}_spearman"] = found.spearman
-        values[f"{name}_kendall"] = found.kendall
-    return values
+        found[name] = mg.rank_correlation(loss, task.metric, held, generator=generator)
+    return found
 
 
 def sets_along(task: Task, settings: Settings, part: Examples, seed: int) -> ScoreSets:

@@ -51,15 +51,17 @@ def write(page: Path = PAGE) -> Path:
 
 def draw() -> None:
     """The pictures of all tables that have one and are complete."""
-    from benchmarks import figures  # matplotlib is slow to import, and only this needs it
+    from benchmarks import figures, pictures  # matplotlib is slow to import, and only this needs it
 
+    folder = PAGE.parent / "figures"
     for content in map(table, table_names()):
         runs = content.runs("small") if content.content.get("figure") else []
         if runs and all(map(finished, runs)):
             picture = getattr(figures, content.name)
-            path = PAGE.parent / "figures" / f"{content.name}.png"
+            path = folder / f"{content.name}.png"
             picture(collect(content, runs), content.rows, content.content.get("paper"), path)
-    figures.gains(_gains(), PAGE.parent / "figures" / "gains.png")
+        pictures.draw(content, folder)
+    figures.gains(_gains(), folder / "gains.png")
 
 
 def _gains() -> list[tuple[str, Cell, Cell]]:
@@ -97,8 +99,12 @@ def section(content: Table, scale: str) -> str:
     if content.content.get("deviations"):
         lines += ["", "Deviations from the paper:", ""]
         lines += [f"- {sentence}" for sentence in content.content["deviations"]]
-    if (PAGE.parent / "figures" / f"{content.name}.png").exists():
-        lines += ["", f"![{content.title}](figures/{content.name}.png)"]
+    titles = {"": content.title}
+    for kind in ("picture", "curves"):
+        titles[f"_{kind}"] = content.content.get(kind, {}).get("title", "")
+    for ending, title in titles.items():
+        if (PAGE.parent / "figures" / f"{content.name}{ending}.png").exists():
+            lines += ["", f"![{title}](figures/{content.name}{ending}.png)"]
     return "\n".join(lines) + "\n"
 
 

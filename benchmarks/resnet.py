@@ -46,9 +46,9 @@ class ResNet(nn.Module):
         269722
     """
 
-    def __init__(self, classes: int, blocks: int = 3) -> None:
+    def __init__(self, classes: int, blocks: int = 3, channels: int = 3) -> None:
         super().__init__()
-        self.stem = _convolution(3, _WIDTHS[0], 1)
+        self.stem = _convolution(channels, _WIDTHS[0], 1)
         self.norm = nn.BatchNorm2d(_WIDTHS[0])
         inputs = _WIDTHS[0]
         stages = []
@@ -63,7 +63,7 @@ class ResNet(nn.Module):
                 nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
 
     def forward(self, images: Tensor) -> Tensor:
-        """Logits `[N, C]` of images `[N, 3, H, W]`."""
+        """Logits `[N, C]` of images `[N, channels, H, W]`."""
         features = self.stages(F.relu(self.norm(self.stem(images))))
         return self.linear(features.mean((-1, -2)))
 

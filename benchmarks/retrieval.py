@@ -19,7 +19,8 @@ from torch import Tensor, nn
 import metricgrad as mg
 from benchmarks.classification import Settings
 from benchmarks.data import checked, data_folder
-from benchmarks.task import Examples, Keep, Loss, ScoreSets, Task, Value, run_task
+from benchmarks.sheets import as_sheet
+from benchmarks.task import Examples, Keep, Loss, ScoreSets, Task, Value, all_scores, run_task
 
 _FILE = "fashion_mnist_15k.npz"
 _SUM = "a30d9776eff49f728bbaf77c00ff328e0be7c8713ce8f712d0357b13d5044462"
@@ -27,6 +28,7 @@ _TRAIN, _VALID = 4, 3  # classes
 _MARGIN = 0.5
 _QUERIES = 500  # whose similarities are computed together
 _SET = 128
+_SHOWN, _FOUND = 2, 6  # queries of each class in a picture, and images found for each
 
 
 def run(
@@ -55,6 +57,7 @@ def task(settings: Settings, seed: int, folder: Path | None) -> Task:
         ordinary=contrastive,
         loss=lambda steps: retrieval_loss(settings, train, steps),
         sets=lambda scores, part, generator: query_sets(scores, part, scale, generator),
+        shown=(lambda model: found_images(model, test, settings)) if seed == 0 else None,
     )
 
 
@@ -172,3 +175,32 @@ def query_sets(
     cosines, relevant, where = similarities(scores[chosen], part.target[chosen])
     others = where.nonzero()[:, 1].reshape(_SET, -1)
     return [(scale * cosines.gather(1, others), relevant.long().gather(1, others))]
+
+
+def found_images(model: nn.Module, part: Examples, settings: Settings) -> dict[str, Any]:
+    """The images that rank first for a few queries, before the training and after it.
+
+    A row of the sheet has the query, what was found before, and what was found after.
+    """
+    classes = part.target.unique()
+    queries = torch.cat([(part.target == each).nonzero()[:_SHOWN, 0] for each in classes])
+    torch.manual_seed(0)  # as every training begins, so this is the network before it
+    before = Embedding(settings["width"], settings["embedding"])
+    found = {
+        name: _first(all_scores(network, part.x, settings), queries)
+        for name, network in (("before", before), ("after", model))
+    }
+    columns = torch.cat([queries[:, None], *found.values()], 1)
+    relevant = {
+        name: (part.target[each] == part.target[queries, None]).int().tolist()
+        for name, each in found.items()
+    }
+    return {"sheet": as_sheet(part.x[columns].squeeze(2)), "relevant": relevant}
+
+
+def _first(embeddings: Tensor, queries: Tensor) -> Tensor:
+    """Indices of the images that are nearest to each query, without itself, `[Q, 6]`."""
+    unit = F.normalize(embeddings, dim=-1)
+    cosines = unit[queries] @ unit.T
+    cosines.scatter_(1, queries[:, None], -torch.inf)
+    return cosines.topk(_FOUND).indices

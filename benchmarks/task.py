@@ -1,15 +1,20 @@
 """A task: data, network, ordinary loss and metric; and the training that all tasks share.
 
 A run trains a network on the loss of its row, once for each learning rate of the table, by Adam
-with half a cosine wave. The network is measured on validation data after every epoch, and its best
-epoch counts. The best learning rate on validation data gives the values of the run.
+(or SGD with momentum, if the settings say so) with half a cosine wave. The network is measured on
+validation data after every epoch, and its best epoch counts. The best learning rate on validation
+data gives the values of the run. With `screen` in the settings, a number of epochs, learning rates
+are compared after so many epochs each, and only the best one gets a whole training.
 
 Where a decision among classes can be tuned, all of this happens twice: once for the scores as they
 are, and once with one offset per class added to them, chosen on validation data. The second values
 have `_tuned` in their names. The two may come from different epochs and learning rates.
 
 With `warm` in the settings, that share of the epochs is spent on the ordinary loss, with a wave of
-learning rates of its own, and only later epochs count.
+learning rates of its own (from `warm_rate`, if given), and only later epochs count.
+
+The curve of a training has the mean loss of every epoch, the metric's mean over its batches, which
+the network has seen while it changed, and the metric on validation data.
 """
 
 import copy
@@ -77,6 +82,7 @@ class Task:
     augment: Callable[[Examples, torch.Generator], Examples] = as_they_are
     class_dim: int | None = None  # of the scores, if one offset per class can be tuned
     sets: Callable[[Tensor, Examples, torch.Generator], ScoreSets] | None = None  # of a part
+    shown: Callable[[nn.Module], dict[str, Any]] | None = None  # what a picture needs of a network
 
 
 def run_task(
@@ -84,21 +90,50 @@ def run_task(
 ) -> dict[str, Any]:
     """Trains at every learning rate that is not known yet, and tests the best ones."""
     trials = list(known)
-    for rate in settings["rates"][len(trials) :]:
-        trials.append({"learning_rate": rate, **train(task, settings, rate, seed)})
-        keep(trials)
+    whole = _trained(task, settings, seed, trials, keep)
     values: dict[str, float] = {}
     chosen: dict[str, Any] = {}
+    shown: dict[str, Any] = {}
     for kind in _kinds(task):
-        known_ones = [trial for trial in trials if f"valid{kind}" in trial]
-        if not known_ones:
-            raise RuntimeError(f"every training diverged in its first epoch: {settings['rates']}")
-        sign = 1 if task.metric.higher_is_better else -1
-        best = max(known_ones, key=lambda trial, kind=kind: sign * trial[f"valid{kind}"])
+        best = _best(task, whole, kind)
         values |= {f"{name}{kind}": value for name, value in best[f"test{kind}"].items()}
         chosen[f"learning_rate{kind}"] = best["learning_rate"]
         chosen[f"epoch{kind}"] = best[f"epoch{kind}"]
-    return {"values": values, "chosen": chosen, "trials": trials}
+        if kind == PLAIN and "shown" in best:
+            shown = {"shown": best["shown"]}
+    kept = [{key: value for key, value in trial.items() if key != "shown"} for trial in trials]
+    return {"values": values, "chosen": chosen, **shown, "trials": kept}
+
+
+def _trained(
+    task: Task, settings: Settings, seed: int, trials: list[dict[str, Any]], keep: Keep
+) -> list[dict[str, Any]]:
+    """Adds the trials that are missing; gives those that had all epochs."""
+    rates = settings["rates"]
+    short = settings.get("screen", 0) if len(rates) > 1 else 0
+
+    def add(rate: float, epochs: int) -> None:
+        trained = train(task, {**settings, "epochs": epochs}, rate, seed)
+        trials.append({"learning_rate": rate, **trained})
+        keep(trials)
+
+    for rate in rates[len(trials) :]:
+        add(rate, short or settings["epochs"])
+    if not short:
+        return trials
+    if len(trials) == len(rates):
+        add(_best(task, trials, PLAIN)["learning_rate"], settings["epochs"])
+    return trials[len(rates) :]
+
+
+def _best(task: Task, trials: list[dict[str, Any]], kind: str) -> dict[str, Any]:
+    """The trial that is best on validation data."""
+    known_ones = [trial for trial in trials if f"valid{kind}" in trial]
+    if not known_ones:
+        rates = [trial["learning_rate"] for trial in trials]
+        raise RuntimeError(f"every training diverged in its first epoch: {rates}")
+    sign = 1 if task.metric.higher_is_better else -1
+    return max(known_ones, key=lambda trial: sign * trial[f"valid{kind}"])
 
 
 def _kinds(task: Task) -> tuple[str, ...]:
@@ -115,15 +150,18 @@ def train(task: Task, settings: Settings, rate: float, seed: int) -> dict[str, A
     per_epoch = len(task.train) // settings["batch"]
     loss = task.loss((epochs - warm) * per_epoch)
     learned = loss.parameters() if isinstance(loss, nn.Module) else ()
-    optimizer = torch.optim.Adam([*model.parameters(), *learned], rate, fused=True)
+    optimizer = _optimizer([*model.parameters(), *learned], settings, rate)
     watched = _Watched(task)
+    of_metric = next(iter(task.values.values()))
     for epoch in range(epochs):
         first, last = (0, warm) if epoch < warm else (warm, epochs)
+        highest = settings.get("warm_rate", rate) if epoch < warm else rate
         total = 0.0
+        seen = 0.0
         for step, batch in enumerate(batches(task.train, settings["batch"], generator)):
             done = (epoch - first + step / per_epoch) / (last - first)
             for group in optimizer.param_groups:
-                group["lr"] = rate * (0.5 + 0.5 * math.cos(math.pi * done))
+                group["lr"] = highest * (0.5 + 0.5 * math.cos(math.pi * done))
             batch = task.augment(batch, generator)
             scores = scored(model, batch.x, settings)
             if not scores.isfinite().all():
@@ -133,8 +171,24 @@ def train(task: Task, settings: Settings, rate: float, seed: int) -> dict[str, A
             value.backward()
             optimizer.step()
             total += float(value.detach()) / per_epoch
-        watched.measure(model, settings, epoch + 1, total, counts=epoch >= warm)
+            seen += of_metric(scores.detach(), batch) / per_epoch
+        row = [epoch + 1, round(total, 6), round(seen, 6)]
+        watched.measure(model, settings, row, counts=epoch >= warm)
     return watched.result()
+
+
+def _optimizer(
+    parameters: list[nn.Parameter], settings: Settings, rate: float
+) -> torch.optim.Optimizer:
+    if settings.get("optimizer", "adam") == "adam":
+        return torch.optim.Adam(parameters, rate, fused=True)
+    return torch.optim.SGD(
+        parameters,
+        rate,
+        momentum=settings["momentum"],
+        weight_decay=settings["weight_decay"],
+        fused=True,
+    )
 
 
 class _Watched:
@@ -150,13 +204,12 @@ class _Watched:
 
     @torch.no_grad()
     def measure(
-        self, model: nn.Module, settings: Settings, epoch: int, total: float, *, counts: bool
+        self, model: nn.Module, settings: Settings, row: list[float], *, counts: bool
     ) -> None:
-        """Adds an epoch to the curve, and keeps the model where it is the best so far."""
+        """Adds an epoch's row to the curve, and keeps the model where it is the best so far."""
         self.settings = settings
         task = self.task
         scores = all_scores(model, task.valid.x, settings)
-        row = [epoch, round(total, 6)]
         for kind in _kinds(task):
             offsets: Tensor | float = 0.0
             if kind == TUNED:
@@ -166,7 +219,7 @@ class _Watched:
             key = f"valid{kind}"
             if counts and (key not in self.found or self._better(value, self.found[key])):
                 self.found[key] = value
-                self.found[f"epoch{kind}"] = epoch
+                self.found[f"epoch{kind}"] = row[0]
                 self.models[kind] = copy.deepcopy(model)
                 if kind == TUNED:
                     self.offsets = offsets
@@ -185,7 +238,9 @@ class _Watched:
             self.found[f"test{kind}"] = {
                 name: value(scores, task.test) for name, value in task.values.items()
             }
-        columns = ["epoch", "loss", *(f"valid{kind}" for kind in _kinds(task))]
+            if kind == PLAIN and task.shown is not None:
+                self.found["shown"] = task.shown(model)
+        columns = ["epoch", "loss", "train", *(f"valid{kind}" for kind in _kinds(task))]
         return {**self.found, "curve": {"columns": columns, "rows": self.curve}}
 
 
