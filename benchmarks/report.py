@@ -1,4 +1,4 @@
-"""Builds `benchmarks/README.md` from the reports of all runs.
+"""Builds `benchmarks/README.md`, and with it the leaderboard, from the reports of all runs.
 
 Each table shows our mean and spread, the paper's value and the difference, and how the setup
 deviates from the paper. Nothing on the page is written by hand: text comes from the tables' TOML,
@@ -8,6 +8,7 @@ numbers come from the runs' JSON.
 import json
 from pathlib import Path
 
+from benchmarks import leaderboard
 from benchmarks.claims import Cell, Cells, verdict
 from benchmarks.runner import finished
 from benchmarks.table import RESULTS, Run, Table, table, table_names
@@ -45,6 +46,7 @@ def write(page: Path = PAGE) -> Path:
     sections.append(speed(RESULTS / "speed.json"))
     if page == PAGE:
         draw()
+        leaderboard.write()
     page.write_text("\n".join(part for part in sections if part).rstrip() + "\n")
     return page
 

@@ -16,7 +16,13 @@ from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
 ROOT = Path(__file__).parents[2]
-ADOPTED = ("CHANGELOG.md", "CONTRIBUTING.md", "benchmarks/README.md", "benchmarks/figures/*.png")
+ADOPTED = (
+    "CHANGELOG.md",
+    "CONTRIBUTING.md",
+    "benchmarks/README.md",
+    "benchmarks/figures/*.png",
+    "benchmarks/results/*/*/*--0.json",  # what the leaderboard links to
+)
 LINK = re.compile(r"\[(?P<text>[^\[\]]*)\]\((?P<target>[^()\s#]+)(?P<anchor>#[^()\s]*)?\)")
 
 
