@@ -120,7 +120,7 @@ def test_label_maps(method: str, channels: int) -> None:
     model = nn.Conv2d(1, channels, 1)
     found = quick(model, (x, labels), metric="mean_iou", method=method, epochs=2, folds=1)
     assert found.measure(x, labels) > 0.9
-    assert (found.predict(x) == labels).float().mean() > 0.9
+    assert (found.predict(x) == labels)[labels > 0].float().mean() > 0.8
 
 
 @pytest.mark.parametrize("method", ["cross_entropy", "focal", "reloss", "bilevel"])
