@@ -171,6 +171,12 @@ def _maps() -> list[Case]:
             "mean_iou", "segmentation", ref.segmentation(sk.jaccard_score, 0), {"ignore_index": 0}
         ),
         Case("dice", "segmentation", ref.segmentation(sk.f1_score, None)),
+        Case(
+            "mean_iou",
+            "segmentation",
+            ref.per_image(ref.segmentation(sk.jaccard_score, None)),
+            {"per_image": True},
+        ),
     ]
 
 
@@ -208,6 +214,12 @@ def _variants() -> list[Case]:
             "mean_iou", "segmentation", ref.segmentation(sk.jaccard_score, 3), {"ignore_index": 3}
         ),
         Case("dice", "segmentation", ref.segmentation(sk.f1_score, 0), {"ignore_index": 0}),
+        Case(
+            "dice",
+            "segmentation",
+            ref.per_image(ref.segmentation(sk.f1_score, 0), ignored=0),
+            {"ignore_index": 0, "per_image": True},
+        ),
         Case(
             "oks_ap",
             "pose",

@@ -257,6 +257,17 @@ def segmentation(fn: Callable[..., Any], ignore_index: int | None = None) -> Ref
     return reference
 
 
+def per_image(reference: Reference, ignored: int | None = None) -> Reference:
+    """The mean over the images with a pixel that counts."""
+
+    def mean(scores: np.ndarray, target: np.ndarray) -> float:
+        kept = [each for each in range(len(target)) if (target[each] != ignored).any()]
+        values = [reference(scores[[each]], target[[each]]) for each in kept]
+        return float(np.mean(values)) if values else 0.0
+
+    return mean
+
+
 def pck(
     scores: np.ndarray, joints: np.ndarray, fraction: float = 0.5, radius: float | None = None
 ) -> float:

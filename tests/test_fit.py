@@ -111,12 +111,16 @@ def test_poses(method: str) -> None:
     assert found.measure(x, joints) > 0.9
 
 
-@pytest.mark.parametrize("method", ["auto", "cross_entropy"])
-def test_label_maps(method: str) -> None:
+@pytest.mark.parametrize(
+    ("method", "channels"),
+    [("auto", 2), ("cross_entropy", 2), ("cross_entropy", 1), ("metric_loss", 1)],
+)
+def test_label_maps(method: str, channels: int) -> None:
     x, _, labels = images()
-    model = nn.Conv2d(1, 2, 1)
+    model = nn.Conv2d(1, channels, 1)
     found = quick(model, (x, labels), metric="mean_iou", method=method, epochs=2, folds=1)
     assert found.measure(x, labels) > 0.9
+    assert (found.predict(x) == labels)[labels > 0].float().mean() > 0.8
 
 
 @pytest.mark.parametrize("method", ["cross_entropy", "focal", "reloss", "bilevel"])

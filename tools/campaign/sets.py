@@ -173,12 +173,16 @@ def formula(
         case "segmentation":
             ignored = options.get("ignore_index")
             kept = np.array([each for each in range(CLASSES) if each != ignored])
-            pixels = (len(scores), -1)
+            images = target.shape[1] if options.get("per_image") else 1
+            pixels = (len(scores) * images, -1)
             counted = np.broadcast_to(live[..., None, None], target.shape) & (target != ignored)
             predicted = scores.argmax(2).reshape(pixels)[..., None] == kept
             true = target.reshape(pixels)[..., None] == kept
             made = ref.OF_COUNTS["jaccard" if name == "mean_iou" else "f1"]
-            return ref.averaged(made, "macro", predicted, true, counted.reshape(pixels), False)
+            counted = counted.reshape(pixels)
+            values = ref.averaged(made, "macro", predicted, true, counted, False)
+            there = counted.any(-1).reshape(-1, images)
+            return ref.ratio((values.reshape(-1, images) * there).sum(-1), there.sum(-1))
         case "pose" if name == "oks_ap":
             return ref.oks_ap(scores, target, live, **options)
         case "pose":

@@ -2,7 +2,9 @@
 
 Segmentation counts the pixels of all images of a set together. A pixel is a multi-class item, so
 these metrics are the macro averages of Jaccard and F1 over pixels (`confusion.py`). Classes that
-appear neither in the target nor in the predictions are left out of the mean.
+appear neither in the target nor in the predictions are left out of the mean. With `per_image=True`
+each image has a value of its own, and the set the mean of them (`parts.py`). Maps of one score a
+pixel are those of two classes whose first score is 0: above 0 a pixel is of class 1.
 
 PCK counts the joints of a pose whose predicted position, the highest pixel of the heatmap, lies
 within a radius of the true one. The radius is the same for all joints (in map pixels), or a
@@ -20,12 +22,13 @@ from torch import Tensor
 
 from metricgrad import ops
 from metricgrad.metrics.base import Inputs, Layout
-from metricgrad.metrics.checks import class_indices, expand_where, one_of, real_scores
+from metricgrad.metrics.checks import class_indices, expand_where, one_of, real_scores, zero_one
 from metricgrad.metrics.checks import shape as shown
 from metricgrad.metrics.confusion import PairsOption, dice_of, jaccard_of, label_decisions
 from metricgrad.metrics.counts import Counts, Pooling, averaged, class_counts, occurring, share
 from metricgrad.metrics.decisions import ItemDecisions
 from metricgrad.metrics.margins import best_pixel_margin, soft_pixel_margin
+from metricgrad.metrics.parts import MeanOfParts
 from metricgrad.metrics.pixel_pairs import PixelPairs, as_pixels
 from metricgrad.metrics.reexpression import ComparisonMetric, Reexpression
 
@@ -39,6 +42,9 @@ class SegmentationMetric(ComparisonMetric):
             the mean leaves that class out, too.
         pairs: How a surrogate sees a pixel's decision: `"best"` compares a class with the best
             other one, `"all"` with each of them.
+        per_image: Whether every image has a value, over the classes that occur in it, and a set
+            their mean; otherwise the pixels of all images are counted together. Images without a
+            pixel that counts are left out.
     """
 
     families = ("segmentation",)
@@ -48,6 +54,7 @@ class SegmentationMetric(ComparisonMetric):
 
     ignore_index: int | None = None
     pairs: PairsOption = "best"
+    per_image: bool = False
 
     def __post_init__(self) -> None:
         one_of("pairs", self.pairs, get_args(PairsOption))
@@ -62,26 +69,43 @@ class SegmentationMetric(ComparisonMetric):
         """The formula of each class, `[..., C]`."""
 
     def check(self, scores: Tensor, target: Tensor, where: Tensor | None) -> Inputs:
-        """Scores `[..., N, C, H, W]` and class indices `[..., N, H, W]`, ignored pixels masked."""
+        """Scores `[..., N, C, H, W]` and class indices `[..., N, H, W]`, ignored pixels masked.
+
+        One score a pixel becomes two, the first of which is 0.
+        """
         fits = scores.dim() >= 4 and scores.shape[:-3] + scores.shape[-2:] == target.shape
-        if not fits or scores.shape[-3] < 2:
+        if not fits or not scores.shape[-3]:
             raise ValueError(
-                f"{self.name} takes scores [..., N, C, H, W] with target [..., N, H, W] "
-                f"(C classes, 2 or more); got scores {shown(scores)} and target {shown(target)}"
+                f"{self.name} takes scores [..., N, C, H, W] with target [..., N, H, W] (C classes;"
+                f" 1 for two of them); got scores {shown(scores)} and target {shown(target)}"
             )
         where = expand_where(where, target.shape, target.dim() - 2)
         if self.ignore_index is not None:
             kept = target != self.ignore_index
             where = kept if where is None else where & kept
         scores = real_scores(scores, None if where is None else where.unsqueeze(-3))
-        return Inputs(scores, class_indices(target, scores.shape[-3], where), where)
+        if scores.shape[-3] > 1:
+            return Inputs(scores, class_indices(target, scores.shape[-3], where), where)
+        both = torch.cat([torch.zeros_like(scores), scores], -3)
+        return Inputs(both, zero_one("target", target, where).long(), where)
 
     def evaluate(self, scores: Tensor, target: Tensor, where: Tensor | None) -> Tensor:
-        """The mean over the classes that occur."""
-        predicted = scores.argmax(-3).flatten(-3)
-        where = None if where is None else where.flatten(-3)
-        counts = class_counts(predicted, target.flatten(-3), scores.shape[-3], where, scores.dtype)
-        return self.pooling()(counts)
+        """The mean over the classes that occur, of all images or of each."""
+        first = self._first_dim
+        where = None if where is None else where.flatten(first)
+        predicted = scores.argmax(-3).flatten(first)
+        counts = class_counts(
+            predicted, target.flatten(first), scores.shape[-3], where, scores.dtype
+        )
+        values = self.pooling()(counts)
+        if not self.per_image:
+            return values
+        return ops.masked_mean(values, None if where is None else where.any(-1))
+
+    @property
+    def _first_dim(self) -> int:
+        """The first dimension of a target whose pixels are counted together."""
+        return -2 if self.per_image else -3
 
     def pooling(self) -> Pooling:
         """The mean over the classes that occur, without the ignored one."""
@@ -98,14 +122,25 @@ class SegmentationMetric(ComparisonMetric):
         self, shape: Sequence[int], target: Tensor, where: Tensor | None, dtype: torch.dtype
     ) -> Reexpression:
         """A bit for each pixel and class, or for each pixel and pair of classes."""
-        return label_decisions(
+        first = self._first_dim
+        where = None if where is None else where.flatten(first)
+        pixels = label_decisions(
             shape[-3],
-            target.flatten(-3),
-            None if where is None else where.flatten(-3),
+            target.flatten(first),
+            where,
             self.pooling(),
             self.pairs,
             dtype,
-            items=lambda maps: maps.movedim(-3, -1).flatten(-4, -2),
+            items=lambda maps: maps.movedim(-3, -1).flatten(first - 1, -2),
+        )
+        if not self.per_image:
+            return pixels
+        live = torch.ones_like(target[..., 0, 0], dtype=torch.bool)
+        classes = shape[-3] ** (2 if self.pairs == "all" else 1)
+        return MeanOfParts(
+            pixels,
+            live=live if where is None else where.any(-1),
+            size=shape[-2] * shape[-1] * classes,
         )
 
 

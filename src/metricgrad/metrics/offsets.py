@@ -81,7 +81,8 @@ def best_offsets(
 
     Returns:
         `[C]`, with mean 0 unless the target has labels: adding the same number to all classes
-        changes no decision. A class without items gets about the mean of the others.
+        changes no decision. A class without items gets about the mean of the others. For label maps
+        of one score a pixel, `[1]`.
 
     Example:
         >>> import metricgrad as mg
@@ -108,7 +109,8 @@ def best_offsets(
     if not takes_offsets(chosen, scores, target):
         raise ValueError(_refusal(chosen, scores, target))
     inputs = chosen.check(scores.to(ops.float_dtype(scores)), target, where)
-    return _found(chosen, inputs, _Search(candidates, sweeps, draws, _MOST if draws else None))
+    search = _Search(candidates, sweeps, draws, _MOST if draws else None)
+    return _of_scores(scores, _found(chosen, inputs, search))
 
 
 def takes_offsets(metric: Metric, scores: Tensor, target: Tensor) -> bool:
@@ -117,7 +119,8 @@ def takes_offsets(metric: Metric, scores: Tensor, target: Tensor) -> bool:
         return False
     if metric.layout == "labels":
         return scores.dim() == 2 and scores.shape == target.shape
-    one_set = scores.dim() == 1 - metric.class_dim and scores.shape[1] > 1
+    classes = 1 if metric.layout == "maps" else 2  # a map of one score a pixel has two classes
+    one_set = scores.dim() == 1 - metric.class_dim and scores.shape[1] >= classes
     return one_set and scores.shape[:1] + scores.shape[2:] == target.shape
 
 
@@ -127,7 +130,12 @@ def stable_offsets(scores: Tensor, target: Tensor, metric: Metric) -> Tensor:
     candidates = min(64, max(16, 640 // classes))
     most = max(5_000, 10_000_000 // classes**2)
     search = _Search(candidates, sweeps=2, most=most)
-    return _found(metric, metric.check(scores, target, None), search)
+    return _of_scores(scores, _found(metric, metric.check(scores, target, None), search))
+
+
+def _of_scores(scores: Tensor, offsets: Tensor) -> Tensor:
+    """Offsets `[C]` of the scores that were passed; those of two classes as one, o1 - o0."""
+    return offsets[1:] - offsets[:1] if scores.shape[1] == 1 < len(offsets) else offsets
 
 
 class _Search(NamedTuple):
@@ -157,7 +165,7 @@ def _found(metric: Metric, inputs: Inputs, search: _Search) -> Tensor:
         return _ascend(items, metric.label_pooling(), metric, search)
     if isinstance(metric, ConfusionMetric) and metric.counts_classes:
         pooling = metric.class_pooling()
-    elif isinstance(metric, SegmentationMetric):
+    elif isinstance(metric, SegmentationMetric) and not metric.per_image:
         pooling = metric.pooling()
     if metric.layout == "labels":
         items = LabelItems(inputs)

@@ -279,7 +279,7 @@ class MetricLoss(Remembering):
         number = (residuals != 0).sum(1)
         curvature = (number * residuals.square().sum(1)).clamp(min=torch.finfo(g_o.dtype).tiny)
         step = (_OFFSET_RATE * residuals.sum(1) / curvature).clamp(-_OFFSET_STEP, _OFFSET_STEP)
-        if dim is not None and self.metric.layout != "labels":
+        if dim is not None and self.metric.layout != "labels" and step.shape[-1] > 1:
             step = step - step.mean(-1, keepdim=True)  # a softmax does not see what they share
         self.offset = self.offset - step.reshape(self.offset.shape)
 

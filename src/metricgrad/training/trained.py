@@ -83,7 +83,10 @@ class Trained:
             return (scores > (0.0 if self.threshold is None else self.threshold)).long()
         if self.offsets is not None:
             scores = self.metric.at_threshold(self.threshold, scores)[1]
-        return scores.argmax(self.metric.class_dim)
+        classes = self.metric.class_dim
+        if self.metric.layout == "maps" and scores.shape[classes] == 1:  # one score a pixel
+            return (scores.squeeze(classes) > 0).long()
+        return scores.argmax(classes)
 
     def measure(self, x: Any, y: Any, **rows: Any) -> float:
         """The metric of items, at the threshold.
