@@ -429,20 +429,12 @@ PLANES = mg.from_function(profit, set_dims=(3, 3))
             r"a set network takes .* got scores \[4, 3\] .* profit",
         ),
         (
-            lambda: fresh("bleu")(torch.zeros(4, 5, 7), torch.zeros(4, 5).long()),
-            r"a set network takes .* for bleu",
-        ),
-        (
-            lambda: fresh("pck")(torch.zeros(4, 2, 5, 5), torch.zeros(4, 2, 3)),
-            r"a set network takes .* for pck",
-        ),
-        (
             lambda: fresh(PLANES)(torch.zeros(4, 5, 5), torch.zeros(4, 5, 5)),
             r"a set network takes .* for profit",
         ),
         (
             lambda: learn("f1", source="narrow"),
-            "source must be 'paper', 'broad' or a function .* got 'narrow'",
+            "source must be 'paper', 'broad', 'uniform' or a function .* got 'narrow'",
         ),
         (
             lambda: learn("f1", source=lambda _: (torch.zeros(9), torch.zeros(9))),

@@ -16,7 +16,7 @@ for these facts, never for the class of a metric.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple, Self
 
@@ -88,6 +88,7 @@ class Metric(ABC):
         takes_classes: Whether it accepts scores `[..., N, C]` with class indices `[..., N]`.
         mean_of_items: Whether the value is the share of items that are correct (or wrong).
         is_total: Whether the value is a sum over the items, which grows with their number.
+        sized_joints: Whether joints have a size besides x and y.
         padding: The token id that is padding, besides all negative ones; None where there is none.
         end: The token id that ends a sequence; None where there is none.
         set_dims: How many trailing dimensions of scores and target make one set, if the user of a
@@ -109,6 +110,7 @@ class Metric(ABC):
     takes_classes: bool = False
     mean_of_items: bool = False
     is_total: bool = False
+    sized_joints: bool = False
     padding: int | None = None
     end: int | None = None
     set_dims: tuple[int, int] | None = None
@@ -215,6 +217,10 @@ class Metric(ABC):
     def has_value(self, inputs: Inputs, otherwise: Tensor) -> Tensor:
         """Sets `[...]` with a value of their own; `otherwise` where the metric cannot tell."""
         return otherwise
+
+    def within(self, shape: Sequence[int], joints: Tensor) -> Tensor:
+        """For heatmaps of a shape: which pixels are near enough to their joint."""
+        raise TypeError(f"{self.name} is not about heatmaps; its layout is {self.layout!r}")
 
     def confirm_direction(self, inputs: Inputs) -> bool:
         """Whether the direction is known; ValueError if these inputs show that it is wrong."""

@@ -229,6 +229,11 @@ class Pck(ComparisonMetric):
         """Heatmaps and joints."""
         return "heatmaps"
 
+    @property
+    def sized_joints(self) -> bool:
+        """Whether the radius is a fraction of every joint's size."""
+        return self.radius is None
+
     def __post_init__(self) -> None:
         for option, value in (("fraction", self.fraction), ("radius", self.radius)):
             if value is not None and not value >= 0:

@@ -30,7 +30,7 @@ from metricgrad import ops
 from metricgrad.metrics import Metric
 from metricgrad.metrics import metric as to_metric
 from metricgrad.surrogates.base import Surrogate, as_loss
-from metricgrad.surrogates.score_sets import Pool, ScoreSets, together
+from metricgrad.surrogates.score_sets import Pool, ScoreSets, known_values, together
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -180,7 +180,7 @@ def _known_values(
     groups = together([*pool.stored, *(pool.draw(_DRAWN, generator) if pool.sources else [])])
     chunks = [chunk for group in groups for chunk in group.chunks(_CHUNK)]
     found = torch.cat([_losses(loss, sets) for sets in chunks])
-    truth = torch.cat([_values(metric, sets) for sets in chunks])
+    truth = torch.cat([known_values(metric, sets) for sets in chunks])
     broken = truth.isfinite() & ~found.isfinite()
     if broken.any():
         warnings.warn(
@@ -190,14 +190,6 @@ def _known_values(
         )
     known = found.isfinite() & truth.isfinite()
     return found[known], truth[known]
-
-
-def _values(metric: Metric, sets: ScoreSets) -> Tensor:
-    """The metric of every set, `[S]`; NaN where it has none of its own."""
-    values = metric.of_sets(sets.scores, sets.target, sets.where).double().cpu()
-    inputs = metric.check(sets.scores, sets.target, sets.where)
-    known = metric.has_value(inputs, torch.ones_like(values, dtype=torch.bool)).cpu()
-    return torch.where(known, values, torch.nan)
 
 
 def _losses(loss: Surrogate | Callable[..., Tensor], sets: ScoreSets) -> Tensor:

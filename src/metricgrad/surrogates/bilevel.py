@@ -11,28 +11,29 @@ on all of it at once (Sec. 3.1); Adam descends the misfit on a few of these sets
 learning rate that falls to zero; fresh sets of the same source tell how well it went.
 """
 
-import itertools
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Literal, NamedTuple
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from metricgrad import ops
 from metricgrad.metrics.base import Inputs
 from metricgrad.metrics.checks import shape, whole
+from metricgrad.metrics.one_score import item_scores
 from metricgrad.metrics.registry import metric_config
 from metricgrad.progress import progress as to_progress
 from metricgrad.surrogates.base import LearnedSurrogate, as_loss, full_precision
-from metricgrad.surrogates.nets.base import Elements, to_elements
-from metricgrad.surrogates.score_sets import Source, SourceName, made_up_source
+from metricgrad.surrogates.nets.base import Elements, set_inputs, to_elements
+from metricgrad.surrogates.random_sets import SourceName, made_up_source, shape_options
+from metricgrad.surrogates.score_sets import Source
+from metricgrad.surrogates.set_networks import Hidden, checked_widths, new_layers, set_network
 
 Distance = Literal["l1", "l2", "huber"]
-Layers = list[Tensor]
-Hidden = tuple[tuple[int, ...], tuple[int, ...]]
 _HELD_OUT = 1024  # made-up sets, at most
+_AT_ONCE = 1 << 24  # scores of made-up sets, drawn at once
 _CLIP = 1.0
 _DISTANCES: dict[str, Callable[[Tensor], Tensor]] = {
     "l1": torch.abs,
@@ -65,7 +66,8 @@ class BilevelLoss(LearnedSurrogate):
 
     Args:
         metric: A name, a `Metric` or any callable `(scores, target) -> number`, including those of
-            scikit-learn, of binary scores, classes, labels or grades; `mean_iou` and `dice`, too.
+            scikit-learn, of binary scores, classes, labels or grades, and metrics of label maps,
+            poses and text.
         hidden: Widths of the layers of g and of h; the paper's by default.
         distance: How the misfit is measured: `"l1"` (the paper's), `"l2"` or `"huber"`.
 
@@ -96,9 +98,9 @@ class BilevelLoss(LearnedSurrogate):
                 f"distance must be one of {', '.join(map(repr, _DISTANCES))}; got {distance!r}"
             )
         self.distance: Distance = distance
-        self.hidden = _widths(hidden)
-        self.g = _network((2, *self.hidden[0]), generator)
-        self.h = _network((self.hidden[0][-1], *self.hidden[1], 1), generator)
+        self.hidden = checked_widths(hidden)
+        self.g = new_layers((2, *self.hidden[0]), generator)
+        self.h = new_layers((self.hidden[0][-1], *self.hidden[1], 1), generator)
         self.universal = False
         self._fresh = self.h[-1].detach().clone()
 
@@ -115,6 +117,11 @@ class BilevelLoss(LearnedSurrogate):
         elements = self.elements(inputs)
         return self.estimate(elements), self.metric.has_value(inputs, elements.defined())
 
+    def check(self, scores: Tensor, target: Tensor, where: Tensor | None) -> Inputs:
+        """The inputs as the network takes them: scores of tokens are not decoded."""
+        scores = item_scores(self.metric, scores, target)
+        return set_inputs(self.metric, scores, target.detach(), where)
+
     def elements(self, inputs: Inputs) -> Elements:
         """What g gets of checked inputs."""
         return to_elements(self.metric, inputs, self.scale.dtype)
@@ -129,7 +136,9 @@ class BilevelLoss(LearnedSurrogate):
     def truth(self, inputs: Inputs) -> Tensor:
         """The metric of checked inputs as a loss, `[...]`; NaN where it is undefined."""
         with full_precision(inputs.scores.device.type):
-            return as_loss(self.metric, self.metric.evaluate(*inputs)).to(self.scale.dtype)
+            decoded = self.metric.layout in ("tokens", "spans")
+            values = self.metric.of_sets if decoded else self.metric.evaluate
+            return as_loss(self.metric, values(*inputs)).to(self.scale.dtype)
 
     def misfit(self, scores: Tensor, target: Tensor, where: Tensor | None = None) -> Tensor:
         """The mean distance between estimate and metric, Eqn. 3 and 5; the scores get no gradient.
@@ -182,6 +191,7 @@ class BilevelLoss(LearnedSurrogate):
         pool: int = 16384,
         rate: float = 5e-3,
         classes: int | None = None,
+        shape: Sequence[int] | None = None,
         progress: bool = True,
         generator: torch.Generator | None = None,
     ) -> Learned:
@@ -193,14 +203,16 @@ class BilevelLoss(LearnedSurrogate):
             steps: Number of optimizer steps (Adam); 8,000 take about half a minute, and a few
                 hundred give a rough idea.
             source: Where sets come from: `"paper"` (Bernoulli targets, Normal scores), `"broad"`
-                (`surrogates/score_sets.py`), or a function from a generator to scores and target
-                with a leading dimension of sets.
+                (`surrogates/score_sets.py`), `"uniform"` (`surrogates/random_sets.py`), or a
+                function from a generator to scores and target with a leading dimension of sets.
             sets: Number of sets in each step.
             size: Items of a made-up set. Choose the size of the batches to come, because metrics of
                 small sets are distributed differently.
             pool: Number of different made-up sets, from which the steps draw.
             rate: The learning rate at the start; it falls to 0.
             classes: Number of classes or labels, if the scores have them.
+            shape: Shape of the scores of one set of text, poses or label maps, such as (32, 16,
+                100) for 32 texts of 16 places and 100 tokens.
             progress: Whether to show a progress bar, on a terminal.
             generator: Source of randomness for the sets.
 
@@ -212,7 +224,16 @@ class BilevelLoss(LearnedSurrogate):
         whole("size", size, 1)
         whole("pool", pool, sets)
         before = {name: value.clone() for name, value in self.state_dict().items()}
-        elements, truth = _made_up(self, source, pool, size, classes, generator)
+
+        def made_up(number: int) -> tuple[Elements, Tensor]:
+            if callable(source):
+                return _made_up(self, source, number, generator)
+            numbers = math.prod(shape) if shape else size * (classes or 1)
+            at_once = max(1, min(number, _AT_ONCE // max(1, numbers)))
+            options = (size, classes, source, "learn_universal", shape)
+            return _made_up(self, made_up_source(self.metric, at_once, *options), number, generator)
+
+        elements, truth = made_up(pool)
         if truth.max() == truth.min():
             raise ValueError(
                 f"{self.metric.name}, as a loss, is {truth[0].item():.6g} on all of {len(truth)} "
@@ -239,14 +260,18 @@ class BilevelLoss(LearnedSurrogate):
                 schedule.step()
                 if not (step + 1) % 100:
                     tell(100, f"misfit {misfit.item():.4f}")
-        held = min(_HELD_OUT, pool)
-        elements, truth = _made_up(self, source, held, size, classes, generator)
+        elements, truth = made_up(min(_HELD_OUT, pool))
         with torch.no_grad():
             found = self.estimate(elements)
             misfit = self.apart(found, truth).mean().item()
             constant = self.apart(truth.median(), truth).mean().item()
         self.universal = True
         return Learned(misfit, ops.spearman(found, truth.to(found.dtype)).item(), constant)
+
+    def shape_options(self, scores: Tensor, target: Tensor, size: int) -> dict[str, Any]:
+        """What tells `learn_universal` of sets of so many items with scores like these."""
+        inputs = self.check(scores, target, None)
+        return shape_options(self.metric, inputs.scores, size, self.elements(inputs).many)
 
     def config(self) -> dict[str, Any]:
         """The options from which the loss can be built again; its weights are stored separately."""
@@ -258,85 +283,29 @@ class BilevelLoss(LearnedSurrogate):
         return f"{self.metric!r}, distance={self.distance!r}"
 
 
-def set_network(elements: Elements, g: Layers, h: Layers) -> Tensor:
-    """h(mean_i g(y_i, s_i)), Eqn. 2, for every set `[...]`, not yet on the metric's scale.
-
-    g and h are weight `[in, out]` and bias `[out]` of one layer after the other. For R networks at
-    once, they are `[R, in, out]` and `[R, 1, out]`, and elements have a leading dimension R.
-    """
-    components = elements.items
-    for weight, bias in _by_layer(g):
-        components = F.leaky_relu(_linear(components, weight, bias))
-    indicators = elements.weights @ components
-    for weight, bias in _by_layer(h[:-2]):
-        indicators = F.leaky_relu(_linear(indicators, weight, bias))
-    values = _linear(indicators, *h[-2:]).squeeze((-1, -2))
-    return elements.mean_of_labels(values)
-
-
-def _by_layer(parameters: Layers) -> Iterator[tuple[Tensor, Tensor]]:
-    """Weight and bias of every layer."""
-    return zip(parameters[::2], parameters[1::2], strict=True)
-
-
-def _linear(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """x @ weight + bias, of one network or of R at once."""
-    if x.dim() == weight.dim():
-        return torch.addmm(bias, x, weight) if x.dim() == 2 else torch.baddbmm(bias, x, weight)
-    flat = x.reshape(*weight.shape[:-2], -1, x.shape[-1])
-    return _linear(flat, weight, bias).view(*x.shape[:-1], weight.shape[-1])
-
-
-def _network(widths: tuple[int, ...], generator: torch.Generator | None) -> nn.ParameterList:
-    """Weights and biases of linear layers, drawn as `nn.Linear` does, but from the generator."""
-    parameters = nn.ParameterList()
-    for inputs, outputs in itertools.pairwise(widths):
-        bound = inputs**-0.5
-        for size in ((inputs, outputs), (outputs,)):
-            drawn = nn.init.uniform_(torch.empty(size), -bound, bound, generator=generator)
-            parameters.append(drawn)
-    return parameters
-
-
-def _widths(hidden: Any) -> Hidden:
-    """Widths of g and h; TypeError or ValueError for anything else."""
-    paired = isinstance(hidden, Sequence) and len(hidden) == 2
-    if not paired or not all(isinstance(part, Sequence) and len(part) for part in hidden):
-        raise ValueError(
-            f"hidden must be the widths of g and of h, such as ((30, 30), (10, 10)); got {hidden!r}"
-        )
-    for width in itertools.chain(*hidden):
-        whole("a width in hidden", width, 1)
-    return tuple(hidden[0]), tuple(hidden[1])
-
-
 def _made_up(
-    loss: BilevelLoss,
-    source: SourceName | Source,
-    number: int,
-    size: int,
-    classes: int | None,
-    generator: torch.Generator | None,
+    loss: BilevelLoss, draw: Source, number: int, generator: torch.Generator | None
 ) -> tuple[Elements, Tensor]:
     """What g gets of so many sets, and their truths, without sets that have no value."""
-    if callable(source):
-        draw = source
-    else:
-        draw = made_up_source(loss.metric, number, size, classes, source, "learn_universal")
-    drawn: list[tuple[Tensor, Tensor]] = []
+    parts: list[Elements] = []
+    truths: list[Tensor] = []
+    shapes = set()
     count = 0
     while count < number:
-        drawn.append(draw(generator))
-        scores, target = drawn[-1]
-        if scores.dim() < 2 or not len(scores) or scores.shape[1:] != drawn[0][0].shape[1:]:
+        scores, target = draw(generator)
+        shapes.add(scores.shape[1:])
+        if scores.dim() < 2 or not len(scores) or len(shapes) > 1:
             raise ValueError(
                 "a source must give scores and target with a leading dimension of sets, all of one "
                 f"size; got scores {shape(scores)} and target {shape(target)}"
             )
         count += len(scores)
-    scores, target = (torch.cat(parts) for parts in zip(*drawn, strict=True))
-    inputs = loss.check(scores, target, None)
-    truth = loss.truth(inputs)
+        inputs = loss.check(scores, target, None)
+        truths.append(loss.truth(inputs))
+        parts.append(loss.elements(inputs))
+    items = torch.cat([each.items for each in parts])
+    weights = torch.cat([each.weights for each in parts])
+    truth = torch.cat(truths)
     defined = truth.isfinite()
     if 2 * defined.sum() < count:
         raise ValueError(
@@ -344,4 +313,4 @@ def _made_up(
             "made-up sets, which leaves too little to learn from; pass a source whose sets it is "
             "defined on"
         )
-    return loss.elements(inputs).some(defined), truth[defined]
+    return Elements(items, weights, parts[0].many).some(defined), truth[defined]

@@ -12,7 +12,7 @@ sign is set by the first sets, and again should it turn over later.
 
 import math
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
@@ -21,14 +21,8 @@ from torch import Tensor
 from metricgrad import ops
 from metricgrad.metrics import Metric
 from metricgrad.progress import progress as to_progress
-from metricgrad.surrogates.score_sets import (
-    Pool,
-    ScoreSets,
-    Source,
-    made_up_source,
-    relabelled,
-    together,
-)
+from metricgrad.surrogates.random_sets import SourceName, made_up_source
+from metricgrad.surrogates.score_sets import Pool, ScoreSets, Source, relabelled, together
 from metricgrad.surrogates.wrappers import ordinary_for, takes_ordinary
 
 if TYPE_CHECKING:
@@ -71,20 +65,22 @@ class Ranked(NamedTuple):
 
 
 def shaped_source(
-    metric: Metric, pool: Pool | None, sets: int, size: int | None, classes: int | None
-) -> Source | None:
-    """The source of made-up sets, shaped as the stored ones; None where a layout has none."""
-    if metric.layout in ("maps", "heatmaps", "tokens", "spans"):
-        if pool is None:
-            raise ValueError(
-                f"{metric.name} has no made-up sets; pass sources, such as mg.collect_scores gives"
-            )
-        return None
+    metric: Metric,
+    pool: Pool | None,
+    sets: int,
+    size: int | None,
+    classes: int | None,
+    shape: Sequence[int] | None = None,
+    name: SourceName = "broad",
+) -> Source:
+    """The source of made-up sets, shaped as the stored ones."""
     if pool is not None and pool.stored:
         shown = pool.stored[0].scores
+        shape = shown.shape[1:] if shape is None else shape
         size = shown.shape[1] if size is None else size
         classes = shown.shape[2] if classes is None and shown.dim() > 2 else classes
-    return made_up_source(metric, max(4, sets), size or _SIZE, classes)
+    number = max(4, sets)
+    return made_up_source(metric, number, size or _SIZE, classes, name, shape=shape)
 
 
 def lesson(

@@ -11,6 +11,7 @@ A ranking has no scale. So that its value can be read, an affine map of it that 
 metric, as a loss, is fitted on held-out sets when learning ends.
 """
 
+from collections.abc import Sequence
 from math import isinf
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -40,6 +41,7 @@ from metricgrad.surrogates.base import (
     full_precision,
 )
 from metricgrad.surrogates.learning import SHARE_HELD, Exam, Ranked, learn, lesson, shaped_source
+from metricgrad.surrogates.random_sets import SourceName
 from metricgrad.surrogates.score_sets import Pool
 
 ReLossObjective = Literal["correlation", "approximation"]
@@ -249,6 +251,8 @@ class ReLoss(LearnedSurrogate):
         sets: int = 64,
         size: int | None = None,
         classes: int | None = None,
+        shape: Sequence[int] | None = None,
+        source: SourceName = "broad",
         rate: float = 1e-2,
         relabel: bool = False,
         valid: Any = None,
@@ -265,11 +269,14 @@ class ReLoss(LearnedSurrogate):
                 score sets `(scores, target)`, such as `mg.collect_scores` gives; None learns from
                 made-up sets alone.
             steps: Number of optimizer steps (Adam), each on `sets` sets.
-            share: p, the share of made-up sets in a step (`surrogates/score_sets.py`, the generator
-                G_R). Text, poses and label maps have none.
+            share: p, the share of made-up sets (the generator G_R) in a step.
             sets: N, the number of sets in each step.
             size: Items of a made-up set; None makes them as large as the stored ones, else 128.
             classes: Number of classes or labels of made-up sets, if no stored set shows it.
+            shape: Shape of the scores of a made-up set of text, poses or label maps, if no stored
+                set shows it, such as (32, 16, 100) for 32 texts of 16 places and 100 tokens.
+            source: How sets are made up: `"broad"`, with models of every kind and quality;
+                `"uniform"`, so that the metric's values are spread evenly; `"paper"`, at random.
             rate: The learning rate at the start; it falls to 0.
             relabel: Whether to replace the labels of stored sets as the released code does, so that
                 accuracies are spread evenly: a random part of the items gets random labels, the
@@ -292,7 +299,7 @@ class ReLoss(LearnedSurrogate):
         pool = None if sources is None else Pool.of(sources)
         made = None
         if share or pool is None:
-            made = shaped_source(self.metric, pool, sets, size, classes)
+            made = shaped_source(self.metric, pool, sets, size, classes, shape, source)
         held = Pool([made] if made else [], []) if valid is None else Pool.of(valid)
         if pool is not None and valid is None:
             pool, held = pool.split(SHARE_HELD, generator)
@@ -327,11 +334,6 @@ def _default_net(metric: Metric, generator: torch.Generator | None) -> nets.Loss
             return nets.Spans(generator=generator)
         case "tokens":
             return nets.Sequence(generator=generator)
-        case "heatmaps":
-            raise ValueError(
-                f"a network for {metric.name} must know the maps' size; pass "
-                "net=mg.nets.Heatmaps((64, 48))"
-            )
         case "binary" if metric.mean_of_items:
             return nets.Classification(generator=generator)
         case _:

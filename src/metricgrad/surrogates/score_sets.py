@@ -9,7 +9,7 @@ independently of each other (Eqn. 3): all sets are alike there, those of a model
 with a spread, separation, shift and prevalence of its own for each set. With classes, the score of
 the target's class is raised, and every class has a shift of its own. A source takes a generator and
 gives scores and target: `[sets, N]` each, `[sets, N, C]` and `[sets, N]` with classes, `[sets, N,
-C]` each with labels.
+C]` each with labels. `random_sets.py` makes up sets of all other layouts.
 
 A loss that is to rank models as the metric does has to see models: bad ones, middling ones, good
 ones. The checkpoints of one ordinary training are all three (ReLoss, Sec. 4.3, the generator G_M).
@@ -17,7 +17,7 @@ ones. The checkpoints of one ordinary training are all three (ReLoss, Sec. 4.3, 
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -27,7 +27,6 @@ from metricgrad.metrics import Metric
 from metricgrad.metrics.checks import shape, whole
 
 Source = Callable[[torch.Generator | None], tuple[Tensor, Tensor]]
-SourceName = Literal["paper", "broad"]
 
 
 class ScoreSets(NamedTuple):
@@ -261,26 +260,12 @@ def mixed(sets: int = 64, size: int = 100) -> Source:
     return draw
 
 
-def made_up_source(
-    metric: Metric,
-    sets: int,
-    size: int,
-    classes: int | None,
-    name: SourceName = "broad",
-    call: str = "learn",
-) -> Source:
-    """The source of that name, of sets in the shapes of a metric; `call` is where classes go."""
-    if name not in ("paper", "broad"):
-        raise ValueError(
-            f"source must be 'paper', 'broad' or a function of a generator; got {name!r}"
-        )
-    labels = metric.layout == "labels"
-    if labels and classes is None:
-        raise ValueError(
-            f"{metric.name} is about items with labels; pass their number: {call}(classes=...)"
-        )
-    chosen = paper if name == "paper" else broad
-    return chosen(sets, size, classes=classes, multilabel=labels)
+def known_values(metric: Metric, sets: ScoreSets) -> Tensor:
+    """The metric of every set, `[S]`; NaN where it has none of its own."""
+    values = metric.of_sets(sets.scores, sets.target, sets.where).double().cpu()
+    inputs = metric.check(sets.scores, sets.target, sets.where)
+    known = metric.has_value(inputs, torch.ones_like(values, dtype=torch.bool)).cpu()
+    return torch.where(known, values, torch.nan)
 
 
 def _check(sets: int, size: int, classes: int | None) -> None:

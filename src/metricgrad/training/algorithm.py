@@ -158,7 +158,7 @@ class Algorithm1(ABC):
         untaught = [loss for loss in self._each_loss if not loss.universal]
         if self._universal is None or not untaught:
             return
-        options = {"generator": self._generator, "classes": self._classes(), **self._universal}
+        options = {"generator": self._generator, **self._shape(), **self._universal}
         for loss in untaught:
             loss.learn_universal(**options)
         self._loss_side.join()
@@ -219,12 +219,11 @@ class Algorithm1(ABC):
         return torch.stack(misfits)
 
     @torch.no_grad()
-    def _classes(self) -> int | None:
-        """How many classes or labels the scores have; None for one score per item."""
+    def _shape(self) -> dict[str, Any]:
+        """What tells `learn_universal` the shape of the scores of a batch."""
         with modes_kept(self._network):
             scores = self._network.eval()(self.x[:2])
-        inputs = self._first.check(scores, self.y[:2], None)
-        return inputs.scores.shape[-1] if self._first.elements(inputs).many else None
+        return self._first.shape_options(scores, self.y[:2], self._batches.size)
 
     @contextmanager
     def _at_work(self) -> Iterator[None]:

@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -90,16 +91,16 @@ class Lessons:
             steps=steps,
             size=self.batches.size,
             pool=min(_POOL, _SETS * steps),
-            classes=self._classes(loss),
+            **self._shape(loss),
             progress=False,
             generator=torch.Generator().manual_seed(self.seed),
         )
         return loss
 
-    def _classes(self, loss: BilevelLoss) -> int | None:
-        """How many classes or labels the scores have; None for one score per item."""
-        inputs = loss.check(self.scores, self.target, None)
-        return inputs.scores.shape[-1] if loss.elements(inputs).many else None
+    def _shape(self, loss: BilevelLoss) -> dict[str, Any]:
+        """What tells `learn_universal` the shape of the scores of a batch."""
+        assert isinstance(self.batches, FoldBatches)
+        return loss.shape_options(self.scores, self.target, self.batches.size)
 
     @staticmethod
     def _knows(given: Surrogate | None) -> bool:

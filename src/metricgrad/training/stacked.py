@@ -13,8 +13,9 @@ from torch import Tensor, nn
 
 from metricgrad.metrics.one_score import item_target
 from metricgrad.surrogates.base import full_precision
-from metricgrad.surrogates.bilevel import BilevelLoss, set_network
+from metricgrad.surrogates.bilevel import BilevelLoss
 from metricgrad.surrogates.nets.base import Elements
+from metricgrad.surrogates.set_networks import set_network
 from metricgrad.training.algorithm import Algorithm1, Alternation, Means
 from metricgrad.training.checkpoint import State
 from metricgrad.training.drawing import Batches

@@ -6,8 +6,9 @@ A network of whole sets gets target and score, for each label or class:
     labels           for each label, its target and its score
     classes          for each class, whether it is the target, and its log-odds by softmax
     maps             the same as classes; the pixels of all images are the items
+    text, poses      places and joints are the items (`places.py`)
 
-Each label or class is a set of its own for the network, and a value is the mean over them.
+Each label, class or text is a set of its own for the network, and a value is the mean over them.
 """
 
 import itertools
@@ -22,8 +23,17 @@ from torch import Tensor, nn
 from metricgrad import ops
 from metricgrad.metrics import Metric
 from metricgrad.metrics.base import Inputs
+from metricgrad.metrics.checks import expand_where
 from metricgrad.metrics.counts import one_hot
+from metricgrad.metrics.mistakes import are_label_maps
 from metricgrad.surrogates.base import wrong_shapes
+from metricgrad.surrogates.nets.places import (
+    shown_joints,
+    shown_spans,
+    shown_tokens,
+    span_inputs,
+    token_inputs,
+)
 
 
 class LossNet(nn.Module, ABC):
@@ -113,15 +123,23 @@ class Elements(NamedTuple):
         return ops.masked_mean(values, (self.weights > 0).any(-1).squeeze(-1))
 
 
+def set_inputs(metric: Metric, scores: Tensor, target: Tensor, where: Tensor | None) -> Inputs:
+    """Inputs as `to_elements` takes them: as the metric does, but for text, which it decodes."""
+    match metric.layout:
+        case "tokens":
+            token_inputs(metric, scores, target, where)
+        case "spans":
+            span_inputs(metric, scores, target, where)
+        case _:
+            return metric.check(scores, target, where)
+    return Inputs(scores.to(ops.float_dtype(scores)), target, where)
+
+
 def to_elements(metric: Metric, inputs: Inputs, dtype: torch.dtype) -> Elements:
-    """What a set network of that dtype gets of checked inputs."""
-    scores, target, where = inputs
-    if metric.layout == "maps":
-        scores = scores.movedim(-3, -1).flatten(-4, -2)
-        target = target.flatten(-3)
-        where = None if where is None else where.flatten(-3)
-    known = metric.set_dims in (None, (1, 1), (2, 1), (2, 2))
-    many = metric.layout == "labels"
+    """What a set network of that dtype gets of inputs that `set_inputs` has checked."""
+    scores, target, where = _as_items(metric, inputs)
+    known = metric.set_dims in (None, (1, 1), (2, 1), (2, 2), (4, 3))
+    many = metric.layout in ("labels", "tokens", "spans")
     if known and scores.shape[:-1] == target.shape and not target.is_floating_point():
         many = True
         target = one_hot(target, scores.shape[-1])
@@ -130,7 +148,8 @@ def to_elements(metric: Metric, inputs: Inputs, dtype: torch.dtype) -> Elements:
     elif not known or scores.shape != target.shape:
         takes = (
             "a set network takes scores and target [..., N], items with labels [..., N, C], or "
-            "scores [..., N, C] with classes [..., N]"
+            "scores [..., N, C] with classes [..., N]; for other shapes, pass mg.ReLoss a network "
+            "of your own, net=..."
         )
         raise wrong_shapes(takes, metric, scores, target)
     items = torch.stack([target.to(scores.dtype), scores], -1).to(dtype)
@@ -145,3 +164,29 @@ def to_elements(metric: Metric, inputs: Inputs, dtype: torch.dtype) -> Elements:
         items = items.transpose(-2, -3)
         weights = weights.transpose(-1, -2)
     return Elements(items, weights.unsqueeze(-2), many)
+
+
+def _as_items(metric: Metric, inputs: Inputs) -> Inputs:
+    """Scores and target of items, whatever the layout; texts are in the place of labels."""
+    scores, target, where = inputs
+    maps = are_label_maps(scores.shape, target.shape) and scores.shape[:-1] != target.shape
+    match metric.layout:
+        case "tokens":
+            return _turned(shown_tokens(token_inputs(metric, *inputs)))
+        case "spans":
+            return _turned(shown_spans(span_inputs(metric, *inputs)))
+        case "heatmaps":
+            return shown_joints(metric, inputs)
+        case "maps" | "any" if metric.layout == "maps" or maps:
+            where = expand_where(where, target.shape, target.dim() - 2)
+            pixels = scores.movedim(-3, -1).flatten(-4, -2)
+            return Inputs(pixels, target.flatten(-3), None if where is None else where.flatten(-3))
+        case _:
+            return inputs
+
+
+def _turned(inputs: Inputs) -> Inputs:
+    """The last two dimensions exchanged, so that texts stand where labels do."""
+    scores, target, where = inputs
+    assert where is not None
+    return Inputs(scores.mT, target.mT, where.mT)

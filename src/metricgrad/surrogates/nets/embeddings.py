@@ -24,7 +24,7 @@ from metricgrad.metrics.counts import one_hot
 from metricgrad.metrics.tokens import token_ids
 from metricgrad.surrogates.base import wrong_shapes
 from metricgrad.surrogates.nets.base import LossNet, drawn_from, elu_layers
-from metricgrad.surrogates.nets.text import positions
+from metricgrad.surrogates.nets.places import positions
 from metricgrad.surrogates.wrappers import has_token
 
 

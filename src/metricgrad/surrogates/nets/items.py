@@ -12,7 +12,7 @@ from metricgrad.metrics.base import Inputs
 from metricgrad.metrics.checks import one_of, whole
 from metricgrad.surrogates.base import wrong_shapes
 from metricgrad.surrogates.baselines import HeatmapMSE
-from metricgrad.surrogates.nets.base import LossNet, elu_layers, to_elements
+from metricgrad.surrogates.nets.base import LossNet, elu_layers, set_inputs, to_elements
 
 Sees = Literal["probability", "margin"]
 
@@ -106,6 +106,10 @@ class SetNetwork(LossNet):
         self.e = elu_layers((2, width, context), generator) if context else None
         self.g = elu_layers((2 + context, width, width), generator)
         self.h = elu_layers((width, width, 1), generator)
+
+    def check(self, metric: Metric, scores: Tensor, target: Tensor, where: Tensor | None) -> Inputs:
+        """As the metric takes them; scores of tokens as they are."""
+        return set_inputs(metric, scores, target, where)
 
     def forward(self, metric: Metric, inputs: Inputs) -> Tensor:
         """h of the mean, and its mean over labels or classes."""

@@ -9,7 +9,6 @@ place shows:
                lies between
 """
 
-import math
 from typing import ClassVar
 
 import torch
@@ -18,10 +17,9 @@ from torch import Tensor, nn
 from metricgrad import ops
 from metricgrad.metrics import Metric
 from metricgrad.metrics.base import Inputs
-from metricgrad.metrics.checks import expand_where, real_scores, whole
-from metricgrad.surrogates.base import counted, wrong_shapes
+from metricgrad.metrics.checks import whole
 from metricgrad.surrogates.nets.base import LossNet, drawn_from, elu_layers
-from metricgrad.surrogates.wrappers import has_token
+from metricgrad.surrogates.nets.places import positions, span_inputs, token_inputs, visible
 
 
 class Attention(nn.Module):
@@ -100,21 +98,8 @@ class Sequence(TextNet):
     features = 1
 
     def check(self, metric: Metric, scores: Tensor, target: Tensor, where: Tensor | None) -> Inputs:
-        """Scores of tokens, and the ids of all references `[..., N, T, R]`, -1 for none."""
-        places = scores.shape[:-1]
-        several = target.dim() == scores.dim() >= 3 and target.shape[:-2] == places[:-1]
-        ids = target.movedim(-2, -1) if several else target.unsqueeze(-1)
-        if scores.dim() < 3 or not scores.is_floating_point() or ids.shape[:-1] != places:
-            takes = (
-                "nets.Sequence takes scores [..., N, T, V] and one target id for each place [..., "
-                "N, T], or those of R references [..., N, R, T]"
-            )
-            raise wrong_shapes(takes, metric, scores, target)
-        where = expand_where(where, places, len(places) - 1)
-        known = has_token(metric, ids)
-        live = known.any(-1) & counted(scores[..., 0], where)
-        scores = real_scores(scores, live.unsqueeze(-1))
-        return Inputs(scores, torch.where(known, ids.long(), -1), live)
+        """Scores of tokens, and the ids of all references."""
+        return token_inputs(metric, scores, target, where)
 
     def forward(self, metric: Metric, inputs: Inputs) -> Tensor:
         """The value of every set."""
@@ -127,7 +112,8 @@ class Sequence(TextNet):
 class Spans(TextNet):
     """For answers in a text: start and end scores `[..., N, T, 2]`.
 
-    The target holds positions, as `mg.decode_spans` gives them.
+    The target holds positions, as `mg.decode_spans` gives them; of several answers `[..., N, R,
+    L]`, the likeliest is seen.
 
     Args:
         width: Width of a place inside the network.
@@ -145,34 +131,15 @@ class Spans(TextNet):
 
     def check(self, metric: Metric, scores: Tensor, target: Tensor, where: Tensor | None) -> Inputs:
         """Start and end scores, and which places belong to the answer, `[..., N, T]`."""
-        if scores.dim() < 3 or scores.shape[-1] != 2 or target.shape[:-1] != scores.shape[:-2]:
-            takes = "start and end scores [..., N, T, 2] and positions [..., N, L], padded with -1"
-            raise wrong_shapes(f"nets.Spans takes {takes}", metric, scores, target)
-        length = scores.shape[-2]
-        if target.numel() and int(target.max()) >= length:
-            raise ValueError(f"target must hold positions below {length}; got {int(target.max())}")
-        where = expand_where(where, scores.shape[:-1], scores.dim() - 2)
-        live = counted(scores[..., 0], where)
-        places = torch.arange(length, device=scores.device)
-        answer = (target.unsqueeze(-2) == places.unsqueeze(-1)).any(-1)
-        return Inputs(real_scores(scores, live.unsqueeze(-1)), answer, live)
+        return span_inputs(metric, scores, target, where)
 
     def forward(self, metric: Metric, inputs: Inputs) -> Tensor:
         """The value of every set."""
         scores, answer, where = inputs
         assert where is not None
-        hidden = (~where & where.any(-1, keepdim=True)).unsqueeze(-1)
-        chances = scores.masked_fill(hidden, torch.finfo(scores.dtype).min / 4).softmax(-2)
+        chances = visible(scores, where).softmax(-2)
         inside = answer.to(scores.dtype)
         before = nn.functional.pad(inside, (1, 0))[..., :-1]
         after = nn.functional.pad(inside, (0, 1))[..., 1:]
         shown = [*chances.unbind(-1), inside * (1 - before), inside * (1 - after), inside]
         return self.value(torch.stack(shown, -1), where)
-
-
-def positions(length: int, width: int, like: Tensor) -> Tensor:
-    """Sines and cosines of every place, `[T, width]`: nothing is learned, so any length will do."""
-    places = torch.arange(length, device=like.device, dtype=like.dtype).unsqueeze(-1)
-    steps = torch.arange(0, width, 2, device=like.device, dtype=like.dtype)
-    waves = torch.exp(-math.log(10_000) * steps / width)
-    return torch.stack([(places * waves).sin(), (places * waves).cos()], -1).flatten(-2)
