@@ -12,7 +12,7 @@ from torch import nn
 
 import metricgrad as mg
 from benchmarks.classification import Settings
-from benchmarks.task import Examples, ScoreSets, Task, all_scores, batches, scored
+from benchmarks.task import Examples, ScoreSets, Task, all_scores, scored, taken
 
 _OTHER = 1000  # added to the seed of the network that nothing learns from
 
@@ -37,10 +37,17 @@ def correlations(
 ) -> dict[str, float]:
     """Spearman's and Kendall's correlation of each loss with the metric, on sets of test data."""
     held = sets_along(task, settings, task.test, seed + _OTHER)
+    return ranked(held, task.metric, seed, losses)
+
+
+def ranked(
+    held: ScoreSets, metric: mg.Metric, seed: int, losses: Mapping[str, mg.Surrogate]
+) -> dict[str, float]:
+    """Spearman's and Kendall's correlation of each loss with the metric on these sets."""
     values = {}
     for name, loss in losses.items():
         generator = torch.Generator().manual_seed(seed)
-        found = mg.rank_correlation(loss, task.metric, held, generator=generator)
+        found = mg.rank_correlation(loss, metric, held, generator=generator)
         values[f"{name}_spearman"] = found.spearman
         values[f"{name}_kendall"] = found.kendall
     return values
@@ -58,7 +65,7 @@ def sets_along(task: Task, settings: Settings, part: Examples, seed: int) -> Sco
         _train_epoch(task, settings, model, optimizer, generator)
         few = torch.randperm(len(part), generator=generator)[: settings["learning_items"]]
         chosen = part.at(few)
-        found += task.sets(all_scores(model, chosen.x, settings), chosen, generator)
+        found += task.sets(all_scores(model, chosen, settings), chosen, generator)
     return found
 
 
@@ -69,9 +76,8 @@ def _train_epoch(
     optimizer: torch.optim.Optimizer,
     generator: torch.Generator,
 ) -> None:
-    for batch in batches(task.train, settings["batch"], generator):
-        batch = task.augment(batch, generator)
-        value = task.ordinary(scored(model, batch.x, settings), batch)
+    for batch in taken(task, settings, generator):
+        value = task.ordinary(scored(model, batch, settings), batch)
         optimizer.zero_grad(set_to_none=True)
         value.backward()
         optimizer.step()
