@@ -2,6 +2,7 @@
 
 row, column, at_least | at_most      the mean of a cell has a bound
 row, column, above [by | times]      a row is not below other rows in a column
+row, column, below                   a row is below other rows in a column
 value, never_worse                   no cell with this value is significantly below 0
 value, no_mean_below | no_mean_above the mean of every cell with this value has a bound
 value, within_errors                 no mean of a cell is further below 0 than so many of its
@@ -65,7 +66,7 @@ def verdict(claim: dict[str, Any], cells: Cells, content: Table, digits: int) ->
             return f"{subject} {asked}: {ours.mean:.{digits}f}, {_word(holds)}"
     others = {
         content.rows[other]["label"]: cells[other, column]
-        for other in claim["above"]
+        for other in claim.get("above", claim.get("below", ()))
         if (other, column) in cells
     }
     if not others:
@@ -75,6 +76,10 @@ def verdict(claim: dict[str, Any], cells: Cells, content: Table, digits: int) ->
         times = ours.mean / others[rival].mean
         asked = f"at most {claim['times']:g} times {rival}"
         return f"{subject} {asked}: {times:.2f} times, {_word(times <= claim['times'])}"
+    if "below" in claim:
+        rival = min(others, key=lambda other: others[other].mean)
+        less = others[rival].mean - ours.mean
+        return f"{subject} below {rival}: by {less:.{digits}f}, {_word(less > 0)}"
     rival = max(others, key=lambda other: others[other].mean)
     margin = ours.mean - others[rival].mean
     if "by" in claim:

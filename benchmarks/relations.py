@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 import metricgrad as mg
 from benchmarks.classification import Settings
-from benchmarks.task import Examples, ScoreSets, Task, all_scores, batches, scored
+from benchmarks.task import Examples, ScoreSets, Task, all_scores, scored, taken
 
 SetLoss = mg.Surrogate | Callable[[Tensor, Tensor], Tensor]
 
@@ -41,11 +41,27 @@ def correlations(
 ) -> dict[str, Any]:
     """What `mg.rank_correlation` finds for each loss and the metric, on sets of test data."""
     held = sets_along(task, settings, task.test, seed + _OTHER)
+    return ranked(held, task.metric, seed, losses)
+
+
+def ranked(
+    held: ScoreSets, metric: mg.Metric, seed: int, losses: Mapping[str, SetLoss]
+) -> dict[str, Any]:
+    """What `mg.rank_correlation` finds for each loss and the metric on these sets."""
     found = {}
     for name, loss in losses.items():
         generator = torch.Generator().manual_seed(seed)
-        found[name] = mg.rank_correlation(loss, task.metric, held, generator=generator)
+        found[name] = mg.rank_correlation(loss, metric, held, generator=generator)
     return found
+
+
+def coefficients(found: Mapping[str, Any]) -> dict[str, float]:
+    """Spearman's and Kendall's correlation of each loss, as the values of a run."""
+    values = {}
+    for name, each in found.items():
+        values[f"{name}_spearman"] = each.spearman
+        values[f"{name}_kendall"] = each.kendall
+    return values
 
 
 def sets_along(task: Task, settings: Settings, part: Examples, seed: int) -> ScoreSets:
@@ -60,7 +76,7 @@ def sets_along(task: Task, settings: Settings, part: Examples, seed: int) -> Sco
         _train_epoch(task, settings, model, optimizer, generator)
         few = torch.randperm(len(part), generator=generator)[: settings["learning_items"]]
         chosen = part.at(few)
-        found += task.sets(all_scores(model, chosen.x, settings), chosen, generator)
+        found += task.sets(all_scores(model, chosen, settings), chosen, generator)
     return found
 
 
@@ -71,9 +87,8 @@ def _train_epoch(
     optimizer: torch.optim.Optimizer,
     generator: torch.Generator,
 ) -> None:
-    for batch in batches(task.train, settings["batch"], generator):
-        batch = task.augment(batch, generator)
-        value = task.ordinary(scored(model, batch.x, settings), batch)
+    for batch in taken(task, settings, generator):
+        value = task.ordinary(scored(model, batch, settings), batch)
         optimizer.zero_grad(set_to_none=True)
         value.backward()
         optimizer.step()

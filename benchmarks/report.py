@@ -11,6 +11,7 @@ from pathlib import Path
 from benchmarks import leaderboard
 from benchmarks.claims import Cell, Cells, verdict
 from benchmarks.runner import finished
+from benchmarks.samples import shown
 from benchmarks.table import RESULTS, Run, Table, table, table_names
 
 PAGE = Path(__file__).parent / "README.md"
@@ -101,6 +102,7 @@ def section(content: Table, scale: str) -> str:
     if content.content.get("deviations"):
         lines += ["", "Deviations from the paper:", ""]
         lines += [f"- {sentence}" for sentence in content.content["deviations"]]
+    lines += shown(content, runs)
     titles = {"": content.title}
     for kind in ("picture", "curves"):
         titles[f"_{kind}"] = content.content.get(kind, {}).get("title", "")
@@ -205,8 +207,9 @@ def _best(content: Table, cells: Cells, column: str) -> Cell | None:
     kind = content.content.get("best", "high")
     if kind == "none":
         return None
+    low = kind == "low" or column in content.content.get("lower", [])
     found = (cells[row, column] for row in content.rows if (row, column) in cells)
-    return max(found, key=lambda cell: -cell.mean if kind == "low" else cell.mean, default=None)
+    return max(found, key=lambda cell: -cell.mean if low else cell.mean, default=None)
 
 
 def _duration(seconds: float) -> str:

@@ -187,7 +187,7 @@ def found_images(model: nn.Module, part: Examples, settings: Settings) -> dict[s
     torch.manual_seed(0)  # as every training begins, so this is the network before it
     before = Embedding(settings["width"], settings["embedding"])
     found = {
-        name: _first(all_scores(network, part.x, settings), queries)
+        name: _first(all_scores(network, part, settings), queries)
         for name, network in (("before", before), ("after", model))
     }
     columns = torch.cat([queries[:, None], *found.values()], 1)

@@ -47,7 +47,10 @@ from metricgrad.studies import Executor, LostCellError
 
 _PACKAGES = ("metricgrad", "torch", "numpy", "scikit-learn")
 # Tasks whose runs are too long to lose.
-_KEEP_TRIALS = ("swap", "segmentation", "poses", "long_tail", "retrieval", "classes")
+_KEEP_TRIALS = (
+    *("swap", "segmentation", "poses", "long_tail", "retrieval", "classes"),
+    *("answers", "translation", "words"),
+)
 
 
 def finished(run: Run) -> bool:
@@ -87,7 +90,8 @@ def _run_those(
     )
     errors: list[str] = []
     starts = [_start(run, keeps=executor.same_machine) for run in todo]
-    datasets = {run.configuration["dataset"] for run in todo if "dataset" in run.configuration}
+    named = [run.configuration["dataset"] for run in todo if "dataset" in run.configuration]
+    datasets = {each for name in named for each in name.split("+")}
     shared = data if data is None or executor.same_machine else carried(data, datasets)
     with (
         Progress(*columns, TextColumn("left"), TimeRemainingColumn(), console=console) as progress,

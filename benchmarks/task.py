@@ -11,7 +11,8 @@ are, and once with one offset per class added to them, chosen on validation data
 have `_tuned` in their names. The two may come from different epochs and learning rates.
 
 With `warm` in the settings, that share of the epochs is spent on the ordinary loss, with a wave of
-learning rates of its own (from `warm_rate`, if given), and only later epochs count.
+learning rates of its own (from `warm_rate`, if given), and only later epochs count. With 0 epochs,
+the network is tested as it is: that is where the rows of a fine-tuning start.
 
 The curve of a training has the mean loss of every epoch, the metric's mean over its batches, which
 the network has seen while it changed, and the metric on validation data.
@@ -30,17 +31,20 @@ import metricgrad as mg
 from benchmarks.classification import Settings
 
 _AT_ONCE = 64  # images that are scored together when nothing has a gradient
+_POOLED = 20  # batches whose examples are sorted by length together
+_SHOWN = ("shown", "samples")  # what a run keeps of its best network, for pictures and examples
 PLAIN = ""
 TUNED = "_tuned"
 
 
 @dataclass(frozen=True)
 class Examples:
-    """Inputs `[N, ...]`, targets `[N, ...]`, and what counts of them."""
+    """Inputs `[N, ...]`, targets `[N, ...]`, what counts of them, and further inputs."""
 
     x: Tensor
     target: Tensor
     where: Tensor | None = None
+    others: tuple[Tensor, ...] = ()  # what the network takes after x
 
     def __len__(self) -> int:
         return len(self.x)
@@ -48,7 +52,8 @@ class Examples:
     def at(self, index: Tensor) -> "Examples":
         """Some of the examples: indices, or a flag for each."""
         where = None if self.where is None else self.where[index]
-        return Examples(self.x[index], self.target[index], where)
+        others = tuple(part[index] for part in self.others)
+        return Examples(self.x[index], self.target[index], where, others)
 
 
 Loss = Callable[[Tensor, Examples], Tensor]
@@ -60,6 +65,11 @@ Keep = Callable[[list[dict[str, Any]]], None]
 def value_of(metric: mg.Metric) -> Value:
     """The metric of all scores of a part, as one set."""
     return lambda scores, part: float(metric(scores, part.target, where=part.where))
+
+
+def all_of_them(scores: Tensor) -> Tensor:
+    """Scores that are kept as they are."""
+    return scores
 
 
 def as_they_are(batch: Examples, generator: torch.Generator) -> Examples:
@@ -83,6 +93,11 @@ class Task:
     class_dim: int | None = None  # of the scores, if one offset per class can be tuned
     sets: Callable[[Tensor, Examples, torch.Generator], ScoreSets] | None = None  # of a part
     shown: Callable[[nn.Module], dict[str, Any]] | None = None  # what a picture needs of a network
+    lengths: Tensor | None = None  # of training examples, if those of a batch should be alike
+    # What `values` need of scores, for those that are too large to keep: the ids of tokens.
+    decoded: Callable[[Tensor], Tensor] = all_of_them
+    samples: Callable[[Tensor, Examples], list[Any]] | None = None  # of the test part, to be read
+    seen: bool = True  # whether the curve has the metric of training batches
 
 
 def run_task(
@@ -99,9 +114,9 @@ def run_task(
         values |= {f"{name}{kind}": value for name, value in best[f"test{kind}"].items()}
         chosen[f"learning_rate{kind}"] = best["learning_rate"]
         chosen[f"epoch{kind}"] = best[f"epoch{kind}"]
-        if kind == PLAIN and "shown" in best:
-            shown = {"shown": best["shown"]}
-    kept = [{key: value for key, value in trial.items() if key != "shown"} for trial in trials]
+        if kind == PLAIN:
+            shown = {name: best[name] for name in _SHOWN if name in best}
+    kept = [{key: value for key, value in each.items() if key not in _SHOWN} for each in trials]
     return {"values": values, "chosen": chosen, **shown, "trials": kept}
 
 
@@ -153,17 +168,19 @@ def train(task: Task, settings: Settings, rate: float, seed: int) -> dict[str, A
     optimizer = _optimizer([*model.parameters(), *learned], settings, rate)
     watched = _Watched(task)
     of_metric = next(iter(task.values.values()))
+    if not epochs:
+        untrained = [0, 0.0, *([0.0] if task.seen else [])]
+        watched.measure(model, settings, untrained, counts=True)
     for epoch in range(epochs):
         first, last = (0, warm) if epoch < warm else (warm, epochs)
         highest = settings.get("warm_rate", rate) if epoch < warm else rate
         total = 0.0
         seen = 0.0
-        for step, batch in enumerate(batches(task.train, settings["batch"], generator)):
+        for step, batch in enumerate(taken(task, settings, generator)):
             done = (epoch - first + step / per_epoch) / (last - first)
             for group in optimizer.param_groups:
                 group["lr"] = highest * (0.5 + 0.5 * math.cos(math.pi * done))
-            batch = task.augment(batch, generator)
-            scores = scored(model, batch.x, settings)
+            scores = scored(model, batch, settings)
             if not scores.isfinite().all():
                 return watched.result()  # The training has diverged; earlier epochs still count.
             value = (task.ordinary if epoch < warm else loss)(scores, batch)
@@ -171,8 +188,9 @@ def train(task: Task, settings: Settings, rate: float, seed: int) -> dict[str, A
             value.backward()
             optimizer.step()
             total += float(value.detach()) / per_epoch
-            seen += of_metric(scores.detach(), batch) / per_epoch
-        row = [epoch + 1, round(total, 6), round(seen, 6)]
+            if task.seen:
+                seen += of_metric(scores.detach(), batch) / per_epoch
+        row = [epoch + 1, round(total, 6), *([round(seen, 6)] if task.seen else [])]
         watched.measure(model, settings, row, counts=epoch >= warm)
     return watched.result()
 
@@ -209,12 +227,13 @@ class _Watched:
         """Adds an epoch's row to the curve, and keeps the model where it is the best so far."""
         self.settings = settings
         task = self.task
-        scores = all_scores(model, task.valid.x, settings)
+        scores = all_scores(model, task.valid, settings, task.decoded)
         for kind in _kinds(task):
             offsets: Tensor | float = 0.0
             if kind == TUNED:
                 offsets = tuned_offsets(task, scores)
-            value = next(iter(task.values.values()))(scores + offsets, task.valid)
+            decided = scores + offsets if kind == TUNED else scores  # which may be ids
+            value = next(iter(task.values.values()))(decided, task.valid)
             row.append(round(value, 6))
             key = f"valid{kind}"
             if counts and (key not in self.found or self._better(value, self.found[key])):
@@ -233,14 +252,17 @@ class _Watched:
         """Validation values, epochs, and test values of the best models."""
         task = self.task
         for kind, model in self.models.items():
-            scores = all_scores(model, task.test.x, self.settings)
-            scores = scores + (self.offsets if kind == TUNED else 0.0)
+            scores = all_scores(model, task.test, self.settings, task.decoded)
+            scores = scores + self.offsets if kind == TUNED else scores
             self.found[f"test{kind}"] = {
                 name: value(scores, task.test) for name, value in task.values.items()
             }
             if kind == PLAIN and task.shown is not None:
                 self.found["shown"] = task.shown(model)
-        columns = ["epoch", "loss", "train", *(f"valid{kind}" for kind in _kinds(task))]
+            if kind == PLAIN and task.samples is not None:
+                self.found["samples"] = task.samples(scores, task.test)
+        watched = ["train"] if task.seen else []
+        columns = ["epoch", "loss", *watched, *(f"valid{kind}" for kind in _kinds(task))]
         return {**self.found, "curve": {"columns": columns, "rows": self.curve}}
 
 
@@ -251,23 +273,44 @@ def tuned_offsets(task: Task, scores: Tensor) -> Tensor:
     return offsets.reshape(-1, *[1] * (-1 - task.class_dim))
 
 
-def batches(part: Examples, size: int, generator: torch.Generator) -> Iterator[Examples]:
-    """Whole batches of a part in random order."""
-    order = torch.randperm(len(part), generator=generator)
-    for index in order[: len(part) // size * size].split(size):
+def batches(
+    part: Examples, size: int, generator: torch.Generator, lengths: Tensor | None = None
+) -> Iterator[Examples]:
+    """Whole batches of a part in random order; with lengths, batches of examples of alike ones."""
+    order = torch.randperm(len(part), generator=generator)[: len(part) // size * size]
+    if lengths is None:
+        indices = list(order.split(size))
+    else:
+        pools = [pool[lengths[pool].argsort()] for pool in order.split(_POOLED * size)]
+        sorted_ones = torch.cat(pools).split(size)
+        shuffled = torch.randperm(len(sorted_ones), generator=generator).tolist()
+        indices = [sorted_ones[each] for each in shuffled]
+    for index in indices:
         yield part.at(index)
 
 
-def scored(model: nn.Module, x: Tensor, settings: Settings) -> Tensor:
+def taken(task: Task, settings: Settings, generator: torch.Generator) -> Iterator[Examples]:
+    """The augmented training batches of one epoch."""
+    for batch in batches(task.train, settings["batch"], generator, task.lengths):
+        yield task.augment(batch, generator)
+
+
+def scored(model: nn.Module, batch: Examples, settings: Settings) -> Tensor:
     """Scores of a network; convolutions are computed in bfloat16 if the settings say so."""
     with torch.autocast("cpu", torch.bfloat16, enabled=settings.get("half", False)):
-        return model(x).float()
+        return model(batch.x, *batch.others).float()
 
 
 @torch.no_grad()
-def all_scores(model: nn.Module, x: Tensor, settings: Settings) -> Tensor:
-    """Scores of all examples in `eval()` mode; leaves the model in `train()` mode."""
+def all_scores(
+    model: nn.Module,
+    part: Examples,
+    settings: Settings,
+    decoded: Callable[[Tensor], Tensor] = all_of_them,
+) -> Tensor:
+    """What is kept of the scores of all examples in `eval()` mode; then `train()` mode is back."""
     model.eval()
-    found = torch.cat([scored(model, part, settings) for part in x.split(_AT_ONCE)])
+    indices = torch.arange(len(part)).split(_AT_ONCE)
+    found = torch.cat([decoded(scored(model, part.at(index), settings)) for index in indices])
     model.train()
     return found

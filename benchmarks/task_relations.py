@@ -15,7 +15,7 @@ from torch import Tensor
 
 import metricgrad as mg
 from benchmarks.classification import Settings
-from benchmarks.relations import SetLoss, correlations, learned_relation
+from benchmarks.relations import SetLoss, coefficients, correlations, learned_relation
 from benchmarks.task import Task
 
 _DOTS = 60
@@ -36,10 +36,9 @@ def run(
     relation = learned_relation(task, settings, seed, loss)
     losses = {"ordinary": ordinary(settings), "reloss": relation}
     found = correlations(task, settings, seed, losses)
-    values: dict[str, float] = {}
+    values = coefficients(found)
     dots: dict[str, list[float]] = {}
     for name, each in found.items():
-        values |= {f"{name}_spearman": each.spearman, f"{name}_kendall": each.kendall}
         dots[name] = [round(value, _DIGITS) for value in _some(each.losses)]
         dots["metric"] = [round(value, _DIGITS) for value in _some(each.values)]
     values["gain"] = values["reloss_spearman"] - values["ordinary_spearman"]
