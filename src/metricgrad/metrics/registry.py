@@ -23,7 +23,15 @@ from metricgrad.metrics.maps import Dice, MeanIou, Pck
 from metricgrad.metrics.ndcg import Ndcg
 from metricgrad.metrics.ranking import Map, Mrr, PrecisionAtK, RecallAtK
 from metricgrad.metrics.reexpression import ComparisonMetric
-from metricgrad.metrics.text import Bleu, EditDistance, ExactMatch, RougeL, SpanF1, WordErrorRate
+from metricgrad.metrics.text import (
+    Bleu,
+    CharacterErrorRate,
+    EditDistance,
+    ExactMatch,
+    RougeL,
+    SpanF1,
+    WordErrorRate,
+)
 from metricgrad.metrics.token_decisions import TokenDecisions
 from metricgrad.metrics.tokens import TextMetric
 
@@ -33,7 +41,7 @@ _CLASSES: tuple[type[Metric], ...] = (
     *(Auc, PartialAuc, AveragePrecision, Eer, RecallAtPrecision, PrecisionAtRecall),
     *(PrecisionAtK, RecallAtK, Ndcg, Map, Mrr),
     *(MeanIou, Dice, Pck),
-    *(SpanF1, ExactMatch, Bleu, RougeL, EditDistance, WordErrorRate),
+    *(SpanF1, ExactMatch, Bleu, RougeL, EditDistance, WordErrorRate, CharacterErrorRate),
 )
 _BY_NAME = {cls.name: cls for cls in _CLASSES}
 
@@ -62,6 +70,7 @@ _SPELLINGS = {
     "rouge_l": "rougel",
     "edit_distance": "levenshtein",
     "word_error_rate": "wer",
+    "character_error_rate": "cer char_error_rate",
 }
 ALIASES: dict[str, tuple[str, dict[str, Any]]] = {
     spelling: (name, {}) for name, all_of in _SPELLINGS.items() for spelling in all_of.split()
@@ -73,8 +82,6 @@ _UNCLEAR = {
     "mAP": f"did you mean map (ranked lists) or average_precision {_BINARY_OR_MORE}?",
     "iou": f"did you mean mean_iou (label maps) or jaccard {_BINARY_OR_MORE}?",
     "top_k_accuracy": "did you mean accuracy with k=...?",
-    "cer": "did you mean edit_distance with normalized=True, or word_error_rate with a detokenize "
-    "that gives a list of characters?",
     "specificity": "did you mean recall of -scores and 1 - target?",
     **dict.fromkeys(
         ("hit_rate", "hit_ratio", "hr"),
