@@ -55,7 +55,7 @@ def row_loss(settings: Settings, seed: int) -> mg.Surrogate | None:
     if kind == "cross_entropy":
         return None
     if kind == "rank_loss":
-        return mg.baselines.RankLoss(**options)
+        return mg.baselines.RankLoss(rank="pairwise", **options)  # as the results were made
     if kind == "uniloss":
         return mg.UniLoss("accuracy", **options)
     shape = {

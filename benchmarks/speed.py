@@ -45,6 +45,7 @@ from benchmarks.speed_order import (
     small_batch,
 )
 from benchmarks.speed_streams import streaming
+from benchmarks.speed_text import reading as reading_text
 from benchmarks.timing import Row, best_of, faster, within
 
 SETS = 1024
@@ -205,7 +206,7 @@ def learning() -> Iterator[Row]:
 
 
 GROUPS = (
-    *(many_sets, one_large_set, losses_of_order, losses_of_large_sets, own_functions),
+    *(many_sets, reading_text, one_large_set, losses_of_order, losses_of_large_sets, own_functions),
     *(alternations, training_steps, chunks, boosting, learning),
     *(fitting, fitting_large_models, classifying, reading, streaming, imports),
 )

@@ -200,6 +200,7 @@ def _texts() -> list[Case]:
         cases.append(_text("span_f1", family, ref.span_f1))
         cases.append(_text("rouge_l", family, ref.rouge_l))
         cases.append(_text("word_error_rate", family, ref.word_error_rate))
+        cases.append(_text("character_error_rate", family, ref.character_error_rate))
     return cases
 
 

@@ -22,6 +22,7 @@ from torchmetrics.functional.classification import (
     binary_recall_at_fixed_precision,
     multilabel_accuracy,
 )
+from torchmetrics.functional.text import char_error_rate as torchmetrics_char_error_rate
 from torchmetrics.functional.text import word_error_rate as torchmetrics_word_error_rate
 
 sk: Any = sklearn.metrics  # its stubs are narrower than its documentation
@@ -413,6 +414,18 @@ def word_error_rate(scores: np.ndarray, target: np.ndarray) -> float:
         torchmetrics_word_error_rate(
             [" ".join(h) for h, _ in items], [" ".join(r) for r in closest]
         )
+    )
+
+
+def character_error_rate(scores: np.ndarray, target: np.ndarray) -> float:
+    items = _items(scores, target)
+    closest = [
+        min(refs, key=partial(Levenshtein.distance, hypothesis)) for hypothesis, refs in items
+    ]
+    if not any(closest):
+        return 0.0
+    return float(
+        torchmetrics_char_error_rate(["".join(h) for h, _ in items], ["".join(r) for r in closest])
     )
 
 

@@ -4,10 +4,12 @@ import math
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import sklearn.metrics as sk
 import torch
 import torch.nn.functional as F
+from sklearn.isotonic import isotonic_regression
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -327,10 +329,12 @@ def test_rank_loss_counts_the_classes_above_the_target() -> None:
     scores, target = one("classes")
     above = (scores > scores.gather(-1, target.unsqueeze(-1))).sum(-1).double()
     torch.testing.assert_close(baselines.RankLoss(slope=1e5)(scores, target), above.mean())
+    paired = baselines.RankLoss(slope=1e5, rank="pairwise")
+    torch.testing.assert_close(paired(scores, target), above.mean())
 
 
 @pytest.mark.parametrize("slope", [1.0, 3.0])
-def test_rank_loss_is_its_formula(slope: float) -> None:
+def test_rank_loss_of_pairs_is_its_formula(slope: float) -> None:
     scores, target = one("classes")
     where = torch.arange(len(target)) % 3 > 0
     binary = torch.stack([torch.zeros(len(target)).double(), scores[:, 0]], -1)
@@ -343,8 +347,22 @@ def test_rank_loss_is_its_formula(slope: float) -> None:
                 if c != own
             ]
             total += counts * abs(1 + sum(wins) - len(row))
-        found = baselines.RankLoss(slope=slope)(given, truth, where)
+        found = baselines.RankLoss(slope=slope, rank="pairwise")(given, truth, where)
         assert found.item() == pytest.approx(total / int(where.sum()))
+
+
+@pytest.mark.parametrize("slope", [0.3, 1.0, 3.0])
+def test_rank_loss_is_the_distance_of_the_projected_rank_from_the_top(slope: float) -> None:
+    """Blondel's projection, by scikit-learn's isotonic regression of sorted scores minus ranks."""
+    scores, target = one("classes")
+    total = 0.0
+    for row, own in zip(slope * scores.numpy(), target.tolist(), strict=True):
+        order = row.argsort()
+        places = np.arange(1, len(row) + 1)
+        ranks = row[order] - isotonic_regression(row[order] - places)
+        total += len(row) - ranks[order.tolist().index(own)]
+    found = baselines.RankLoss(slope=slope)(scores, target).item()
+    assert found == pytest.approx(total / len(target))
 
 
 def test_lovasz_is_jaccard_where_errors_are_zero_and_one() -> None:
@@ -456,6 +474,10 @@ def test_focal_loss_lets_go_of_items_that_are_surely_right(gamma: float, lead: f
         ),
         (lambda: baselines.GlobalObjective(at=1.5), "at must lie between 0 and 1; got 1.5"),
         (lambda: baselines.HeatmapMSE(bump=4), "bump must be an odd number of pixels, 1 or more"),
+        (
+            lambda: baselines.RankLoss(rank="bubble"),  # type: ignore[arg-type]
+            "rank must be .* got 'bubble'",
+        ),
         (lambda: baselines.HeatmapMSE(sigma=0.0), "sigma must be above 0; got 0.0"),
         (
             lambda: baselines.PairwiseRanking()(torch.zeros(3, 4), torch.zeros(3).long()),

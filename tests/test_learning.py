@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 import metricgrad as mg
 from metricgrad.surrogates import learning
+from metricgrad.surrogates.learning import lesson
 from metricgrad.surrogates.score_sets import Pool, broad, relabelled, to_sets
 from metricgrad.surrogates.wrappers import ordinary_for, takes_ordinary
 from tests.trainings import same, seeded
@@ -151,8 +152,8 @@ def test_the_ordinary_loss_of_labels_minds_what_counts() -> None:
     torch.testing.assert_close(entropy.per_set(scores, target, where.expand(4, 10)), expected)
 
 
-@pytest.mark.parametrize("rank", ["pairwise", "sorting_network"])
-def test_both_ranks_teach(rank: Any) -> None:
+@pytest.mark.parametrize("rank", ["pairwise", "projection", "sorting_network"])
+def test_all_ranks_teach(rank: Any) -> None:
     loss = fresh(rank=rank)
     assert loss.learn(**{**QUICK, "steps": 40}, generator=seeded()).spearman > 0.75
 
@@ -161,6 +162,43 @@ def test_approximation_learns_the_values() -> None:
     loss = fresh(objective="approximation")
     loss.learn(**{**QUICK, "steps": 200}, generator=seeded())
     assert loss.scale.item() == pytest.approx(1.0, abs=0.3)  # it has the metric's scale by itself
+
+
+def test_the_published_recipe_is_followed_unless_told_otherwise(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Ten epochs of what is stored, without made-up sets, with random labels, at a fixed rate."""
+    seen: dict[str, Any] = {}
+
+    def noted(*arguments: Any) -> Any:
+        seen["lesson"] = arguments
+        return lesson(*arguments)
+
+    class Noted(torch.optim.Adam):
+        def __init__(self, parameters: Any, rate: float, **options: Any) -> None:
+            super().__init__(parameters, rate, **options)
+            seen["adam"] = (rate, options["weight_decay"])
+            seen["rates"] = []
+
+        def step(self, closure: Any = None) -> Any:
+            seen["rates"].append(self.param_groups[0]["lr"])
+            return super().step(closure)
+
+    monkeypatch.setattr("metricgrad.surrogates.reloss.lesson", noted)
+    monkeypatch.setattr(torch.optim, "Adam", Noted)
+    stored = broad(40, 16, classes=3)(seeded())
+    loss = mg.ReLoss.as_published(generator=seeded())
+    found = loss.learn([stored], sets=16, progress=False, generator=seeded())
+    _, made, share, sets, relabel, _ = seen["lesson"]
+    assert (made, share, sets, relabel) == (None, 0.0, 16, True)
+    assert seen["adam"] == (1e-2, 1e-3)
+    assert seen["rates"] == pytest.approx([1e-2] * 20)  # ten epochs of two steps: 32 sets are left
+    assert found.curve[-1][0] == 20
+    ours = fresh()
+    ours.learn(steps=5, progress=False, generator=seeded())
+    assert seen["adam"] == (1e-2, 1e-4)
+    assert seen["rates"][-1] < 2e-3
+    assert seen["lesson"][2:5] == (0.5, 64, False)
 
 
 def test_embeddings_learn_by_approximation_as_ls_ed_does() -> None:

@@ -16,6 +16,7 @@ from metricgrad.metrics.base import Inputs
 from metricgrad.surrogates.alignment import (
     gradient_norms,
     gradient_penalty,
+    item_penalty,
     soft_spearman,
     sorting_network_rank,
 )
@@ -183,7 +184,7 @@ def test_soft_spearman_matches_hand_computed_values() -> None:
     )
 
 
-@pytest.mark.parametrize("rank", ["pairwise", "sorting_network"])
+@pytest.mark.parametrize("rank", ["pairwise", "projection", "sorting_network"])
 @pytest.mark.parametrize("scale", [1e-4, 0.01, 100.0, 1e5])
 def test_soft_spearman_does_not_depend_on_the_scale_of_the_losses(rank: Any, scale: float) -> None:
     losses, truth = (
@@ -231,6 +232,21 @@ def test_the_penalty_matches_hand_computed_values() -> None:
     )
     expected = sum((norm - 1) ** 2 for norm in norms) / 2
     assert gradient_penalty(gradient_norms(losses, scores)).item() == pytest.approx(expected)
+
+
+def test_the_released_penalty_wants_each_item_to_have_a_gradient_of_one() -> None:
+    weights = torch.tensor([[1.0, 2.0, 3.0], [0.0, 3.0, 6.0]], dtype=torch.float64)
+    scores = torch.zeros(2, 3, 2, dtype=torch.float64, requires_grad=True)
+    losses = (weights * scores.sum(-1)).mean(-1)
+    each = weights * math.sqrt(2) / 3  # an item's share of the mean, over its two classes
+    expected = (each - 1).square()
+    torch.testing.assert_close(item_penalty(losses, scores, None).detach(), expected.mean())
+    where = torch.tensor([[True, True, False], [True, True, True]])
+    found = item_penalty(losses, scores, where).detach()
+    torch.testing.assert_close(found, expected[where].mean())
+    flat = torch.zeros(2, 3, dtype=torch.float64, requires_grad=True)
+    binary = item_penalty((weights * flat).mean(-1), flat, None).detach()
+    torch.testing.assert_close(binary, (weights / 3 - 1).square().mean())
 
 
 def test_only_gradients_that_stick_out_are_penalised_by_default() -> None:
@@ -435,6 +451,25 @@ def test_the_steepness_of_a_loss_does_not_depend_on_padding_or_on_a_scale_it_doe
     torch.testing.assert_close(padded, expected, rtol=1e-3, atol=1e-5)
 
 
+def test_the_published_settings_are_those_of_the_released_code(tmp_path: Path) -> None:
+    loss = mg.ReLoss.as_published(generator=seeded())
+    config = loss.config()
+    settings = {name: config[name] for name in ("penalty", "smooth", "rank", "slope", "recipe")}
+    assert settings == {
+        **{"penalty": 10.0, "smooth": "each_item", "rank": "sorting_network"},
+        **{"slope": 5.0, "recipe": "published"},
+    }
+    scores, target = classes()
+    chance = scores.softmax(-1).gather(-1, target.unsqueeze(-1))
+    expected = loss.net.layers(chance).abs().mean((-1, -2))  # type: ignore[operator, union-attr]
+    torch.testing.assert_close(loss.raw(loss.check(scores, target, None)), expected)
+    loss.save(tmp_path / "loss.safetensors")
+    again = mg.load_surrogate(tmp_path / "loss.safetensors")
+    assert again.config() == config
+    assert torch.equal(again.per_set(scores, target), loss.per_set(scores, target))
+    assert isinstance(mg.ReLoss.as_published("f1").net, mg.nets.SetNetwork)
+
+
 def test_a_users_own_network_is_passed_again(tmp_path: Path) -> None:
     loss = mg.ReLoss("auc", net=Mean(3.0))
     loss.save(tmp_path / "loss.safetensors")
@@ -467,7 +502,7 @@ def test_what_a_network_sees() -> None:
         (lambda: mg.ReLoss("f1", penalty=-1.0), "penalty must be 0 or more.*-1"),
         (
             lambda: mg.ReLoss("f1", rank="bubble"),  # type: ignore[arg-type]
-            "rank must be one of 'pairwise', 'sorting_network'; got 'bubble'",
+            "rank must be one of 'pairwise', 'projection', 'sorting_network'; got 'bubble'",
         ),
         (lambda: mg.ReLoss("f1", objective="hope"), "objective must be one of .* got 'hope'"),  # type: ignore[arg-type]
         (lambda: mg.nets.Classification(sees="all"), "sees must be .* got 'all'"),  # type: ignore[arg-type]

@@ -1,6 +1,9 @@
 """Text metrics: ids, padding, end tokens, decoders and detokenizers."""
 
+import re
+import string
 from collections import Counter
+from typing import Any
 
 import hypothesis
 import hypothesis.strategies as st
@@ -9,9 +12,10 @@ import pytest
 import sacrebleu
 import torch
 from rapidfuzz.distance import LCSseq, Levenshtein
+from torchmetrics.functional.text import char_error_rate
 
 import metricgrad as mg
-from metricgrad.metrics import tokens
+from metricgrad.metrics import edits, tokens
 
 TEXT = [name for name in mg.metric_names() if mg.metric(name).families == ("text",)]
 WORDS = ["<pad>", "the", "cat", "sat", "on", "a", "mat"]
@@ -31,7 +35,7 @@ def test_dynamic_programmes_equal_rapidfuzz(pairs: list[tuple[list[int], list[in
     hypothesis_ids = padded([h for h, _ in pairs], 8)
     references = padded([r for _, r in pairs], 8).unsqueeze(1)
     distances = [Levenshtein.distance(h, r) for h, r in pairs]
-    assert tokens.edit_distances(hypothesis_ids, references).squeeze(1).tolist() == distances
+    assert edits.edit_distances(hypothesis_ids, references).squeeze(1).tolist() == distances
     common = [LCSseq.similarity(h, r) for h, r in pairs]
     assert tokens.common_subsequence(hypothesis_ids, references).squeeze(1).tolist() == common
 
@@ -128,6 +132,91 @@ def test_detokenized_text_is_compared_by_words_or_characters() -> None:
     assert letters(ids, target) == pytest.approx(2 * 5 / 12)
 
 
+# Letters with combining marks, no spaces, other spaces, right to left, beyond 16 bits.
+TEXTS = {
+    "Czech": ("příliš žluťoučký kůň", "prilis žluťoučký kun"),
+    "decomposed": ("cafe\u0301 noe\u0308l", "café noe\u0308l"),
+    "Chinese": ("我爱自然语言处理", "我喜欢自然语言"),
+    "Japanese": ("日本語の\u3000テスト です", "日本語 の\u3000テスト"),
+    "Arabic": ("اللغة العربية جميلة", "اللغه العربية"),
+    "Hindi": ("नमस्ते दुनिया", "नमस्ते संसार"),
+    "Turkish": ("İstanbul ıssız", "istanbul ISSIZ"),  # noqa: RUF001
+    "emoji": ("👩‍👩‍👧 happy 🏳️‍🌈", "👩 happy 🌈"),
+    "no-break": ("dix\u00a0mille personnes", "dix mille personnes"),
+}
+
+
+@pytest.mark.parametrize("language", TEXTS)
+def test_text_of_any_language_is_split_and_compared_as_the_references_do(language: str) -> None:
+    """Characters are code points, as they are for Python; nothing is folded or normalised."""
+    mine, right = TEXTS[language]
+    texts = {1: mine, 2: right}
+    ids, target = torch.tensor([[1]]), torch.tensor([[2]])
+
+    def value(name: str, **options: Any) -> float:
+        return mg.metric(name, detokenize=lambda row: texts[row[0]], **options)(ids, target).item()
+
+    bleu = sacrebleu.BLEU(tokenize="none", force=True).corpus_score([mine], [[right]]).score / 100
+    assert value("bleu") == pytest.approx(bleu)
+    assert value("edit_distance") == Levenshtein.distance(mine, right)
+    assert value("character_error_rate") == pytest.approx(float(char_error_rate(mine, right)))
+    words = Levenshtein.distance(mine.split(), right.split()) / len(right.split())
+    assert value("word_error_rate") == pytest.approx(words)
+    common = 2 * LCSseq.similarity(mine.split(), right.split())
+    both = len(mine.split()) + len(right.split())
+    assert value("rouge_l") == pytest.approx(common / both)
+    for name in TEXT:
+        same = mg.metric(name, detokenize=lambda row: mine)
+        best = same.best if name != "bleu" else value_of_itself(mine)
+        assert same(ids, target).item() == pytest.approx(best)
+
+
+def value_of_itself(text: str) -> float:
+    """BLEU of a text that may be too short for n-grams of four."""
+    return sacrebleu.BLEU(tokenize="none", force=True).corpus_score([text], [[text]]).score / 100
+
+
+def test_an_answers_normalisation_is_the_users_and_may_be_of_any_language() -> None:
+    """SQuAD's own: lower case, without ASCII punctuation and English articles."""
+
+    def normal(text: str) -> list[str]:
+        kept = "".join(sign for sign in text.lower() if sign not in string.punctuation)
+        return re.sub(r"\b(a|an|the)\b", " ", kept).split()
+
+    for mine, right, f1 in (
+        ("The Beatles!", "beatles", 1.0),
+        ("the École Normale", "école normale supérieure", 0.8),
+        ("北京市。", "北京市", 0.0),  # a full stop that is not ASCII stays
+        ("L'Île-de-France", "lîledefrance", 1.0),
+        ("Απόλλων, ο θεός", "απόλλων ο θεόσ", 2 / 3),  # noqa: RUF001, the final sigma
+    ):
+        texts = {1: mine, 2: right}
+        metric = mg.metric("span_f1", detokenize=lambda row, texts=texts: normal(texts[row[0]]))
+        assert metric(torch.tensor([[1]]), torch.tensor([[2]])).item() == pytest.approx(f1)
+
+
+@pytest.mark.parametrize(
+    ("items", "refs", "length"), [(1, 1, 1), (3, 2, 5), (7, 3, 40), (2, 1, 90)]
+)
+@pytest.mark.parametrize("largest", [3, 40_000, 2**40])
+def test_edit_distances_of_all_lengths_and_ids(
+    items: int, refs: int, length: int, largest: int
+) -> None:
+    rng = np.random.default_rng(length)
+    draw = lambda: (rng.integers(0, 4, rng.integers(0, length + 1)) * largest).tolist()  # noqa: E731
+    hypotheses = [draw() for _ in range(items)]
+    references = [[draw() for _ in range(refs)] for _ in range(items)]
+    right = torch.stack([padded(rows, length + 2) for rows in references])
+    found = edits.edit_distances(padded(hypotheses, length), right)
+    expected = [
+        [Levenshtein.distance(h, r) for r in rows]
+        for h, rows in zip(hypotheses, references, strict=True)
+    ]
+    assert found.tolist() == expected
+    empty = edits.edit_distances(padded(hypotheses, length)[:, :0], right)
+    assert empty.tolist() == [[len(r) for r in rows] for rows in references]
+
+
 def test_detokenize_takes_many_sets_and_empty_texts() -> None:
     ids, target = (
         torch.tensor([[[1, 2], [-1, -1]], [[3, 4], [5, 6]]]),
@@ -158,6 +247,7 @@ def test_two_empty_texts_agree_for_some_metrics_only() -> None:
     assert values == {
         **{"span_f1": 1, "exact_match": 1, "bleu": 0},
         **{"rouge_l": 0, "edit_distance": 0, "word_error_rate": 0},
+        "character_error_rate": 0,
     }
 
 

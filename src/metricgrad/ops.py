@@ -7,13 +7,16 @@ the values and is True for the entries that count; None counts all. Correlations
 All rank statistics rest on one fact about a sorted row: `tie_starts`, the position at which each
 entry's tie group begins. From it follow averaged ranks, tied pairs and the vertices of ROC and
 precision-recall curves (`metrics/counts.py`), all in O(N log N) time and O(N) memory. Only
-`soft_rank` compares all pairs, because its gradient needs them.
+`soft_rank` compares all pairs, because its gradient needs them; `projected_rank` does not.
 """
 
 from collections.abc import Iterator
 
 import torch
 from torch import Tensor
+
+from metricgrad.isotonic import isotonic as isotonic
+from metricgrad.isotonic import projected_rank as projected_rank
 
 
 def float_dtype(values: Tensor) -> torch.dtype:

@@ -24,7 +24,15 @@ from metricgrad.metrics.ndcg import Ndcg
 from metricgrad.metrics.oks import OksAp
 from metricgrad.metrics.ranking import Map, Mrr, PrecisionAtK, RecallAtK
 from metricgrad.metrics.reexpression import ComparisonMetric
-from metricgrad.metrics.text import Bleu, EditDistance, ExactMatch, RougeL, SpanF1, WordErrorRate
+from metricgrad.metrics.text import (
+    Bleu,
+    CharacterErrorRate,
+    EditDistance,
+    ExactMatch,
+    RougeL,
+    SpanF1,
+    WordErrorRate,
+)
 from metricgrad.metrics.token_decisions import TokenDecisions
 from metricgrad.metrics.tokens import TextMetric
 
@@ -34,7 +42,7 @@ _CLASSES: tuple[type[Metric], ...] = (
     *(Auc, PartialAuc, AveragePrecision, Eer, RecallAtPrecision, PrecisionAtRecall),
     *(PrecisionAtK, RecallAtK, Ndcg, Map, Mrr),
     *(MeanIou, Dice, Pck, OksAp),
-    *(SpanF1, ExactMatch, Bleu, RougeL, EditDistance, WordErrorRate),
+    *(SpanF1, ExactMatch, Bleu, RougeL, EditDistance, WordErrorRate, CharacterErrorRate),
 )
 _BY_NAME = {cls.name: cls for cls in _CLASSES}
 
@@ -64,6 +72,7 @@ _SPELLINGS = {
     "rouge_l": "rougel",
     "edit_distance": "levenshtein",
     "word_error_rate": "wer",
+    "character_error_rate": "cer char_error_rate",
 }
 ALIASES: dict[str, tuple[str, dict[str, Any]]] = {
     spelling: (name, {}) for name, all_of in _SPELLINGS.items() for spelling in all_of.split()
@@ -75,8 +84,6 @@ _UNCLEAR = {
     "mAP": f"did you mean map (ranked lists) or average_precision {_BINARY_OR_MORE}?",
     "iou": f"did you mean mean_iou (label maps) or jaccard {_BINARY_OR_MORE}?",
     "top_k_accuracy": "did you mean accuracy with k=...?",
-    "cer": "did you mean edit_distance with normalized=True, or word_error_rate with a detokenize "
-    "that gives a list of characters?",
     "specificity": "did you mean recall of -scores and 1 - target?",
     **dict.fromkeys(
         ("hit_rate", "hit_ratio", "hr"),

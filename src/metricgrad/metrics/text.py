@@ -14,10 +14,10 @@ from torch import Tensor
 
 from metricgrad import ops
 from metricgrad.metrics.checks import whole
+from metricgrad.metrics.edits import edit_distances
 from metricgrad.metrics.tokens import (
     TextMetric,
     common_subsequence,
-    edit_distances,
     lengths,
     ngram_matches,
 )
@@ -182,6 +182,28 @@ class WordErrorRate(TextMetric):
     def of_sums(self, sums: Tensor, items: Tensor) -> Tensor:
         """Edits / words."""
         return ops.divide(sums[..., 0], sums[..., 1])
+
+
+@dataclass(frozen=True, kw_only=True)
+class CharacterErrorRate(WordErrorRate):
+    """Edits from the closest reference over its characters, both summed over the set.
+
+    With `detokenize`, texts are compared character by character; without, tokens are characters.
+
+    Example:
+        >>> letters = dict(enumerate("abc"))
+        >>> metric = CharacterErrorRate(detokenize=lambda ids: "".join(letters[i] for i in ids))
+        >>> metric(torch.tensor([[0, 1]]), torch.tensor([[0, 1, 2, 2]]))
+        tensor(0.5000, dtype=torch.float64)
+
+    Reference:
+        `torchmetrics.functional.text.char_error_rate`; several references: a loop.
+    """
+
+    name = "character_error_rate"
+    undefined = "0 where the references have no characters"
+    reference = "torchmetrics char_error_rate"
+    splits_characters = True
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,9 +8,9 @@ target only if it has that shape). Items of which `where` masks everything are l
 of several references, empty ones count as absent. With `detokenize`, ids become text first.
 
 What remains is a tidy sequence: tokens on the left, -1 as padding on the right. n-gram overlap is
-computed by numbering all n-grams and counting equal numbers in sorted lists; longest common
-subsequence and edit distance follow their dynamic programmes row by row, with a running maximum
-(or minimum) in place of the inner loop.
+computed by numbering all n-grams and counting equal numbers in sorted lists; the longest
+common subsequence follows its dynamic programme row by row, with a running maximum in place of the
+inner loop; `edits.py` has the edit distance.
 """
 
 from abc import abstractmethod
@@ -74,20 +74,6 @@ def common_subsequence(hypothesis: Tensor, references: Tensor) -> Tensor:
         longer = torch.maximum(row[..., 1:], row[..., :-1] + equal)
         row = torch.cat([row[..., :1], longer], -1).cummax(-1).values
     return row[..., -1]
-
-
-def edit_distances(hypothesis: Tensor, references: Tensor) -> Tensor:
-    """Levenshtein distance `[B, R]` from tidy `[B, T]` to each reference of `[B, R, S]`."""
-    columns = torch.arange(references.shape[-1] + 1, device=references.device)
-    row = columns.expand(*references.shape[:-1], -1)
-    for token in hypothesis.unbind(-1):
-        differs = (references != token[:, None, None]).to(torch.int64)
-        changed = torch.minimum(row[..., 1:] + 1, row[..., :-1] + differs)
-        step = torch.cat([row[..., :1] + 1, changed], -1)
-        # The insertions are min over k <= j of step[k] + (j - k), without a loop over columns.
-        step = (step - columns).cummin(-1).values + columns
-        row = torch.where((token == PADDING)[:, None, None], row, step)
-    return row.gather(-1, lengths(references).unsqueeze(-1)).squeeze(-1)
 
 
 def decode_spans(scores: Tensor) -> Tensor:

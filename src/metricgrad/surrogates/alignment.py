@@ -35,12 +35,13 @@ from metricgrad.surrogates.score_sets import Pool, ScoreSets, known_values, toge
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-Rank = Literal["pairwise", "sorting_network"]
-Smooth = Literal["at_most", "equal"]
+Rank = Literal["pairwise", "projection", "sorting_network"]
+Smooth = Literal["at_most", "equal", "each_item"]
 _DRAWN = 512  # sets from sources, which have no end
 _DRAWS = 1000  # of the bootstrap
 _CHUNK = 64
 _MOST = 3.0
+_POOLED = 16
 
 
 @dataclass(frozen=True)
@@ -238,8 +239,14 @@ def soft_spearman(
     The slope is in units of the losses' spread; 0 where losses or truth are constant.
     """
     standard = ops.standardise(losses, torch.full_like(losses, 1 / max(len(losses), 1)))
-    ranking = ops.soft_rank if rank == "pairwise" else sorting_network_rank
-    ranks = ranking(standard, slope)
+    match rank:
+        case "pairwise":
+            ranks = ops.soft_rank(standard, slope)
+        case "projection":
+            # N ranks are stretched with N; at the usual slope of 5, about half of them are pooled.
+            ranks = ops.projected_rank(standard, slope * len(standard) / _POOLED)
+        case "sorting_network":
+            ranks = sorting_network_rank(standard, slope)
     return ops.pearson(ranks, ops.hard_rank(truth).to(ranks.dtype))
 
 
@@ -250,7 +257,7 @@ def sorting_network_rank(values: Tensor, slope: float) -> Tensor:
     except ModuleNotFoundError:
         raise ModuleNotFoundError(
             "rank='sorting_network' needs the package diffsort: pip install "
-            "'metricgrad[sorting-network]'. rank='pairwise' needs nothing more"
+            "'metricgrad[sorting-network]'. rank='pairwise' and 'projection' need nothing more"
         ) from None
     number = len(values)
     size = 1 << max(1, (number - 1).bit_length())  # the network takes powers of two
@@ -275,6 +282,21 @@ def gradient_norms(losses: Tensor, scores: Tensor, items: Tensor | int | None = 
     items = gradient.shape[losses.dim()] if items is None else items
     squares = gradient.flatten(losses.dim()).square().sum(-1)
     return (items * squares + torch.finfo(squares.dtype).tiny).sqrt()
+
+
+def item_penalty(losses: Tensor, scores: Tensor, where: Tensor | None) -> Tensor:
+    r"""How far the gradient of each item is from length 1, as the released code has it.
+
+    .. math:: \frac{1}{N} \sum_i (\| \nabla_{s_i} \ell \| - 1)^2
+
+    The loss is a mean over items, and yet each item alone is to have a gradient of 1.
+    """
+    (gradient,) = torch.autograd.grad(losses.sum(), scores, create_graph=True)
+    items = gradient.shape[: losses.dim() + 1]
+    squares = gradient.square().reshape(*items, -1).sum(-1)
+    lengths = (squares + torch.finfo(squares.dtype).tiny).sqrt()
+    counts = None if where is None else where.reshape(*items, -1).any(-1).flatten()
+    return ops.masked_mean((lengths - 1).square().flatten(), counts)
 
 
 def gradient_penalty(norms: Tensor, smooth: Smooth = "equal") -> Tensor:

@@ -13,7 +13,7 @@ sign is set by the first sets, and again should it turn over later.
 import math
 import warnings
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -32,12 +32,36 @@ LearningCurve = list[tuple[int, float, float]]
 Lesson = Callable[[], list[ScoreSets]]  # draws the sets of one step
 SHARE_HELD = 0.2  # of stored sets, held back to look at
 _LOOKS = 20
-_CLIP = 1.0
-_DECAY = 1e-4
 _SIZE = 128
+_STEPS = 300
 _UPSIDE_DOWN = -0.5  # a correlation that is no accident
 _HELD_OUT = 512  # sets, at most
 _CHUNK = 64  # sets at once
+
+
+class Recipe(NamedTuple):
+    """How a loss learns, unless `learn` is told otherwise."""
+
+    share: float  # of made-up sets
+    sets: int  # in a step
+    relabel: bool
+    decay: float  # of weights
+    clip: float  # of the gradient's length
+    falling: bool  # whether the rate falls
+    epochs: int | None  # None makes 300 steps
+
+    def number_of_steps(self, pool: Pool | None, sets: int) -> int:
+        """Steps that go through all stored sets so many times, a last part of a step left out."""
+        if self.epochs is None or pool is None or not pool.stored:
+            return _STEPS
+        return self.epochs * max(1, sum(len(each.target) for each in pool.stored) // sets)
+
+
+RecipeName = Literal["ours", "published"]
+RECIPES: dict[RecipeName, Recipe] = {
+    "ours": Recipe(0.5, 64, False, decay=1e-4, clip=1.0, falling=True, epochs=None),
+    "published": Recipe(0.0, 256, True, decay=1e-3, clip=math.inf, falling=False, epochs=10),
+}
 
 
 class Ranked(NamedTuple):
@@ -166,7 +190,13 @@ def _ordinary_losses(loss: "ReLoss", groups: list[ScoreSets]) -> Tensor | None:
 
 
 def learn(
-    loss: "ReLoss", draw: Lesson, exam: Exam, steps: int, rate: float, progress: bool
+    loss: "ReLoss",
+    draw: Lesson,
+    exam: Exam,
+    recipe: Recipe,
+    steps: int,
+    rate: float,
+    progress: bool,
 ) -> Ranked:
     """Teaches a loss and freezes it; it is as it was before if anything goes wrong."""
     before = {name: value.clone() for name, value in loss.state_dict().items()}
@@ -175,7 +205,7 @@ def learn(
     try:
         if fresh and loss.objective == "correlation":
             _orient(loss, draw())
-        step, curve = _descend(loss, draw, exam, steps, rate, progress)
+        step, curve = _descend(loss, draw, exam, recipe, steps, rate, progress)
     except BaseException:
         loss.load_state_dict(before)
         loss.requires_grad_(fresh)
@@ -186,11 +216,18 @@ def learn(
 
 
 def _descend(
-    loss: "ReLoss", draw: Lesson, exam: Exam, steps: int, rate: float, progress: bool
+    loss: "ReLoss",
+    draw: Lesson,
+    exam: Exam,
+    recipe: Recipe,
+    steps: int,
+    rate: float,
+    progress: bool,
 ) -> tuple[int, LearningCurve]:
     """Algorithm 1; leaves the loss with the weights of its best moment, and tells its step."""
-    optimizer = torch.optim.Adam(loss.parameters(), rate, weight_decay=_DECAY, fused=True)
-    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
+    optimizer = torch.optim.Adam(loss.parameters(), rate, weight_decay=recipe.decay, fused=True)
+    last = 0.0 if recipe.falling else rate
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps, eta_min=last)
     every = max(1, steps // _LOOKS)
     best = -2.0
     chosen = 0
@@ -201,7 +238,7 @@ def _descend(
             misfit = joint_misfit(loss, draw())
             optimizer.zero_grad(set_to_none=True)
             misfit.backward()
-            norm = torch.nn.utils.clip_grad_norm_(loss.parameters(), _CLIP)
+            norm = torch.nn.utils.clip_grad_norm_(loss.parameters(), recipe.clip)
             if not norm.isfinite():
                 raise RuntimeError(
                     f"learning {loss.metric.name} diverged at step {step} of {steps} (misfit "

@@ -12,43 +12,38 @@ metric, as a loss, is fitted on held-out sets when learning ends.
 """
 
 from collections.abc import Sequence
-from math import isinf
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, get_args
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from metricgrad import ops
 from metricgrad.metrics import Metric
-from metricgrad.metrics.base import Inputs
+from metricgrad.metrics import metric as to_metric
 from metricgrad.metrics.checks import whole
-from metricgrad.metrics.one_score import item_scores
 from metricgrad.metrics.registry import metric_config
 from metricgrad.surrogates import nets
-from metricgrad.surrogates.alignment import (
-    Rank,
-    Smooth,
-    gradient_norms,
-    gradient_penalty,
-    soft_spearman,
+from metricgrad.surrogates.alignment import Rank, Smooth
+from metricgrad.surrogates.base import TargetKind
+from metricgrad.surrogates.learning import (
+    RECIPES,
+    SHARE_HELD,
+    Exam,
+    Ranked,
+    RecipeName,
+    learn,
+    lesson,
+    shaped_source,
 )
-from metricgrad.surrogates.base import (
-    LearnedSurrogate,
-    TargetKind,
-    as_loss,
-    counted,
-    full_precision,
-)
-from metricgrad.surrogates.learning import SHARE_HELD, Exam, Ranked, learn, lesson, shaped_source
+from metricgrad.surrogates.nets.choice import default_net
 from metricgrad.surrogates.random_sets import SourceName
+from metricgrad.surrogates.relational import Relational, ReLossObjective
 from metricgrad.surrogates.score_sets import Pool
 
-ReLossObjective = Literal["correlation", "approximation"]
-_SETTINGS = ("penalty", "smooth", "rank", "objective", "slope")
+_SETTINGS = ("penalty", "smooth", "rank", "objective", "slope", "recipe")
 
 
-class ReLoss(LearnedSurrogate):
+class ReLoss(Relational):
     r"""A loss learned by rank correlation with a metric.
 
     .. math:: \max_\theta \; \rho(-\ell_\theta(s, y), \; metric(s, y)) - w \, penalty
@@ -59,12 +54,14 @@ class ReLoss(LearnedSurrogate):
             `(scores, target, where) -> [...]`. None takes the one for the metric's layout.
         penalty: Weight of the gradient penalty (Eqn. 9); 0 leaves it out.
         smooth: What the penalty applies to: gradients of sets that are longer than three times the
-            mean (`"at_most"`), or all that differ from 1, as in the paper (`"equal"`, Eqn. 8).
-        rank: How losses are ranked with a gradient: `"pairwise"`, or the paper's
-            `"sorting_network"` (needs diffsort).
+            mean (`"at_most"`), or all that differ from 1, as in the paper (`"equal"`, Eqn. 8);
+            `"each_item"` wants that of the gradients of all items.
+        rank: How losses are ranked with a gradient: `"pairwise"`, Blondel's `"projection"`, or the
+            `"sorting_network"` that the paper took (needs diffsort).
         objective: `"correlation"` (Eqn. 7), or, for comparison, `"approximation"` of the metric's
             value (Eqn. 5).
         slope: Slope of the comparisons that make ranks, in units of the losses' spread.
+        recipe: How `learn` goes about it by default: `"ours"`, or `"published"`.
 
     Example:
         >>> import metricgrad as mg
@@ -78,8 +75,6 @@ class ReLoss(LearnedSurrogate):
         Relational Surrogate Loss Learning, Sec. 4.
     """
 
-    orientation: Tensor
-
     def __init__(
         self,
         metric: Any,
@@ -90,6 +85,7 @@ class ReLoss(LearnedSurrogate):
         rank: Rank = "pairwise",
         objective: ReLossObjective = "correlation",
         slope: float = 5.0,
+        recipe: RecipeName = "ours",
         generator: torch.Generator | None = None,
     ) -> None:
         super().__init__(metric)
@@ -98,7 +94,11 @@ class ReLoss(LearnedSurrogate):
         self.rank: Rank = rank
         self.objective: ReLossObjective = objective
         self.smooth: Smooth = smooth
-        for name, known in (("rank", Rank), ("objective", ReLossObjective), ("smooth", Smooth)):
+        self.recipe: RecipeName = recipe
+        for name, known in (
+            *(("rank", Rank), ("objective", ReLossObjective)),
+            *(("smooth", Smooth), ("recipe", RecipeName)),
+        ):
             allowed = get_args(known)
             if getattr(self, name) not in allowed:
                 listed = ", ".join(map(repr, allowed))
@@ -108,9 +108,48 @@ class ReLoss(LearnedSurrogate):
                 f"penalty must be 0 or more, and slope above 0; got penalty={penalty} and "
                 f"slope={slope}"
             )
-        self.net = _default_net(self.metric, generator) if net is None else net
+        self.net = default_net(self.metric, generator) if net is None else net
         self.learned = False
         self.register_buffer("orientation", torch.tensor(1.0))
+
+    @classmethod
+    def as_published(
+        cls, metric: Any = "accuracy", *, generator: torch.Generator | None = None
+    ) -> "ReLoss":
+        """The settings of the paper's code, with which `learn` learns, too.
+
+        A sorting network of slope 5 ranks the losses; every item's gradient is to have length 1,
+        with weight 10; the network for accuracy is the mean of :math:`|f|`, and may rise. `learn`
+        takes ten epochs of steps on 256 stored sets, Adam with a rate of 0.01 and a weight decay of
+        0.001, no made-up sets, and labels made random for a random part of the items.
+
+        The order of losses is turned the right way up, losses are standardised before they are
+        ranked, and equal values of the metric share a rank, which the code does not do.
+
+        Args:
+            metric: As for the class; the code has accuracy of classes.
+            generator: Source of randomness for the network's weights.
+
+        Example:
+            >>> import metricgrad as mg
+            >>> mg.ReLoss.as_published().rank
+            'sorting_network'
+
+        Reference:
+            ReLoss, Appendix A.2, and https://github.com/hunto/ReLoss.
+        """
+        chosen = to_metric(metric)
+        net = None
+        if chosen.mean_of_items:
+            net = nets.Classification(monotone=False, absolute=True, generator=generator)
+        return cls(
+            chosen,
+            net=net,
+            smooth="each_item",
+            rank="sorting_network",
+            recipe="published",
+            generator=generator,
+        )
 
     @classmethod
     def pretrained(cls, name: str) -> "ReLoss":
@@ -147,20 +186,6 @@ class ReLoss(LearnedSurrogate):
         """As for its metric; besides, classes of one set may be the tokens of one text."""
         return super().fits(metric, kind) or (metric.layout == "tokens" and kind == "classes")
 
-    def check(self, scores: Tensor, target: Tensor, where: Tensor | None) -> Inputs:
-        """The inputs as the network takes them."""
-        if not isinstance(self.net, nets.LossNet):
-            return super().check(scores, target, where)
-        scores = item_scores(self.metric, scores, target)
-        return self.net.check(self.metric, scores, target.detach(), where)
-
-    def losses(self, scores: Tensor, target: Tensor, where: Tensor | None) -> tuple[Tensor, Tensor]:
-        """The network's value on the metric's scale, and whether the metric has a value there."""
-        inputs = self.check(scores, target, where)
-        values = torch.addcmul(self.shift, self.raw(inputs), self.scale)
-        live = counted(inputs.target, inputs.where).flatten(values.dim())
-        return values, self.metric.has_value(inputs, live.any(-1))
-
     def unready(self, batches: int) -> str:
         """The warning, on the first batch, that the loss has not learned anything yet."""
         if self.learned or batches > 1:
@@ -170,91 +195,19 @@ class ReLoss(LearnedSurrogate):
             "loss.learn() first, or use mg.ReLoss.pretrained(name)"
         )
 
-    def raw(self, inputs: Inputs) -> Tensor:
-        """The network's value for every set, `[...]`, as it is ranked."""
-        inputs = inputs._replace(scores=inputs.scores.to(self.scale.dtype))
-        with full_precision(inputs.scores.device.type):
-            own = isinstance(self.net, nets.LossNet)
-            return (self.net(self.metric, inputs) if own else self.net(*inputs)) * self.orientation
-
-    @torch.no_grad()
-    def truth(self, scores: Tensor, target: Tensor, where: Tensor | None = None) -> Tensor:
-        """The metric as a loss, `[...]`; NaN where it is undefined."""
-        values = self.metric.of_sets(item_scores(self.metric, scores, target), target, where)
-        return as_loss(self.metric, values).to(self.scale.dtype)
-
-    def misfit(self, scores: Tensor, target: Tensor, where: Tensor | None = None) -> Tensor:
-        r"""How far the losses are from the metric's order over these sets, plus the penalty.
-
-        .. math:: 1 - \rho_S(\ell, m) + \lambda \, (\|\nabla_s \ell\| - 1)^2
-
-        with the metric m as a loss: Eqn. 9 plus 1, for `smooth="equal"`. With
-        `objective="approximation"` the first part is the mean of :math:`(\ell - m)^2` instead (Eqn.
-        5), divided by that of :math:`m^2` where m has no bound. Scores are those of several sets,
-        `[..., N, *]`, and get no gradient; sets on which the metric is undefined are left out.
-        """
-        raw, truth, penalty = self.compare(scores, target, where)
-        return self.distance(raw, truth) + self.penalty * penalty
-
-    def compare(
-        self, scores: Tensor, target: Tensor, where: Tensor | None
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """Raw losses and truths of sets that have one, `[S]` each, and the gradient penalty."""
-        truth = self.truth(scores, target, where).flatten()
-        inputs = self.check(scores.detach(), target, where)
-        scores = inputs.scores.to(self.scale.dtype).requires_grad_(self.penalty > 0)
-        inputs = inputs._replace(scores=scores)
-        raw = self.raw(inputs)
-        penalty = raw.new_zeros(())
-        if self.penalty > 0:
-            penalty = gradient_penalty(self.steepness(raw, inputs), self.smooth)
-        known = truth.isfinite()
-        return raw.flatten()[known], truth[known], penalty
-
-    def steepness(self, raw: Tensor, inputs: Inputs) -> Tensor:
-        """The length of the gradient of raw losses `[...]` by the inputs they came from, `[...]`.
-
-        A network that does not see the scale of a set has gradients of 1 / scale, which are no
-        steeper for that; they are measured in units of the set's spread.
-        """
-        lead = raw.dim()
-        where = inputs.where
-        counts = None
-        if where is not None:
-            items = where.flatten(lead + 1).any(-1) if where.dim() > lead + 1 else where
-            counts = items.sum(-1)
-        norms = gradient_norms(raw, inputs.scores, counts)
-        if not (isinstance(self.net, nets.SetNetwork) and self.net.options["standardise"]):
-            return norms
-        scores = inputs.scores.detach().flatten(lead)
-        if where is None or where.shape != inputs.scores.shape:
-            return norms * scores.std(-1, correction=0)
-        live = where.flatten(lead)
-        mean = ops.masked_mean(scores, live).unsqueeze(-1)
-        return norms * ops.masked_mean((scores - mean).square(), live).sqrt()
-
-    def distance(self, raw: Tensor, truth: Tensor) -> Tensor:
-        """How far raw losses are from the truths: by ranks (Eqn. 7), or by values (Eqn. 5)."""
-        if self.objective == "approximation":
-            apart = (raw - truth).square().mean()
-            # Values without a bound may be thousands, which would drown the penalty.
-            unit = truth.square().mean() if isinf(self.metric.worst) else truth.new_ones(())
-            return apart / torch.where(unit > 0, unit, 1.0)
-        return 1 - soft_spearman(raw, truth, rank=self.rank, slope=self.slope)
-
     def learn(
         self,
         sources: Any = None,
         *,
-        steps: int = 300,
-        share: float = 0.5,
-        sets: int = 64,
+        steps: int | None = None,
+        share: float | None = None,
+        sets: int | None = None,
         size: int | None = None,
         classes: int | None = None,
         shape: Sequence[int] | None = None,
         source: SourceName = "broad",
         rate: float = 1e-2,
-        relabel: bool = False,
+        relabel: bool | None = None,
         valid: Any = None,
         progress: bool = True,
         generator: torch.Generator | None = None,
@@ -268,19 +221,19 @@ class ReLoss(LearnedSurrogate):
             sources: A source `(generator) -> (scores, target)`, or an iterable of sources and of
                 score sets `(scores, target)`, such as `mg.collect_scores` gives; None learns from
                 made-up sets alone.
-            steps: Number of optimizer steps (Adam), each on `sets` sets.
-            share: p, the share of made-up sets (the generator G_R) in a step.
-            sets: N, the number of sets in each step.
+            steps: Number of optimizer steps (Adam), each on `sets` sets; None takes 300.
+            share: p, the share of made-up sets (the generator G_R) in a step; None takes half.
+            sets: N, the number of sets in each step; None takes 64.
             size: Items of a made-up set; None makes them as large as the stored ones, else 128.
             classes: Number of classes or labels of made-up sets, if no stored set shows it.
             shape: Shape of the scores of a made-up set of text, poses or label maps, if no stored
                 set shows it, such as (32, 16, 100) for 32 texts of 16 places and 100 tokens.
             source: How sets are made up: `"broad"`, with models of every kind and quality;
                 `"uniform"`, so that the metric's values are spread evenly; `"paper"`, at random.
-            rate: The learning rate at the start; it falls to 0.
-            relabel: Whether to replace the labels of stored sets as the released code does, so that
-                accuracies are spread evenly: a random part of the items gets random labels, the
-                others get the predicted class.
+            rate: The learning rate at the start; it falls to 0, or stays as published.
+            relabel: Whether to replace the labels of stored sets as the released code does (None:
+                for `as_published` alone), so that accuracies are spread evenly: a random part of
+                the items gets random labels, the others get the predicted class.
             valid: Sources of held-out sets; None holds back a fifth of the stored sets.
             progress: Whether to show a progress bar, on a terminal, with the correlations of this
                 loss and of the ordinary one.
@@ -289,7 +242,11 @@ class ReLoss(LearnedSurrogate):
         Returns:
             Rank correlations on held-out sets, with those of the ordinary loss for comparison.
         """
-        whole("steps", steps, 1)
+        recipe = RECIPES[self.recipe]
+        share = recipe.share if share is None else share
+        sets = recipe.sets if sets is None else sets
+        relabel = recipe.relabel if relabel is None else relabel
+        whole("steps", 1 if steps is None else steps, 1)
         whole("sets", sets, 4)
         whole("size", 2 if size is None else size, 2)
         if not 0 <= share <= 1 or not rate > 0:
@@ -303,8 +260,9 @@ class ReLoss(LearnedSurrogate):
         held = Pool([made] if made else [], []) if valid is None else Pool.of(valid)
         if pool is not None and valid is None:
             pool, held = pool.split(SHARE_HELD, generator)
+        steps = recipe.number_of_steps(pool, sets) if steps is None else steps
         draw = lesson(pool, made, share, sets, relabel, generator)
-        return learn(self, draw, Exam(self, held, generator), steps, rate, progress)
+        return learn(self, draw, Exam(self, held, generator), recipe, steps, rate, progress)
 
     def config(self) -> dict[str, Any]:
         """The options from which the loss can be built again; its weights are stored separately."""
@@ -325,17 +283,3 @@ class ReLoss(LearnedSurrogate):
         """The metric and what it was learned by."""
         learned_by = f"objective={self.objective!r}, penalty={self.penalty:g}"
         return f"{self.metric!r}, {learned_by}, learned={self.learned}"
-
-
-def _default_net(metric: Metric, generator: torch.Generator | None) -> nets.LossNet:
-    """The network for a metric's layout."""
-    match metric.layout:
-        case "spans":
-            return nets.Spans(generator=generator)
-        case "tokens":
-            return nets.Sequence(generator=generator)
-        case "binary" if metric.mean_of_items:
-            return nets.Classification(generator=generator)
-        case _:
-            # The order of scores does not change with their scale, so the network need not see it.
-            return nets.SetNetwork(standardise=metric.decided_by == "order", generator=generator)

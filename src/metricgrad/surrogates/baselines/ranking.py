@@ -8,12 +8,14 @@ A soft rank counts soft comparisons with all others; the highest score has rank 
 """
 
 import math
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from metricgrad import ops
+from metricgrad.metrics.checks import one_of
 from metricgrad.surrogates.base import counted
 from metricgrad.surrogates.baselines.base import Baseline
 
@@ -124,16 +126,18 @@ class ListNet(Graded):
 class RankLoss(Baseline):
     r"""How far the target class y is from the top of the C classes, by its soft ascending rank.
 
-    .. math:: \frac{1}{N} \sum_i |r_i - C|, \quad
-        r_i = 1 + \sum_{c \ne y_i} sigmoid(slope \, (s_{i y_i} - s_{i c}))
+    .. math:: \frac{1}{N} \sum_i |r_{i y_i} - C|, \quad
+        r_i = \arg\min_{r \in P} \| r - slope \, s_i \|^2
 
-    ReLoss takes this loss from Blondel et al., whose soft ranks are another function: the
-    projection of the scores onto the convex hull of all rankings. Sums of sigmoids, as everywhere
-    in this library, also tend to the ranks themselves as the slope grows. Binary scores are those
-    of class 1, against 0 for class 0.
+    P is the convex hull of all rankings of C classes, and the ranks are those of Blondel et al.,
+    from whom ReLoss takes this loss (`mg.ops.projected_rank`). With `rank="pairwise"` they are sums
+    of sigmoids, :math:`r_{i y} = 1 + \sum_{c \ne y} sigmoid(slope \, (s_{i y} - s_{i c}))`
+    (`mg.ops.soft_rank`). Both tend to the ranks themselves as the slope grows. Binary scores are
+    those of class 1, against 0 for class 0.
 
     Args:
-        slope: How closely the sigmoids follow the steps of the true rank; higher is closer.
+        slope: How closely soft ranks follow the steps of the true ones; higher is closer.
+        rank: `"projection"`, as in the paper, or `"pairwise"`.
 
     Example:
         >>> import metricgrad as mg
@@ -141,18 +145,21 @@ class RankLoss(Baseline):
         tensor(1.)
 
     Reference:
-        ReLoss, appendix, Eqn. 11; with other soft ranks, Blondel et al., Fast Differentiable
-        Sorting and Ranking, 2020.
+        ReLoss, appendix, Eqn. 11; Blondel et al., Fast Differentiable Sorting and Ranking, 2020.
     """
 
-    def __init__(self, *, slope: float = 1.0) -> None:
-        super().__init__(slope=slope)
+    def __init__(
+        self, *, slope: float = 1.0, rank: Literal["projection", "pairwise"] = "projection"
+    ) -> None:
+        super().__init__(slope=slope, rank=rank)
+        one_of("rank", rank, ("projection", "pairwise"))
 
     def values(self, scores: Tensor, target: Tensor, where: Tensor | None) -> Tensor:
         """The mean over items."""
         if scores.shape == target.shape:  # two classes: 0 has the score 0
             scores = torch.stack([torch.zeros_like(scores), scores], -1)
             target = target.long()
-        ranks = ops.soft_rank(scores, self.options["slope"])
+        ranking = ops.soft_rank if self.options["rank"] == "pairwise" else ops.projected_rank
+        ranks = ranking(scores, self.options["slope"])
         rank = ranks.gather(-1, target.unsqueeze(-1)).squeeze(-1)
         return ops.masked_mean((scores.shape[-1] - rank).abs(), where)

@@ -35,6 +35,7 @@ class Classification(LossNet):
         monotone: Whether f can only fall as the probability rises. A correlation over sets does not
             ask for that item by item, and f may rise a little where few items are, which would push
             them the wrong way.
+        absolute: Whether it is the mean of :math:`|f|`, as in the released code.
 
     Example:
         >>> import metricgrad as mg
@@ -51,9 +52,12 @@ class Classification(LossNet):
         layers: int = 4,
         sees: Sees = "probability",
         monotone: bool = True,
+        absolute: bool = False,
         generator: torch.Generator | None = None,
     ) -> None:
-        super().__init__(width=width, layers=layers, sees=sees, monotone=monotone)
+        super().__init__(
+            width=width, layers=layers, sees=sees, monotone=monotone, absolute=absolute
+        )
         whole("width", width, 2)
         whole("layers", layers, 2)
         one_of("sees", sees, get_args(Sees))
@@ -68,6 +72,7 @@ class Classification(LossNet):
         shown = seen(scores, target, self.options["sees"]).unsqueeze(-1)
         values = falling(self.layers, shown) if self.options["monotone"] else self.layers(shown)
         values = values.squeeze(-1)
+        values = values.abs() if self.options["absolute"] else values
         return values.mean(-1) if where is None else ops.masked_mean(values, where)
 
 
