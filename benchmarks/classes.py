@@ -6,6 +6,7 @@ ReLoss is learned elsewhere: the pretrained one, or its recipe with a seed of th
 or it learns from score sets of the network and the images that it is used for (`own_scores`).
 """
 
+import json
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -38,7 +39,7 @@ def run(
     settings = {**settings, "epochs": settings["epochs"] * settings.get("times", 1)}
     found = run_task(task(settings, seed, folder), settings, seed, known, keep)
     if "learning" in settings:
-        found["values"] |= alignment(row_loss(settings, settings["learning"]), seed)
+        found["values"] |= alignment(_taught(_recipe(settings)), seed)
     return found
 
 
@@ -115,10 +116,22 @@ def learned_surrogate(settings: Settings, seed: int, folder: Path | None) -> mg.
     if settings["method"] == "pretrained":
         return mg.ReLoss.pretrained("accuracy")
     if settings["method"] == "reloss":
-        loss = row_loss(settings, settings["learning"])
-        assert loss is not None
-        return loss
+        return _taught(_recipe(settings))
     generator = torch.Generator().manual_seed(seed)
     net = mg.nets.Classification(monotone=False, generator=generator)
     plain = task({**settings, "method": "cross_entropy"}, seed, folder)
     return learned_relation(plain, settings, seed, mg.ReLoss("accuracy", net=net, **_PAPER))
+
+
+def _recipe(settings: Settings) -> str:
+    names = ("method", "learning", "learning_steps", "loss_options", "classes")
+    return json.dumps({name: settings[name] for name in names})
+
+
+@cache
+def _taught(recipe: str) -> mg.Surrogate:
+    """The loss of a recipe, learned once for all trainings of this process."""
+    settings = json.loads(recipe)
+    loss = row_loss(settings, settings["learning"])
+    assert loss is not None
+    return loss

@@ -41,12 +41,13 @@ exits with 1 if a claim does not hold. Memory is what a call adds to a fresh pro
 
 def write(page: Path = PAGE) -> Path:
     """Builds the page and returns its path."""
+    if page == PAGE:
+        draw()  # first, because a section shows the pictures that it finds
     sections = [INTRODUCTION]
     for name in sorted(table_names(), key=lambda name: table(name).content.get("order", 99)):
         sections += [section(table(name), scale) for scale in table(name).content["scale"]]
     sections.append(speed(RESULTS / "speed.json"))
     if page == PAGE:
-        draw()
         leaderboard.write()
     page.write_text("\n".join(part for part in sections if part).rstrip() + "\n")
     return page

@@ -218,26 +218,34 @@ def test_a_pair_has_two_digits_side_by_side_and_no_digit_twice() -> None:
 # Pictures
 
 
+class Circle(torch.nn.Module):
+    """Embeddings of 24 images on half a circle, in their order, whatever is in them."""
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        angle = torch.arange(len(images)) / len(images) * torch.pi
+        return torch.stack([angle.cos(), angle.sin()], -1)
+
+
 def test_a_query_is_shown_with_what_it_finds_before_and_after() -> None:
-    """Pixels are brighter in class 1, so a perfect network tells them apart."""
-    target = torch.arange(24) % 2
-    x = torch.rand(24, 1, 28, 28, generator=seeded()) + target[:, None, None, None]
-
-    class Perfect(torch.nn.Module):
-        def forward(self, images: torch.Tensor) -> torch.Tensor:
-            bright = (images.mean((1, 2, 3)) > 1).float()
-            return torch.stack([bright, 1 - bright], -1)
-
-    settings = {"width": 2, "embedding": 3}
-    found = retrieval.found_images(Perfect(), Examples(x, target), settings)
-    assert found["relevant"]["after"] == [[1] * 6] * 4
-    assert np.array(found["relevant"]["before"]).shape == (4, 6)
-    tiles = sheets.tiles_of(found["sheet"], 4, 13)
-    assert tiles.shape == (4, 13, 28, 28)
-    low, high = x.min(), x.max()
-    queries = [0, 2, 1, 3]  # two of each class
-    wanted = (255 * (x[queries, 0] - low) / (high - low)).round()
-    assert (tiles[:, 0] == wanted.numpy()).all()
+    x = torch.rand(24, 1, 28, 28, generator=seeded())
+    target = torch.arange(24) // 12
+    found = retrieval.found_images(Circle(), Examples(x, target), {"width": 2, "embedding": 3})
+    tiles = torch.from_numpy(sheets.tiles_of(found["sheet"], 4, 13).copy())
+    wanted = (255 * (x[:, 0] - x.min()) / (x.max() - x.min())).round()
+    shown = [[int((wanted == tile).all(-1).all(-1).nonzero()) for tile in row] for row in tiles]
+    assert [row[0] for row in shown] == [0, 1, 12, 13]  # two of each class
+    assert [sorted(row[7:]) for row in shown] == [
+        [1, 2, 3, 4, 5, 6],
+        [0, 2, 3, 4, 5, 6],
+        [9, 10, 11, 13, 14, 15],
+        [10, 11, 12, 14, 15, 16],
+    ]
+    assert [row[1:7] for row in shown] != [row[7:] for row in shown]
+    for name, start in (("before", 1), ("after", 7)):
+        right = [
+            [int(one // 12 == row[0] // 12) for one in row[start : start + 6]] for row in shown
+        ]
+        assert found["relevant"][name] == right
 
 
 def results(*lines: list[float]) -> list[dict[str, Any]]:
