@@ -3,6 +3,11 @@
 A table with `figure = true` has a function of its name here. It takes the cells (mean and spread by
 row and column), the settings of the rows, the values that the paper printed (None if it printed
 none) and the path of the picture.
+
+A table with `[pictures]` shows what networks predict for a few test images: `rows` names the rows,
+the first of which is trained on the ordinary loss, and `kind` the function here, `masks` or
+`joints`. It takes what the first seeds of these rows have kept (`shown.py`), their labels and the
+path.
 """
 
 from pathlib import Path
@@ -12,6 +17,9 @@ import matplotlib
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
+import numpy as np
+
+from benchmarks import shown
 
 plt.rcParams.update({"axes.spines.top": False, "axes.spines.right": False})
 _DISTANCES = ["0", "1_512", "1_128", "1_32", "1_8", "1_2"]
@@ -34,6 +42,7 @@ _KINDS = {
     "rank_loss": ("RankLoss", "#e9c46a"),
     "uniloss": ("UniLoss", "#6a994e"),
 }
+_CLASSES = 20  # that have colours of their own
 _COLORS = {"accuracy": "#2a6f97", "accuracy_best": "#6a994e", "ap": "#bc4749"}
 
 
@@ -192,6 +201,66 @@ def reloss_mnist(
         fontsize=9,
     )
     _save(figure, path)
+
+
+def masks(kept: dict[str, dict[str, Any]], labels: dict[str, str], path: Path) -> None:
+    """Photographs, true label maps and those of each row, one line for each image."""
+    first = next(iter(kept.values()))
+    columns = {"photograph": first["images"], "target": first["target"]}
+    columns |= {labels[row]: found["predicted"] for row, found in kept.items()}
+    figure, axes = _grid(len(first["images"]), list(columns))
+    colors = np.zeros((shown.VOID + 1, 3))
+    colors[:_CLASSES] = matplotlib.colormaps["tab20"](np.arange(_CLASSES))[:, :3]
+    for line, texts in zip(axes, zip(*columns.values(), strict=True), strict=True):
+        void = shown.pixels(texts[1]) == shown.VOID
+        for axis, text in zip(line, texts, strict=True):
+            pixels = shown.pixels(text)
+            if pixels.ndim == 2:
+                pixels = colors[np.where(void, shown.VOID, pixels)]
+            axis.imshow(pixels, interpolation="nearest")
+    _save(figure, path)
+
+
+def joints(kept: dict[str, dict[str, Any]], labels: dict[str, str], path: Path) -> None:
+    """The true joints (rings) and those of each row (points) on photographs, a line for each row.
+
+    A line joins the two, so that a long one is a large error.
+    """
+    first = next(iter(kept.values()))
+    figure, axes = _grid(len(kept), [""] * len(first["images"]))
+    for line, (row, found) in zip(axes, kept.items(), strict=True):
+        line[0].set_ylabel(labels[row])
+        people = zip(first["images"], found["target"], found["predicted"], strict=True)
+        for axis, (text, truth, places) in zip(line, people, strict=True):
+            pixels = shown.pixels(text)
+            scale = pixels.shape[0] / found["side"]
+            axis.imshow(pixels)
+            for joint, place in zip(truth, places, strict=True):
+                if joint is None:
+                    continue
+                x, y = ((scale * (np.array([joint, place]) + 0.5)) - 0.5).T
+                axis.plot(x, y, color="#ffd166", lw=1)
+                axis.plot(x[:1], y[:1], "o", mfc="none", mec="white", ms=7)
+                axis.plot(x[1:], y[1:], "o", color="#ef476f", ms=3.5)
+            axis.set_xlim(-0.5, pixels.shape[1] - 0.5)
+            axis.set_ylim(pixels.shape[0] - 0.5, -0.5)
+    _save(figure, path)
+
+
+def _grid(lines: int, titles: list[str]) -> tuple[Any, Any]:
+    """Axes without ticks, with titles above the columns."""
+    figure, axes = plt.subplots(
+        lines,
+        len(titles),
+        figsize=(2.4 * len(titles), 2.2 * lines),
+        layout="constrained",
+        squeeze=False,
+    )
+    for axis in axes.flat:
+        axis.set(xticks=[], yticks=[])
+    for axis, title in zip(axes[0], titles, strict=True):
+        axis.set_title(title, fontsize=10)
+    return figure, axes
 
 
 def gains(lines: list[tuple[str, Any, Any]], path: Path) -> None:

@@ -7,6 +7,7 @@ numbers come from the runs' JSON.
 
 import json
 from pathlib import Path
+from typing import Any
 
 from benchmarks.claims import Cell, Cells, verdict
 from benchmarks.runner import finished
@@ -59,7 +60,22 @@ def draw() -> None:
             picture = getattr(figures, content.name)
             path = PAGE.parent / "figures" / f"{content.name}.png"
             picture(collect(content, runs), content.rows, content.content.get("paper"), path)
+        kept = seen(content)
+        if kept:
+            labels = {row: content.rows[row]["label"].replace("`", "") for row in kept}
+            picture = getattr(figures, content.content["pictures"]["kind"])
+            picture(kept, labels, PAGE.parent / "figures" / f"{content.name}.png")
     figures.gains(_gains(), PAGE.parent / "figures" / "gains.png")
+
+
+def seen(content: Table) -> dict[str, Any]:
+    """What the first seeds of the rows in `[pictures]` have kept; empty if one has not."""
+    rows = content.content.get("pictures", {}).get("rows", [])
+    runs = content.runs("small", 1, rows) if rows else []
+    if not all(map(finished, runs)):
+        return {}
+    kept = {run.row: json.loads(run.path.read_text())["result"].get("shown") for run in runs}
+    return kept if all(kept.values()) else {}
 
 
 def _gains() -> list[tuple[str, Cell, Cell]]:

@@ -8,6 +8,8 @@ Where a decision among classes can be tuned, all of this happens twice: once for
 are, and once with one offset per class added to them, chosen on validation data. The second values
 have `_tuned` in their names. The two may come from different epochs and learning rates.
 
+A task that can be seen (`shown`) keeps the predictions of the first seed for a few test images.
+
 With `warm` in the settings, that share of the epochs is spent on the ordinary loss, with a wave of
 learning rates of its own, and only later epochs count.
 """
@@ -77,6 +79,7 @@ class Task:
     augment: Callable[[Examples, torch.Generator], Examples] = as_they_are
     class_dim: int | None = None  # of the scores, if one offset per class can be tuned
     sets: Callable[[Tensor, Examples, torch.Generator], ScoreSets] | None = None  # of a part
+    shown: Callable[[Tensor, Examples], dict[str, Any]] | None = None  # of test scores
 
 
 def run_task(
@@ -98,7 +101,16 @@ def run_task(
         values |= {f"{name}{kind}": value for name, value in best[f"test{kind}"].items()}
         chosen[f"learning_rate{kind}"] = best["learning_rate"]
         chosen[f"epoch{kind}"] = best[f"epoch{kind}"]
-    return {"values": values, "chosen": chosen, "trials": trials}
+    result = {"values": values, "chosen": chosen, "trials": [_unseen(trial) for trial in trials]}
+    kept = {trial["learning_rate"]: trial["shown"] for trial in trials if "shown" in trial}
+    if seed == 0 and chosen["learning_rate"] in kept:
+        result["shown"] = kept[chosen["learning_rate"]]
+    return result
+
+
+def _unseen(trial: dict[str, Any]) -> dict[str, Any]:
+    """A trial without its pictures."""
+    return {key: value for key, value in trial.items() if key != "shown"}
 
 
 def _kinds(task: Task) -> tuple[str, ...]:
@@ -181,6 +193,8 @@ class _Watched:
         task = self.task
         for kind, model in self.models.items():
             scores = all_scores(model, task.test.x, self.settings)
+            if task.shown is not None and kind == PLAIN:
+                self.found["shown"] = task.shown(scores, task.test)
             scores = scores + (self.offsets if kind == TUNED else 0.0)
             self.found[f"test{kind}"] = {
                 name: value(scores, task.test) for name, value in task.values.items()
