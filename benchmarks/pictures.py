@@ -1,9 +1,10 @@
 """Pictures of the benchmark page that are drawn from more than the values of a table.
 
 A table with `[curves]` shows how trainings went, over all seeds: the metric on training batches
-and on validation data, by epoch, of some of its rows. A table with `[picture]` has a function of
-its name here, for what its reports keep of the first seed. Both need a `title`; without `rows` they
-show all rows. They are drawn when the runs that they need are done.
+and on validation data, by epoch, of some of its rows. A table with `[picture]` names a function
+here by its `kind`, which draws what the reports of the first seed keep as `shown`. Both need a `title`;
+without `rows` they show all rows, and of masks and joints the first row is trained on the ordinary
+loss. They are drawn when the runs that they need are done.
 """
 
 import itertools
@@ -12,9 +13,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import matplotlib
 import matplotlib.pyplot as plt
 import numpy as np
 
+from benchmarks import shown
 from benchmarks.claims import Cell
 from benchmarks.figures import band, save
 from benchmarks.runner import finished
@@ -26,6 +29,7 @@ _STYLES = {"train": ":", "valid": "-"}
 _WORDS = {"train": "training batches", "valid": "validation"}
 _EDGE = 2  # pixels of the frame around an image that was found
 _GAP = 8
+_CLASSES = 20  # that have colours of their own
 _RIGHT, _WRONG = (106, 153, 78), (188, 71, 73)
 Results = dict[str, list[dict[str, Any]]]  # of all seeds, by row
 
@@ -44,8 +48,8 @@ def draw(content: Table, folder: Path) -> None:
             path = folder / f"{content.name}_{kind}.png"
             if kind == "curves":
                 curves(found, content, path)
-            else:
-                _PICTURES[content.name](found, content, path)
+            elif all("shown" in results[0] for results in found.values()):
+                _PICTURES[wanted["kind"]](found, content, path)
 
 
 def curves(found: Results, content: Table, path: Path) -> None:
@@ -96,7 +100,7 @@ def relations(found: Results, content: Table, path: Path) -> None:
     )
     kinds = {"ordinary": "ordinary loss", "reloss": "ReLoss"}
     for column, (row, results) in zip(axes.T, found.items(), strict=True):
-        dots = results[0]["dots"]
+        dots = results[0]["shown"]
         column[0].set_title(content.rows[row]["label"].replace(", ", "\n"), fontsize=9)
         for axis, (name, label) in zip(column, kinds.items(), strict=True):
             axis.scatter(dots[name], dots["metric"], s=9, alpha=0.6, color="#2a6f97", lw=0)
@@ -110,10 +114,10 @@ def relations(found: Results, content: Table, path: Path) -> None:
 
 def retrieval(found: Results, content: Table, path: Path) -> None:
     """Queries, and the images that rank first for each before and after the training."""
-    shown = {row: results[0]["shown"] for row, results in found.items()}
+    kept = _kept(found, content)
     blocks = []
     titles = ["query", "before training"]
-    for row, each in shown.items():
+    for label, each in kept.items():
         right = np.array(each["relevant"]["after"])
         queries, number = right.shape
         tiles = tiles_of(each["sheet"], queries, 1 + 2 * number)
@@ -122,7 +126,7 @@ def retrieval(found: Results, content: Table, path: Path) -> None:
             before = np.array(each["relevant"]["before"])
             blocks.append(_framed(tiles[:, 1 : 1 + number], before))
         blocks.append(_framed(tiles[:, 1 + number :], right))
-        titles.append(f"after {content.rows[row]['label'].replace('`', '')}")
+        titles.append(f"after {label}")
     gap = np.full((blocks[0].shape[0], _GAP, 3), 255, np.uint8)
     parts = [part for block in blocks for part in (block, gap)][:-1]
     figure, axis = plt.subplots(figsize=(13, 4.4), layout="constrained")
@@ -146,7 +150,79 @@ def _framed(tiles: np.ndarray, right: np.ndarray) -> np.ndarray:
     return picture.transpose(0, 2, 1, 3, 4).reshape(rows * shape[2], columns * shape[3], 3)
 
 
+def masks(found: Results, content: Table, path: Path) -> None:
+    """Photographs, true label maps and those of each row, one line for each image."""
+    kept = _kept(found, content)
+    first = next(iter(kept.values()))
+    columns = {"photograph": first["images"], "target": first["target"]}
+    columns |= {label: each["predicted"] for label, each in kept.items()}
+    figure, axes = _grid(len(first["images"]), list(columns))
+    colors = np.zeros((shown.VOID + 1, 3))
+    colors[:_CLASSES] = matplotlib.colormaps["tab20"](np.arange(_CLASSES))[:, :3]
+    for line, texts in zip(axes, zip(*columns.values(), strict=True), strict=True):
+        void = shown.pixels(texts[1]) == shown.VOID
+        for axis, text in zip(line, texts, strict=True):
+            pixels = shown.pixels(text)
+            if pixels.ndim == 2:
+                pixels = colors[np.where(void, shown.VOID, pixels)]
+            axis.imshow(pixels, interpolation="nearest")
+    save(figure, path)
+
+
+def joints(found: Results, content: Table, path: Path) -> None:
+    """The true joints (rings) and those of each row (points) on photographs, a line for each row.
+
+    A line joins the two, so that a long one is a large error.
+    """
+    kept = _kept(found, content)
+    first = next(iter(kept.values()))
+    figure, axes = _grid(len(kept), [""] * len(first["images"]))
+    for line, (label, each) in zip(axes, kept.items(), strict=True):
+        line[0].set_ylabel(label)
+        people = zip(first["images"], each["target"], each["predicted"], strict=True)
+        for axis, (text, truth, places) in zip(line, people, strict=True):
+            pixels = shown.pixels(text)
+            scale = pixels.shape[0] / each["side"]
+            axis.imshow(pixels)
+            for joint, place in zip(truth, places, strict=True):
+                if joint is None:
+                    continue
+                x, y = ((scale * (np.array([joint, place]) + 0.5)) - 0.5).T
+                axis.plot(x, y, color="#ffd166", lw=1)
+                axis.plot(x[:1], y[:1], "o", mfc="none", mec="white", ms=7)
+                axis.plot(x[1:], y[1:], "o", color="#ef476f", ms=3.5)
+            axis.set_xlim(-0.5, pixels.shape[1] - 0.5)
+            axis.set_ylim(pixels.shape[0] - 0.5, -0.5)
+    save(figure, path)
+
+
+def _kept(found: Results, content: Table) -> dict[str, dict[str, Any]]:
+    """What the first seed of each row kept, by the row's label."""
+    return {
+        content.rows[row]["label"].replace("`", ""): results[0]["shown"]
+        for row, results in found.items()
+    }
+
+
+def _grid(lines: int, titles: list[str]) -> tuple[Any, Any]:
+    """Axes without ticks, with titles above the columns."""
+    figure, axes = plt.subplots(
+        lines,
+        len(titles),
+        figsize=(2.4 * len(titles), 2.2 * lines),
+        layout="constrained",
+        squeeze=False,
+    )
+    for axis in axes.flat:
+        axis.set(xticks=[], yticks=[])
+    for axis, title in zip(axes[0], titles, strict=True):
+        axis.set_title(title, fontsize=10)
+    return figure, axes
+
+
 _PICTURES: dict[str, Callable[[Results, Table, Path], None]] = {
     "relations": relations,
     "retrieval": retrieval,
+    "masks": masks,
+    "joints": joints,
 }

@@ -25,6 +25,7 @@ from benchmarks.maps import channels_last
 from benchmarks.pose_data import SHRUNK, Poses, poses_of
 from benchmarks.pose_nets import Hourglass, SimpleBaseline
 from benchmarks.relations import learned_relation
+from benchmarks.shown import joints as shown_joints
 from benchmarks.task import Examples, Keep, Loss, ScoreSets, Task, Value, run_task, value_of
 
 _SET = 8
@@ -77,6 +78,7 @@ def task(settings: Settings, seed: int, folder: Path | None) -> Task:
         loss=lambda steps: of_chosen(heatmap_loss(settings, seed, folder, metric, steps)),
         augment=partial(turned, mirrored_joints=data.mirrored),
         sets=sets,
+        shown=shown_joints(settings, chosen),
     )
 
 

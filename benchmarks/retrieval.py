@@ -57,7 +57,7 @@ def task(settings: Settings, seed: int, folder: Path | None) -> Task:
         ordinary=contrastive,
         loss=lambda steps: retrieval_loss(settings, train, steps),
         sets=lambda scores, part, generator: query_sets(scores, part, scale, generator),
-        shown=(lambda model: found_images(model, test, settings)) if seed == 0 else None,
+        shown=lambda scores, part: found_images(scores, part, settings),
     )
 
 
@@ -177,7 +177,7 @@ def query_sets(
     return [(scale * cosines.gather(1, others), relevant.long().gather(1, others))]
 
 
-def found_images(model: nn.Module, part: Examples, settings: Settings) -> dict[str, Any]:
+def found_images(scores: Tensor, part: Examples, settings: Settings) -> dict[str, Any]:
     """The images that rank first for a few queries, before the training and after it.
 
     A row of the sheet has the query, what was found before, and what was found after.
@@ -186,10 +186,8 @@ def found_images(model: nn.Module, part: Examples, settings: Settings) -> dict[s
     queries = torch.cat([(part.target == each).nonzero()[:_SHOWN, 0] for each in classes])
     torch.manual_seed(0)  # as every training begins, so this is the network before it
     before = Embedding(settings["width"], settings["embedding"])
-    found = {
-        name: _first(all_scores(network, part, settings), queries)
-        for name, network in (("before", before), ("after", model))
-    }
+    embeddings = {"before": all_scores(before, part, settings), "after": scores}
+    found = {name: _first(each, queries) for name, each in embeddings.items()}
     columns = torch.cat([queries[:, None], *found.values()], 1)
     relevant = {
         name: (part.target[each] == part.target[queries, None]).int().tolist()

@@ -16,6 +16,7 @@ from benchmarks.classification import Settings
 from benchmarks.data import Part
 from benchmarks.maps import CLASSES, UNet, camvid, channels_last
 from benchmarks.relations import learned_relation
+from benchmarks.shown import label_maps
 from benchmarks.task import Examples, Keep, Loss, ScoreSets, Task, run_task, value_of
 
 _SIDE = 32  # of the squares that pixels are put into where a loss is learned from them
@@ -54,6 +55,7 @@ def task(settings: Settings, seed: int, folder: Path | None) -> Task:
         augment=mirrored,
         class_dim=-3,
         sets=pixel_sets,
+        shown=label_maps(settings),
     )
 
 

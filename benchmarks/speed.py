@@ -37,6 +37,7 @@ from benchmarks.speed_boosting import boosting
 from benchmarks.speed_chunks import chunks
 from benchmarks.speed_doors import classifying, fitting, fitting_large_models, reading
 from benchmarks.speed_imports import imports
+from benchmarks.speed_maps import steps_on_images
 from benchmarks.speed_order import (
     BATCH,
     losses_of_large_sets,
@@ -207,7 +208,7 @@ def learning() -> Iterator[Row]:
 
 GROUPS = (
     *(many_sets, reading_text, one_large_set, losses_of_order, losses_of_large_sets, own_functions),
-    *(alternations, training_steps, chunks, boosting, learning),
+    *(alternations, training_steps, steps_on_images, chunks, boosting, learning),
     *(fitting, fitting_large_models, classifying, reading, streaming, imports),
 )
 

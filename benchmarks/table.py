@@ -15,7 +15,8 @@ of the chosen entries, joined by underscores, are the row's name, and their labe
     rows    = a9a_f1 ("a9a, F1"), a9a_mcc ("a9a, MCC")
 
 `[paper.ROW]` has the values that a paper printed, `[[claims]]` says what the table must show, and
-`deviations` has one sentence for each difference from the paper.
+`deviations` has one sentence for each difference from the paper. `[picture]` and `[curves]` name
+rows whose predictions and trainings are drawn (`pictures.py`).
 """
 
 import itertools

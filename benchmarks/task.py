@@ -10,6 +10,8 @@ Where a decision among classes can be tuned, all of this happens twice: once for
 are, and once with one offset per class added to them, chosen on validation data. The second values
 have `_tuned` in their names. The two may come from different epochs and learning rates.
 
+A task that can be seen (`shown`) or read (`samples`) keeps a few predictions of the first seed.
+
 With `warm` in the settings, that share of the epochs is spent on the ordinary loss, with a wave of
 learning rates of its own (from `warm_rate`, if given), and only later epochs count. With 0 epochs,
 the network is tested as it is: that is where the rows of a fine-tuning start.
@@ -92,7 +94,7 @@ class Task:
     augment: Callable[[Examples, torch.Generator], Examples] = as_they_are
     class_dim: int | None = None  # of the scores, if one offset per class can be tuned
     sets: Callable[[Tensor, Examples, torch.Generator], ScoreSets] | None = None  # of a part
-    shown: Callable[[nn.Module], dict[str, Any]] | None = None  # what a picture needs of a network
+    shown: Callable[[Tensor, Examples], dict[str, Any]] | None = None  # of test scores, to be drawn
     lengths: Tensor | None = None  # of training examples, if those of a batch should be alike
     # What `values` need of scores, for those that are too large to keep: the ids of tokens.
     decoded: Callable[[Tensor], Tensor] = all_of_them
@@ -166,7 +168,7 @@ def train(task: Task, settings: Settings, rate: float, seed: int) -> dict[str, A
     loss = task.loss((epochs - warm) * per_epoch)
     learned = loss.parameters() if isinstance(loss, nn.Module) else ()
     optimizer = _optimizer([*model.parameters(), *learned], settings, rate)
-    watched = _Watched(task)
+    watched = _Watched(task, keeps=seed == 0)
     of_metric = next(iter(task.values.values()))
     if not epochs:
         untrained = [0, 0.0, *([0.0] if task.seen else [])]
@@ -212,8 +214,9 @@ def _optimizer(
 class _Watched:
     """The best epochs of a training so far; their networks are tested at the end."""
 
-    def __init__(self, task: Task) -> None:
+    def __init__(self, task: Task, *, keeps: bool) -> None:
         self.task = task
+        self.keeps = keeps  # whether predictions are kept
         self.found: dict[str, Any] = {}
         self.curve: list[list[float]] = []
         self.settings: Settings = {}
@@ -253,17 +256,22 @@ class _Watched:
         task = self.task
         for kind, model in self.models.items():
             scores = all_scores(model, task.test, self.settings, task.decoded)
+            if kind == PLAIN and self.keeps:
+                self._keep(scores)
             scores = scores + self.offsets if kind == TUNED else scores
             self.found[f"test{kind}"] = {
                 name: value(scores, task.test) for name, value in task.values.items()
             }
-            if kind == PLAIN and task.shown is not None:
-                self.found["shown"] = task.shown(model)
-            if kind == PLAIN and task.samples is not None:
-                self.found["samples"] = task.samples(scores, task.test)
         watched = ["train"] if task.seen else []
         columns = ["epoch", "loss", *watched, *(f"valid{kind}" for kind in _kinds(task))]
         return {**self.found, "curve": {"columns": columns, "rows": self.curve}}
+
+    def _keep(self, scores: Tensor) -> None:
+        """Keeps what can be drawn or read of the test part."""
+        if self.task.shown is not None:
+            self.found["shown"] = self.task.shown(scores, self.task.test)
+        if self.task.samples is not None:
+            self.found["samples"] = self.task.samples(scores, self.task.test)
 
 
 def tuned_offsets(task: Task, scores: Tensor) -> Tensor:

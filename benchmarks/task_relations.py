@@ -42,7 +42,7 @@ def run(
         dots[name] = [round(value, _DIGITS) for value in _some(each.losses)]
         dots["metric"] = [round(value, _DIGITS) for value in _some(each.values)]
     values["gain"] = values["reloss_spearman"] - values["ordinary_spearman"]
-    return {"values": values, "dots": dots}
+    return {"values": values, "shown": dots}
 
 
 def _some(values: Tensor) -> list[float]:

@@ -110,7 +110,7 @@ def untrained(settings: Settings, seed: int, folder: Path | None) -> Task:
         sets=sets,
         lengths=train.others[0],
         decoded=lambda scores: scores.argmax(-1),
-        samples=samples if seed == 0 else None,
+        samples=samples,
         seen=False,
     )
 

@@ -66,7 +66,7 @@ def untrained(settings: Settings, seed: int, folder: Path | None) -> Task:
         augment=lambda batch, generator: replace(batch, x=varied(batch.x, generator)),
         sets=sets,
         decoded=lambda scores: scores.argmax(-1),
-        samples=_samples if seed == 0 else None,
+        samples=_samples,
         seen=False,
     )
 

@@ -459,6 +459,18 @@ def test_focal_loss_lets_go_of_items_that_are_surely_right(gamma: float, lead: f
         torch.testing.assert_close(found[0], found[1], rtol=1e-3, atol=1e-7)
 
 
+@pytest.mark.parametrize("classes", [3, 65])
+def test_cross_entropy_of_many_pixels_is_that_of_torch(classes: int) -> None:
+    generator = torch.Generator().manual_seed(0)
+    scores = torch.randn(2, classes, 70, 60, generator=generator).double().requires_grad_()
+    target = torch.randint(classes, (2, 70, 60), generator=generator)
+    expected = torch.nn.functional.cross_entropy(scores, target)
+    found = mg.baselines.CrossEntropy()(scores, target)
+    torch.testing.assert_close(found, expected)
+    gradients = [torch.autograd.grad(value, scores)[0] for value in (found, expected)]
+    torch.testing.assert_close(*gradients)
+
+
 @pytest.mark.parametrize(
     ("make", "message"),
     [

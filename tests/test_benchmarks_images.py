@@ -218,18 +218,17 @@ def test_a_pair_has_two_digits_side_by_side_and_no_digit_twice() -> None:
 # Pictures
 
 
-class Circle(torch.nn.Module):
-    """Embeddings of 24 images on half a circle, in their order, whatever is in them."""
-
-    def forward(self, images: torch.Tensor) -> torch.Tensor:
-        angle = torch.arange(len(images)) / len(images) * torch.pi
-        return torch.stack([angle.cos(), angle.sin()], -1)
+def half_circle(number: int) -> torch.Tensor:
+    """Embeddings on half a circle, in order."""
+    angle = torch.arange(number) / number * torch.pi
+    return torch.stack([angle.cos(), angle.sin()], -1)
 
 
 def test_a_query_is_shown_with_what_it_finds_before_and_after() -> None:
     x = torch.rand(24, 1, 28, 28, generator=seeded())
     target = torch.arange(24) // 12
-    found = retrieval.found_images(Circle(), Examples(x, target), {"width": 2, "embedding": 3})
+    part = Examples(x, target)
+    found = retrieval.found_images(half_circle(24), part, {"width": 2, "embedding": 3})
     tiles = torch.from_numpy(sheets.tiles_of(found["sheet"], 4, 13).copy())
     wanted = (255 * (x[:, 0] - x.min()) / (x.max() - x.min())).round()
     shown = [[int((wanted == tile).all(-1).all(-1).nonzero()) for tile in row] for row in tiles]
@@ -290,7 +289,7 @@ def test_pictures_are_drawn_from_reports(tmp_path: Path) -> None:
     assert drawn("cifar10", {"curves": curves}, found, tmp_path / "curves.png").stat().st_size > 0
     values = {"ordinary_spearman": 0.5, "reloss_spearman": 0.9}
     dots = {"ordinary": [1.0, 2.0], "reloss": [1.0, 3.0], "metric": [0.1, 0.2]}
-    found = {"poses": [{"values": values, "dots": dots}]}
+    found = {"poses": [{"values": values, "shown": dots}]}
     assert drawn("relations", {}, found, tmp_path / "dots.png").stat().st_size > 0
     shown = {
         "sheet": sheets.as_sheet(torch.rand(2, 5, 28, 28, generator=seeded())),

@@ -287,7 +287,7 @@ def test_a_learned_loss_is_ranked_beside_the_ordinary_one(row: str) -> None:
     values = found["values"]
     assert set(values) == set(table("relations").content["values"])
     assert values["gain"] == values["reloss_spearman"] - values["ordinary_spearman"]
-    dots = found["dots"]
+    dots = found["shown"]
     assert len(dots["ordinary"]) == len(dots["reloss"]) == len(dots["metric"]) <= 60
     assert dots["ordinary"] != dots["reloss"]
 

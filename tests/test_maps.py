@@ -4,6 +4,7 @@ import pytest
 import torch
 
 import metricgrad as mg
+from metricgrad.metrics.counts import count_flags
 from metricgrad.metrics.reexpression import ComparisonMetric
 from metricgrad.surrogates.wrappers import ordinary_for
 from tests.references import pck
@@ -31,6 +32,14 @@ def test_segmentation_shapes() -> None:
         mg.metric("mean_iou")(torch.zeros(3, 4, 5), torch.zeros(4, 5))
     with pytest.raises(ValueError, match=r"got scores \[1, 3, 4, 5\] and target \[1, 4, 4\]"):
         mg.metric("dice")(torch.zeros(1, 3, 4, 5), torch.zeros(1, 4, 4))
+
+
+@pytest.mark.parametrize("shape", [(0, 3), (2, 254, 3), (2, 0, 0), (255, 2), (3, 1, 1020, 4)])
+def test_flags_are_counted_beyond_what_a_byte_holds(shape: tuple[int, ...]) -> None:
+    flags = torch.rand(shape, generator=torch.Generator().manual_seed(0)) < 0.9
+    assert torch.equal(count_flags(flags), flags.sum(-2))
+    every = torch.ones(2, 2, 700, dtype=torch.bool).mT
+    assert count_flags(every).tolist() == [[700, 700]] * 2
 
 
 def two_images() -> tuple[torch.Tensor, torch.Tensor]:

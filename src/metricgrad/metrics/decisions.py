@@ -21,11 +21,12 @@ the weight of its item, and there are four changes per item and class.
 """
 
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 import torch
 from torch import Tensor
 
-from metricgrad.metrics.counts import Counts, Pooling
+from metricgrad.metrics.counts import Counts, Pooling, count_flags
 from metricgrad.metrics.reexpression import Compare, Reexpression, Soften, itself
 
 
@@ -58,16 +59,18 @@ class LabelDecisions(Reexpression):
 
     def _turned(self, margin: Tensor) -> Tensor:
         """Margins `[..., N, C]` as comparisons `[..., N * C]`, positive where they are right."""
-        return torch.where(self.truth, margin, -margin).flatten(-2)
+        # By a product, whose gradient is one product more; `torch.where` takes thrice as long.
+        return (margin * (2 * self.truth.to(margin.dtype) - 1)).flatten(-2)
 
     def defined(self) -> Tensor:
         """Sets whose value depends on the decisions."""
-        positives, negatives = self._sizes()
+        positives, negatives = self._sizes
         none = torch.zeros_like(positives)
         all_right = self.pooling(Counts(positives, none, none, negatives))
         all_wrong = self.pooling(Counts(none, negatives, positives, none))
         return all_right != all_wrong
 
+    @cached_property
     def _sizes(self) -> tuple[Tensor, Tensor]:
         """Positives and negatives of each label, `[..., C]`."""
         positives = self._sum(self.truth & self.live)
@@ -76,13 +79,13 @@ class LabelDecisions(Reexpression):
     def _sum(self, chosen: Tensor) -> Tensor:
         """How many items are chosen of each label, or their weight: `[..., C]`."""
         if self.weight is None:
-            return chosen.sum(-2).to(self.dtype)
+            return count_flags(chosen).to(self.dtype)
         return torch.where(chosen, self.weight, 0.0).sum(-2)
 
     def counts(self, bits: Tensor) -> Counts:
         """Counts `[A, ..., C]` of the decisions."""
         right = bits.unflatten(-1, self.truth.shape[-2:]) & self.live
-        positives, negatives = self._sizes()
+        positives, negatives = self._sizes
         tp = self._sum(right & self.truth)
         tn = self._sum(right) - tp
         return Counts(tp, negatives - tn, positives - tp, tn)

@@ -36,6 +36,7 @@ from torch import Tensor
 
 from metricgrad.metrics import Metric
 from metricgrad.metrics.checks import whole
+from metricgrad.metrics.counts import count_flags
 from metricgrad.metrics.mistakes import are_label_maps
 from metricgrad.metrics.registry import metric_config
 from metricgrad.metrics.rows import NO_ROWS
@@ -276,7 +277,7 @@ class MetricLoss(Remembering):
         dim = self._class_dim(g_o, target)
         by_class = g_o.unsqueeze(-1) if dim is None else g_o.movedim(dim, -1)
         residuals = by_class.reshape(self.models or 1, -1, by_class.shape[-1])
-        number = (residuals != 0).sum(1)
+        number = count_flags(residuals != 0)
         curvature = (number * residuals.square().sum(1)).clamp(min=torch.finfo(g_o.dtype).tiny)
         step = (_OFFSET_RATE * residuals.sum(1) / curvature).clamp(-_OFFSET_STEP, _OFFSET_STEP)
         if dim is not None and self.metric.layout != "labels" and step.shape[-1] > 1:

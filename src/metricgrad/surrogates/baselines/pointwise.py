@@ -16,6 +16,9 @@ from metricgrad.metrics.sample_weights import exact_weights, weight_names, witho
 from metricgrad.surrogates.base import counted
 from metricgrad.surrogates.baselines.base import Baseline
 
+_PIXELS = 4096  # items that make it worth while to lay them side by side,
+_FEW = 64  # if they have no more classes
+
 
 class CrossEntropy(Baseline):
     r"""Cross-entropy, binary for scores in the target's shape, of the softmax for class indices.
@@ -75,7 +78,11 @@ class CrossEntropy(Baseline):
     def of_items(self, scores: Tensor, target: Tensor) -> Tensor:
         """The loss of every item, `[..., N]`."""
         if scores.shape != target.shape:
-            return -scores.log_softmax(-1).gather(-1, target.unsqueeze(-1)).squeeze(-1)
+            if target.shape[-1] < _PIXELS or scores.shape[-1] > _FEW:
+                return -scores.log_softmax(-1).gather(-1, target.unsqueeze(-1)).squeeze(-1)
+            # A softmax of few classes is several times as fast if the items lie side by side.
+            chances = scores.mT.contiguous().log_softmax(-2)
+            return -chances.gather(-2, target.unsqueeze(-2)).squeeze(-2)
         weight = scores.new_tensor(self.options.get("positive_weight", 1.0))
         entropy = F.binary_cross_entropy_with_logits
         return entropy(scores, target.to(scores.dtype), pos_weight=weight, reduction="none")
