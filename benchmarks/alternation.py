@@ -12,9 +12,15 @@ from torch import Tensor, nn
 
 
 def paper_network(
-    features: int, hidden: Sequence[int] = (100, 30, 10), dropout: float = 0.2
+    features: int,
+    hidden: Sequence[int] = (100, 30, 10),
+    dropout: float = 0.2,
+    normed: bool = False,
 ) -> nn.Sequential:
-    """The paper's model (Sec. 4.1): hidden layers with batch norm, dropout and Leaky-ReLU."""
+    """The paper's model (Sec. 4.1): hidden layers with batch norm, dropout and Leaky-ReLU.
+
+    The paper has batch norm "at each layer", which may mean the output too: `normed`.
+    """
     layers: list[nn.Module] = []
     for width in hidden:
         layers += [
@@ -24,7 +30,8 @@ def paper_network(
             nn.LeakyReLU(),
         ]
         features = width
-    return nn.Sequential(*layers, nn.Linear(features, 1), nn.Flatten(0))
+    output = [nn.Linear(features, 1), *[nn.BatchNorm1d(1)] * normed, nn.Flatten(0)]
+    return nn.Sequential(*layers, *output)
 
 
 class SetNetwork(nn.Module):

@@ -14,7 +14,7 @@ import metricgrad as mg
 from benchmarks.alternation import paper_network
 from benchmarks.classification import Settings, predict
 from benchmarks.data import load
-from benchmarks.surrogate import VARIANTS, universal
+from benchmarks.surrogate_training import VARIANTS, universal
 
 
 def run(

@@ -10,6 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import matplotlib
+import numpy as np
+
+from benchmarks.standings import critical_difference, ranks_of
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
@@ -102,6 +105,73 @@ def convergence(
         axis.set_xlabel("iterations")
     axes[0, 0].legend(frameon=False, fontsize=9)
     save(figure, path)
+
+
+def surrogate_losses(
+    cells: dict[tuple[str, str], Any], rows: dict[str, dict[str, Any]], paper: Any, path: Path
+) -> None:
+    """Critical differences: mean ranks over the data sets, and what could be chance (Nemenyi)."""
+    losses = {key: cell.mean for key, cell in cells.items()}
+    values = ["auc", "eer", "average_precision", "error_rate", "f1", "mcc", "jaccard"]
+    models = {"mlp": "the paper's network", "linear": "linear model"}
+    figure, axes = plt.subplots(2, 1, figsize=(9.5, 6.4), layout="constrained")
+    for axis, (model, title) in zip(axes, models.items(), strict=True):
+        columns = sorted(
+            {key.removesuffix("_auc") for _, key in losses if key.endswith(f"_{model}_auc")}
+        )
+        shown = [
+            row
+            for row in rows
+            if row != "constant"
+            and all((row, f"{column}_{each}") in losses for column in columns for each in values)
+        ]
+        # One rank per data set: the metrics of one data set are not independent of each other.
+        of_values = [ranks_of(shown, columns, value, losses, 4) for value in values]
+        means = np.mean(of_values, axis=0)
+        ranks = 1 + (means[:, :, None] > means[:, None, :]).sum(2)
+        ranks = (
+            ranks + (len(shown) + 1 - (1 + (means[:, :, None] < means[:, None, :]).sum(2)))
+        ) / 2
+        width = critical_difference(len(shown), len(columns))
+        _differences(axis, [rows[row]["label"] for row in shown], ranks.mean(0), width)
+        axis.set_title(f"{title}, {len(columns)} data sets", fontsize=11, pad=16)
+    _save(figure, path)
+
+
+def _differences(axis: Any, labels: list[str], ranks: Any, width: float) -> None:
+    """Mean ranks on a line; bars join groups whose ranks differ by less than the width."""
+    order = np.argsort(ranks)
+    count = len(order)
+    for place, number in enumerate(order):
+        left = place < (count + 1) // 2
+        height = -0.6 * ((place if left else count - 1 - place) + 1) - 0.6
+        end = 0.6 if left else count + 0.4
+        axis.plot([ranks[number], ranks[number], end], [0, height, height], color="#555555", lw=0.9)
+        side = "right" if left else "left"
+        text = f"{labels[number]} ({ranks[number]:.2f})"
+        axis.annotate(
+            text, (end, height), (-3 if left else 3, -3), textcoords="offset points", ha=side,
+            fontsize=9,
+        )  # fmt: skip
+    bar = -0.25
+    joined = -1
+    for first in range(count):
+        last = max(
+            each for each in range(count) if ranks[order[each]] - ranks[order[first]] < width
+        )
+        if last > max(first, joined):
+            axis.plot(
+                [ranks[order[first]], ranks[order[last]]], [bar, bar], color="#bc4749", lw=3.5
+            )
+            bar -= 0.22
+            joined = last
+    axis.plot([1, 1 + width], [0.55, 0.55], color="black", lw=1.5)
+    axis.annotate(f"critical difference {width:.2f}", (1, 0.68), fontsize=9)
+    axis.plot([1, count], [0, 0], color="black", lw=1)
+    for rank in range(1, count + 1):
+        axis.annotate(str(rank), (rank, 0.12), ha="center", fontsize=9)
+    axis.set_xlim(-1.8, count + 2.8)
+    axis.axis("off")
 
 
 def synthetic(

@@ -2,9 +2,9 @@
 
 A table with `[curves]` shows how trainings went, over all seeds: the metric on training batches
 and on validation data, by epoch, of some of its rows. A table with `[picture]` names a function
-here by its `kind`, which draws what the reports of the first seed keep as `shown`. Both need a `title`;
-without `rows` they show all rows, and of masks and joints the first row is trained on the ordinary
-loss. They are drawn when the runs that they need are done.
+here by its `kind`, which draws what the reports of the first seed keep as `shown`. Both need a
+`title`; without `rows` they show all rows, and of masks and joints the first row is trained on the
+ordinary loss. They are drawn when the runs that they need are done.
 """
 
 import itertools

@@ -12,6 +12,7 @@ from benchmarks import leaderboard
 from benchmarks.claims import Cell, Cells, verdict
 from benchmarks.runner import finished
 from benchmarks.samples import shown
+from benchmarks.standings import standings
 from benchmarks.table import RESULTS, Run, Table, table, table_names
 
 PAGE = Path(__file__).parent / "README.md"
@@ -95,6 +96,7 @@ def section(content: Table, scale: str) -> str:
             + grid(part, cells, digits)
             + [""] * bool(caption)
         )
+    lines += standings(content, cells, digits)
     lines += ["", _footing(content, runs, scale)]
     if content.content.get("claims"):
         lines += [""] + [
@@ -121,7 +123,8 @@ def collect(content: Table, runs: list[Run]) -> Cells:
         values = result["values"] if "values" in content.content else {"": result["value"]}
         for name, value in values.items():
             column = "_".join(part for part in (run.column, name) if part and part != "all")
-            found.setdefault((run.row, column), []).append(value)
+            values_of_seeds = value if isinstance(value, list) else [value]
+            found.setdefault((run.row, column), []).extend(values_of_seeds)
     return {key: Cell(values) for key, values in found.items()}
 
 
@@ -171,7 +174,8 @@ def speed(path: Path) -> str:
 
 
 def _footing(content: Table, runs: list[Run], scale: str) -> str:
-    seeds = sorted({run.seed for run in runs})
+    seeds = {run.seed for run in runs}
+    stacked = content.content["settings"].get("stacked", 1)
     missing = len(content.runs(scale)) - len(runs)
     seconds = sum(json.loads(run.path.read_text())["seconds"] for run in runs)
     words = [
@@ -179,7 +183,8 @@ def _footing(content: Table, runs: list[Run], scale: str) -> str:
         if scale == "small"
         else f"`python -m benchmarks run {content.name} --scale paper`"
     ]
-    number = "1 seed" if len(seeds) == 1 else f"{len(seeds)} seeds"
+    seeds_in_all = len(seeds) * stacked
+    number = "1 seed" if seeds_in_all == 1 else f"{seeds_in_all} seeds"
     words.append(f"{number}, {_duration(seconds)} on one core in total")
     words += [f"{missing} runs still missing"] if missing else []
     return ", ".join(words) + f"; runs in [results/{content.name}](results/{content.name})."

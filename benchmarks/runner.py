@@ -11,7 +11,8 @@ is written here, so the machines of a cluster need no files in common. Data sets
 runs (`carried.py`).
 
 A run of a task that trains for an hour also keeps its trials one by one, in a file beside the
-report, and continues after the last one. On a cluster it starts again.
+report, and continues after the last one; some tasks keep checkpoints there instead. On a cluster
+such a run starts again.
 
 With `choose = "pooled"` in a table, all seeds share one point of the grid (`pooling.py`), and there
 are two rounds: first the grids, then the common point.
@@ -51,6 +52,8 @@ _KEEP_TRIALS = (
     *("swap", "segmentation", "poses", "long_tail", "retrieval", "classes"),
     *("answers", "translation", "words"),
 )
+# Tasks that keep checkpoints of their own, in files beside the report.
+_CHECKPOINTS = ("protocol",)
 
 
 def finished(run: Run) -> bool:
@@ -148,6 +151,8 @@ def measured(data: Path | CarriedFolder | None, start: Start) -> dict[str, Any]:
     more: dict[str, Any] = {} if start.point is None else {"point": start.point}
     if run.configuration["task"] in _KEEP_TRIALS:
         more["keep"] = keep
+    if run.configuration["task"] in _CHECKPOINTS and start.keeps:
+        more["kept"] = run.path.with_suffix("")
     folder = data.unpacked() if isinstance(data, CarriedFolder) else data
     result = task.run(run.configuration, run.seed, folder, start.trials, **more)
     return {**provenance(run), "seconds": round(seconds(), 2), "result": result}
@@ -157,6 +162,9 @@ def _store(run: Run, report: dict[str, Any]) -> None:
     """Writes a report, which replaces the trials that were kept for it."""
     _write(run.path, _compact(report) + "\n")
     _Kept(run).path.unlink(missing_ok=True)
+    for suffix in ("progress", "*.checkpoint"):
+        for left in run.path.parent.glob(f"{run.path.stem}.{suffix}"):
+            left.unlink()
 
 
 class _Kept:

@@ -14,9 +14,11 @@ of the chosen entries, joined by underscores, are the row's name, and their labe
     factors = [{a9a = {label = "a9a"}}, {f1 = {label = "F1"}, mcc = {label = "MCC"}}]
     rows    = a9a_f1 ("a9a, F1"), a9a_mcc ("a9a, MCC")
 
-`[paper.ROW]` has the values that a paper printed, `[[claims]]` says what the table must show, and
-`deviations` has one sentence for each difference from the paper. `[picture]` and `[curves]` name
-rows whose predictions and trainings are drawn (`pictures.py`).
+`[paper.ROW]` has the values that a paper printed, `[[claims]]` says what the table must show,
+`[[standings]]` asks for mean ranks and wins (`standings.py`), and `deviations` has one sentence for
+each difference from the paper. `[picture]` and `[curves]` name rows whose predictions and trainings
+are drawn (`pictures.py`). With `stacked = 3` in the settings, one run has three seeds, and its
+values are lists.
 """
 
 import itertools

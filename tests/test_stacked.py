@@ -144,6 +144,19 @@ def test_unequal_stacks_are_refused(
         mg.StackedTraining(built, given, X, Y, start="scratch", **options)
 
 
+def test_runs_of_one_stack_may_start_differently() -> None:
+    losses = [fresh("f1"), fresh("f1")]
+    run = mg.StackedTraining(
+        [network(), network()], losses, X, Y, start=["scratch", "universal"], universal=QUICK,
+        batch=40,
+    )  # fmt: skip
+    run.teach()
+    assert [loss.universal for loss in losses] == [False, True]
+    assert same(dict(losses[0].state_dict()), dict(fresh("f1").state_dict()))
+    with pytest.raises(ValueError, match="start must be one for each model; got 1 for 2 models"):
+        mg.StackedTraining([network(), network()], losses, X, Y, start=["scratch"])
+
+
 def test_targets_in_a_column_are_one_for_each_item() -> None:
     """Models with one output return `[N, 1]`, and targets often come like that, too."""
 

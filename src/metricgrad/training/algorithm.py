@@ -102,6 +102,7 @@ class Algorithm1(ABC):
         self._settings = settings
         self._network = network
         self._each_loss = losses
+        self._pupils = losses  # that a universal start teaches
         self._first = losses[0]
         self._sides = sides
         self._model_side, self._loss_side = sides
@@ -155,7 +156,7 @@ class Algorithm1(ABC):
 
     def teach(self) -> None:
         """Trains losses that have not learned yet, if the start is universal, as `advance` does."""
-        untaught = [loss for loss in self._each_loss if not loss.universal]
+        untaught = [loss for loss in self._pupils if not loss.universal]
         if self._universal is None or not untaught:
             return
         options = {"generator": self._generator, **self._shape(), **self._universal}

@@ -6,7 +6,7 @@ of its own would give, but for rounding and the random numbers that it draws.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -43,7 +43,7 @@ class StackedTraining(Algorithm1):
         parts: For each run, the indices of the items that it may see, such as the training part of
             a fold or of a seed; None lets all runs see all items.
         start: `"universal"` first teaches losses that have not learned yet, one by one; `"scratch"`
-            does not.
+            does not. One for all runs, or one each.
         universal: Options of `learn_universal` for the universal start.
         generator: Source of randomness for batches, made-up sets and dropout.
         **settings: Other options of `JointTraining`, shared by all runs, such as `batch`.
@@ -71,25 +71,31 @@ class StackedTraining(Algorithm1):
         model_rates: Sequence[float] | None = None,
         loss_rates: Sequence[float] | None = None,
         parts: Sequence[Tensor] | None = None,
-        start: LossStart = "universal",
+        start: LossStart | Sequence[LossStart] = "universal",
         universal: Mapping[str, Any] | None = None,
         generator: torch.Generator | None = None,
         **settings: Any,
     ) -> None:
         chosen = Alternation(**settings)
-        _check_stack(models, losses, model_rates=model_rates, loss_rates=loss_rates, parts=parts)
-        for loss in losses:
-            check_start(loss, x, y, start, chosen.refine)
+        given = [start] * len(losses) if isinstance(start, str) else start
+        starts = cast(Sequence[LossStart], given)
+        rates = {"model_rates": model_rates, "loss_rates": loss_rates}
+        _check_stack(models, losses, **rates, parts=parts, start=starts)
+        for loss, each in zip(losses, starts, strict=True):
+            check_start(loss, x, y, each, chosen.refine)
         self.models = list(models)
         self.losses = list(losses)
         self._unbounded = torch.tensor([loss.unbounded for loss in losses])
         self._model_stack = Stack(self.models, _each(model_rates, chosen.model_rate), chosen.clip)
         self._loss_stack = Stack(self.losses, _each(loss_rates, chosen.loss_rate), chosen.clip)
         sides = (self._model_stack, self._loss_stack)
-        teaching = (universal or {}) if start == "universal" else None
+        teaching = (universal or {}) if "universal" in starts else None
         data = (x, item_target(y, losses[0].metric))
         super().__init__(models[0], self.losses, sides, data, chosen, teaching, generator)
         self._parts = None if parts is None else self._own_batches(parts)
+        self._pupils = [
+            loss for loss, each in zip(losses, starts, strict=True) if each == "universal"
+        ]
 
     def advance(self, iterations: int, *, progress: bool = True) -> Means:
         """Runs iterations of Algorithm 1.
