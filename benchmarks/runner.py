@@ -47,7 +47,7 @@ from metricgrad.studies import Executor, LostCellError
 
 _PACKAGES = ("metricgrad", "torch", "numpy", "scikit-learn")
 # Tasks whose runs are too long to lose.
-_KEEP_TRIALS = ("swap", "segmentation", "poses", "long_tail", "retrieval")
+_KEEP_TRIALS = ("swap", "segmentation", "poses", "long_tail", "retrieval", "peers.lists")
 
 
 def finished(run: Run) -> bool:
