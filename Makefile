@@ -12,7 +12,9 @@ SETS ?= 1000000
 KILLS ?= 50
 STEPS ?= 10000
 
-.PHONY: demo test setup lint docs check speed mutants campaign clean
+PEERS := .venv-peers
+
+.PHONY: demo test setup lint docs check speed mutants campaign peers clean
 
 demo: $(STAMP)  ## trains on bundled data, shows where the metric pays and where it does not
 	@echo "1. Which handwritten digits are odd? Train a linear model for the partial AUC: the share of"
@@ -57,6 +59,17 @@ mutants: $(STAMP)  ## mistakes made on purpose that no test notices, in tests/mu
 campaign: $(STAMP)  ## fuzzed sets, hostile input and faults, in tests/campaign.md; SETS=100000 KILLS=10 STEPS=1000 is a quick one, ONLY=tables one theme
 	$(BIN)/python -m tools.campaign --sets $(SETS) --kills $(KILLS) --steps $(STEPS) --seed $(SEED) --jobs $(JOBS) $(if $(ONLY),--only $(ONLY))
 
+# torchsort is compiled against the torch that is there; an nvcc on the path without CUDA stops it.
+peers: $(PEERS)/.installed  ## the environment of the benchmarks against other libraries, in .venv-peers
+
+$(PEERS)/.installed: benchmarks/peers/constraints.txt
+	test -x $(PEERS)/bin/python || $(PYTHON) -m venv $(PEERS)
+	$(PEERS)/bin/python -m pip install --quiet --disable-pip-version-check -c $< torch numpy scikit-learn safetensors rich pandas pillow numba tqdm setuptools wheel
+	$(PEERS)/bin/python -m pip install --quiet --disable-pip-version-check -c $< --no-deps libauc pytorch-metric-learning ap_perf
+	-PATH=/usr/bin:/bin $(CURDIR)/$(PEERS)/bin/python -m pip install --quiet --disable-pip-version-check -c $< --no-deps --no-build-isolation torchsort
+	$(PEERS)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps -e .
+	touch $@
+
 clean:  ## removes the environment and everything generated
-	rm -rf $(VENV) runs .pytest_cache .ruff_cache .hypothesis build dist
+	rm -rf $(VENV) $(PEERS) runs .pytest_cache .ruff_cache .hypothesis build dist
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -14,7 +14,7 @@ because a report does not keep weights.
 
 import itertools
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -75,14 +75,22 @@ class Trial:
     state: dict[str, Tensor] = field(default_factory=dict)
 
 
+Training = Callable[[Settings, dict[str, Any], Data, int, int], Trial]
+
+
 def run(
     settings: Settings,
     seed: int,
     folder: Path | None,
     known: list[dict[str, Any]],
     point: dict[str, Any] | None = None,
+    training: Training | None = None,
 ) -> dict[str, Any]:
-    """Trains the grid, or only a `point` that was chosen for all seeds together, and tests it."""
+    """Trains the grid, or only a `point` that was chosen for all seeds together, and tests it.
+
+    `training` trains one point; `train` does so unless another is given.
+    """
+    training = training or train
     data = load(settings["dataset"], folder, seed)
     if "rows" in settings:  # the split has shuffled them
         rows = settings["rows"]
@@ -92,9 +100,9 @@ def run(
         return _constant(evaluation, data)
     steps = settings.get("steps") or settings["epochs"] * (len(data.train.y) // settings["batch"])
     if point is None:
-        best, trials = _search(settings, data, seed, steps, known)
+        best, trials = _search(settings, data, seed, steps, known, training)
     else:
-        best = train(settings, point, data, seed, steps)
+        best = training(settings, point, data, seed, steps)
         trials = known
     if best.valid is None:
         raise RuntimeError(
@@ -113,7 +121,12 @@ def run(
 
 
 def _search(
-    settings: Settings, data: Data, seed: int, steps: int, known: list[dict[str, Any]]
+    settings: Settings,
+    data: Data,
+    seed: int,
+    steps: int,
+    known: list[dict[str, Any]],
+    training: Training,
 ) -> tuple[Trial, list[dict[str, Any]]]:
     """The best point on validation data, trained, and the validation values of all points."""
     grid = points(dict(settings))
@@ -123,12 +136,12 @@ def _search(
     for point in grid:
         old = None if screened else known_trial(known, point)
         if old is None:
-            trials.append(train(settings, point, data, seed, budget))
+            trials.append(training(settings, point, data, seed, budget))
         else:
             trials.append(Trial(point, valid=old["valid"], step=old["step"]))
     best = _best(trials, Evaluation(settings))
     if not best.state or screened:
-        best = train(settings, best.point, data, seed, steps)
+        best = training(settings, best.point, data, seed, steps)
     return best, [{**trial.point, "step": trial.step, "valid": trial.valid} for trial in trials]
 
 
@@ -148,7 +161,7 @@ def train(settings: Settings, point: dict[str, Any], data: Data, seed: int, step
         _batches(len(data.train.y), settings["batch"], steps, seed), start=1
     ):
         for group in optimizer.param_groups:
-            group["lr"] = settings["learning_rate"] * _decay(settings, step - 1, warm, steps)
+            group["lr"] = settings["learning_rate"] * decay(settings, step - 1, warm, steps)
         target = data.train.y[batch]
         scores = model(data.train.x[batch])
         if not scores.isfinite().all():
@@ -160,12 +173,12 @@ def train(settings: Settings, point: dict[str, Any], data: Data, seed: int, step
         losses.append(value.detach())
         if step % every == 0 or step == steps:
             mean = torch.stack(losses).mean().item()
-            _validate(trial, model, data.valid, evaluation, step, mean, eligible=step > warm)
+            validate(trial, model, data.valid, evaluation, step, mean, eligible=step > warm)
             losses.clear()
     return trial
 
 
-def _decay(settings: Settings, done: int, warm: int, steps: int) -> float:
+def decay(settings: Settings, done: int, warm: int, steps: int) -> float:
     """The factor of the learning rate: 1, or with `schedule = "cosine"` half a wave per phase."""
     if settings.get("schedule") != "cosine":
         return 1.0
@@ -197,7 +210,7 @@ def _best(trials: list[Trial], evaluation: Evaluation) -> Trial:
     return best
 
 
-def _validate(
+def validate(
     trial: Trial,
     model: nn.Module,
     valid: Part,

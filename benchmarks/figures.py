@@ -135,7 +135,7 @@ def surrogate_losses(
         width = critical_difference(len(shown), len(columns))
         _differences(axis, [rows[row]["label"] for row in shown], ranks.mean(0), width)
         axis.set_title(f"{title}, {len(columns)} data sets", fontsize=11, pad=16)
-    _save(figure, path)
+    save(figure, path)
 
 
 def _differences(axis: Any, labels: list[str], ranks: Any, width: float) -> None:
@@ -304,3 +304,33 @@ def save(figure: Any, path: Path) -> None:
     path.parent.mkdir(exist_ok=True)
     figure.savefig(path, dpi=110, metadata={"Software": None})
     plt.close(figure)
+
+
+def peers_cost(
+    cells: dict[tuple[str, str], Any], rows: dict[str, dict[str, Any]], paper: Any, path: Path
+) -> None:
+    """Time and memory of a step by the size of the set; a line ends where a loss cannot go on."""
+    figure, axes = plt.subplots(1, 2, figsize=(11, 4.6), layout="constrained")
+    shades = plt.get_cmap("tab20")
+    for axis, kind, unit in zip(axes, ("time", "memory"), ("milliseconds", "MiB"), strict=True):
+        for number, (row, settings) in enumerate(rows.items()):
+            points = [
+                (10**power, max(cells[row, f"{kind}_{power}"].mean, 0.01))
+                for power in range(2, 7)
+                if (row, f"{kind}_{power}") in cells
+            ]
+            axis.plot(
+                *zip(*points, strict=True),
+                marker="o",
+                ms=4,
+                linewidth=2.2 if "Loss`" in settings["label"] else 1.2,
+                color=shades(number),
+                label=settings["label"].replace("`", ""),
+            )
+        axis.set_xscale("log")
+        axis.set_yscale("log")
+        axis.set_xlabel("items in the set")
+        axis.set_title(f"{kind} of a step, {unit}", fontsize=11)
+    handles, labels = axes[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=4, frameon=False, fontsize=9)
+    save(figure, path)

@@ -10,6 +10,7 @@ from torch import Tensor
 
 import metricgrad as mg
 from benchmarks import own
+from benchmarks.peers import formulas, layers
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 
@@ -43,6 +44,12 @@ def loss(settings: Mapping[str, Any], seed: int) -> Loss:
             return mg.MetricLoss(metric, generator=generator, **options, **slope)
         case "uniloss_published":
             return mg.UniLoss.as_published(metric, generator=generator, **options)
+        case "any_loss":
+            return partial(formulas.any_loss, **options)
+        case "ap_perf":
+            return layers.ap_perf()
+        case "torchsort_ap":
+            return layers.torchsort_ap(settings["strength"])
         case method:
             raise ValueError(f"there is no method {method!r}; benchmarks/losses.py has all methods")
 

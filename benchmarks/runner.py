@@ -50,7 +50,7 @@ _PACKAGES = ("metricgrad", "torch", "numpy", "scikit-learn")
 # Tasks whose runs are too long to lose.
 _KEEP_TRIALS = (
     *("swap", "segmentation", "poses", "long_tail", "retrieval", "classes"),
-    *("answers", "translation", "words"),
+    *("answers", "translation", "words", "peers.lists"),
 )
 # Tasks that keep checkpoints of their own, in files beside the report.
 _CHECKPOINTS = ("protocol",)

@@ -7,6 +7,8 @@ give the `[values]`, which are shown as columns. In a table with both, every run
 
     [settings]  <  [scale.small] or [scale.paper]  <  [columns.NAME]  <  [rows.NAME]
 
+A row with `only = ["f1"]` runs only in columns whose names end so.
+
 `[product]` writes many similar rows at once. It has settings that they share and `factors`, each a
 table of named settings; there is one row for every choice of one entry from each factor. The names
 of the chosen entries, joined by underscores, are the row's name, and their labels are its label:
@@ -30,7 +32,7 @@ from typing import Any
 FOLDER = Path(__file__).parent / "tables"
 RESULTS = Path(__file__).parent / "results"
 SCALES = ("small", "paper")
-_LABEL_KEYS = ("label", "seeds")
+_LABEL_KEYS = ("label", "seeds", "only")
 
 
 @dataclass(frozen=True)
@@ -109,6 +111,7 @@ class Table:
             for seed in range(number)
             for column in self.content.get("columns", {"all": {}})
             for row in rows or self.rows
+            if column.endswith(tuple(self.rows[row].get("only", [""])))
         ]
 
     def _run(self, row: str, column: str, seed: int, scale: str, seeds: int) -> Run:
