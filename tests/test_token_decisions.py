@@ -100,6 +100,33 @@ def test_a_place_without_a_token_gets_no_gradient() -> None:
     assert leaf.grad[0, 0, :4].any()
 
 
+def test_soft_bits_of_tokens_are_their_probabilities() -> None:
+    """Among the tokens of a vocabulary, every rival takes part, not the highest one alone."""
+    scores = torch.tensor([[[2.0, 1.0, 0.5, -1.0]]], requires_grad=True)
+    target = torch.tensor([[1]])
+    loss = mg.UniLoss("exact_match", slope=1.0, soft_rivals=True)
+    value = loss.relaxed(scores, target)
+    torch.testing.assert_close(value, 1 - scores.softmax(-1)[0, 0, 1])
+    value.backward()
+    assert scores.grad is not None
+    assert scores.grad.ne(0).all()
+    hard = mg.UniLoss("exact_match", slope=1.0).relaxed(scores, target)
+    assert hard.item() == pytest.approx(1 - torch.tensor(-1.0).sigmoid().item())
+
+
+def test_metric_loss_weighs_the_metric_of_tokens_as_among_classes() -> None:
+    """With scores of a text, the two gradients have the same length and half of the weight."""
+    scores = torch.randn(3, 4, 5, generator=torch.Generator().manual_seed(0)).requires_grad_()
+    target = torch.arange(12).reshape(3, 4) % 5
+    metric = mg.UniLoss("span_f1", soft_rivals=True)
+    (by_metric,) = torch.autograd.grad(metric(scores, target), scores)
+    plain = torch.nn.functional.cross_entropy(scores.flatten(0, 1), target.flatten())
+    (by_tokens,) = torch.autograd.grad(plain, scores)
+    (both,) = torch.autograd.grad(mg.MetricLoss("span_f1")(scores, target), scores)
+    scaled = by_metric * by_tokens.norm() / by_metric.norm()
+    torch.testing.assert_close(both, (by_tokens + scaled) / 2)
+
+
 def test_an_edit_counts_the_same_in_a_short_and_in_a_long_set() -> None:
     """The total edit distance has no bound, so its gradient is divided by its range."""
     scores, target = texts()

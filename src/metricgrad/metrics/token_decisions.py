@@ -22,6 +22,7 @@ from torch import Tensor
 
 from metricgrad.metrics.base import Inputs, Layout, Metric
 from metricgrad.metrics.checks import expand_where, real_scores, shape
+from metricgrad.metrics.margins import soft_own_margin
 from metricgrad.metrics.reexpression import ComparisonMetric, Reexpression
 from metricgrad.metrics.tokens import TextMetric, token_ids
 
@@ -132,6 +133,16 @@ class Places(Reexpression):
         self.others = torch.where(self.live, others, scores.detach().argmax(-1))
         won_by = scores.gather(-1, index).squeeze(-1) - rest
         return won_by.flatten(-2), self.live.flatten(-2)
+
+    @property
+    def among_classes(self) -> bool:
+        """Yes: the tokens of the vocabulary are the classes of a place."""
+        return True
+
+    def softened(self, scores: Tensor, slope: float) -> Tensor:
+        """The target's token minus the soft maximum of all others."""
+        goal = self.goal.clamp(0, scores.shape[-1] - 1)
+        return soft_own_margin(scores, slope, target=goal).flatten(-2)
 
     def from_bits(self, bits: Tensor) -> Tensor:
         """The metric of the tokens that are won, and of the others where they are lost."""
