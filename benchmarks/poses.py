@@ -6,7 +6,8 @@
                   (ReLoss, Table 3)
 
 The people are athletes in LSP Extended, or those of the papers' own data (`pose_data.py`). On COCO,
-average precision by object keypoint similarity is tested, too. A set is a batch of images. Maps are
+average precision by object keypoint similarity is tested, too, and of all joints also PCK between
+the pixels (`dark.py`). A set is a batch of images. Maps are
 half as large as the images, 64 x 64 pixels.
 """
 
@@ -21,6 +22,7 @@ from torch import Tensor
 
 import metricgrad as mg
 from benchmarks.classification import Settings
+from benchmarks.dark import refined, share_within
 from benchmarks.maps import channels_last
 from benchmarks.pose_data import SHRUNK, Poses, poses_of
 from benchmarks.pose_nets import Hourglass, SimpleBaseline
@@ -62,6 +64,10 @@ def task(settings: Settings, seed: int, folder: Path | None) -> Task:
 
     pck = value_of(metric)
     values: dict[str, Value] = {"pck": lambda scores, part: pck(scores, chosen(part))}
+    if settings["joints"] == "all":
+        values["pck_dark"] = lambda scores, part: share_within(
+            refined(scores), part.target[..., :2], _radius(settings, data), part.where
+        )
     if data.test.target.shape[-1] > _SIZED:
         # The target says which joints are marked; how sure a pose is depends on all of its maps.
         oks_ap = mg.metric("oks_ap")
@@ -93,8 +99,13 @@ def _chosen_joints(settings: Settings, data: Poses) -> list[int]:
 def _metric(settings: Settings, data: Poses) -> mg.Metric:
     if settings["joints"] == "head":
         return mg.metric("pck", fraction=0.5)
+    return mg.metric("pck", radius=_radius(settings, data))
+
+
+def _radius(settings: Settings, data: Poses) -> float:
+    """A share of the person, in map pixels."""
     maps = data.train.x.shape[-1] // SHRUNK
-    return mg.metric("pck", radius=settings["fraction"] * maps / data.room)
+    return settings["fraction"] * maps / data.room
 
 
 def turned(batch: Examples, generator: torch.Generator, *, mirrored_joints: list[int]) -> Examples:

@@ -146,7 +146,10 @@ def test_people_of_mpii_are_cut_out_with_the_size_of_their_heads(tmp_path: Path)
 
 @pytest.mark.parametrize(
     ("name", "write", "joints", "values"),
-    [("coco", coco_folder, "all", {"pck", "oks_ap"}), ("mpii", mpii_folder, "head", {"pck"})],
+    [
+        ("coco", coco_folder, "all", {"pck", "pck_dark", "oks_ap"}),
+        ("mpii", mpii_folder, "head", {"pck"}),
+    ],
 )
 def test_the_tables_run_on_the_papers_data(
     tmp_path: Path, name: str, write: Any, joints: str, values: set[str]
