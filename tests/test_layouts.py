@@ -42,6 +42,7 @@ LAYOUTS = {
     "maps, ignoring": Layout(mg.metric("dice", ignore_index=0), shape=(2, 3, 6, 5)),
     "poses": Layout(mg.metric("pck", radius=1.5), shape=(4, 2, 8, 7)),
     "poses, sized": Layout(mg.metric("pck"), shape=(4, 2, 8, 7)),
+    "poses, areas": Layout(mg.metric("oks_ap", sigmas=0.1), shape=(4, 2, 8, 7)),
     "tokens": Layout(mg.metric("bleu", max_order=2, end=0), shape=(6, 7, 5)),
     "tokens, total": Layout(mg.metric("edit_distance", padding=0), shape=(6, 7, 5)),
     "tokens, ratio": Layout(mg.metric("word_error_rate"), shape=(6, 7, 5)),

@@ -155,3 +155,16 @@ def test_a_loss_learns_it_and_squared_error_stands_beside(columns: int) -> None:
     assert scores.grad is not None
     assert scores.grad.isfinite().all()
     assert scores.grad.any()
+
+
+def test_pixels_within_are_those_whose_similarity_alone_is_enough() -> None:
+    metric = mg.metric("oks_ap", sigmas=[0.1, 0.3], oks=0.6)
+    people = torch.tensor([[[3.2, 1.0, 40.0], [0.0, 4.0, 40.0]]])
+    near = metric.within((1, 2, 6, 5), people)
+    for joint, sigma in enumerate((0.1, 0.3)):
+        for y in range(6):
+            for x in range(5):
+                away = (x - people[0, joint, 0]) ** 2 + (y - people[0, joint, 1]) ** 2
+                similar = torch.exp(-away / (8 * sigma**2 * 40.0))
+                assert near[0, joint, y, x] == (similar >= 0.6)
+    assert 0 < near[0, 0].sum() < near[0, 1].sum()

@@ -45,7 +45,7 @@ class NumberedQueries(Examples):
         """Some of the queries."""
         assert self.place is not None
         part = super().at(index)
-        return NumberedQueries(part.x, part.target, part.where, self.place[index])
+        return NumberedQueries(part.x, part.target, part.where, place=self.place[index])
 
 
 def run(
@@ -85,7 +85,7 @@ def documents(settings: Settings, seed: int, folder: Path | None) -> Task:
 
 
 def _numbered(part: Queries) -> NumberedQueries:
-    return NumberedQueries(part.x, part.grades, part.where, torch.arange(len(part.x)))
+    return NumberedQueries(part.x, part.grades, part.where, place=torch.arange(len(part.x)))
 
 
 def _mean_of(metric: mg.Metric) -> Callable[[Tensor, Examples], float]:

@@ -43,6 +43,7 @@ TIE_RULES = {
 
 Layout = Literal["binary", "labels", "grades", "maps", "heatmaps", "tokens", "spans", "any"]
 DecidedBy = Literal["thresholds", "order", "anything"]
+JointSize = Literal["length", "area"]
 
 _ORDINARY = {"grades": "list_net", "heatmaps": "heatmap_mse"}  # cross-entropy for all others
 
@@ -88,7 +89,6 @@ class Metric(ABC):
         takes_classes: Whether it accepts scores `[..., N, C]` with class indices `[..., N]`.
         mean_of_items: Whether the value is the share of items that are correct (or wrong).
         is_total: Whether the value is a sum over the items, which grows with their number.
-        sized_joints: Whether joints have a size besides x and y.
         padding: The token id that is padding, besides all negative ones; None where there is none.
         end: The token id that ends a sequence; None where there is none.
         set_dims: How many trailing dimensions of scores and target make one set, if the user of a
@@ -110,7 +110,6 @@ class Metric(ABC):
     takes_classes: bool = False
     mean_of_items: bool = False
     is_total: bool = False
-    sized_joints: bool = False
     padding: int | None = None
     end: int | None = None
     set_dims: tuple[int, int] | None = None
@@ -136,6 +135,11 @@ class Metric(ABC):
         """Whether an item has one score, or one per class, so that `[..., N, 1]` is `[..., N]`."""
         unknown = self.layout == "any" and self.set_dims in (None, (1, 1))
         return unknown or self.layout in ("binary", "grades")
+
+    @property
+    def joint_size(self) -> JointSize | None:
+        """What the third column of joints has besides x and y; None if there is none."""
+        return None
 
     @property
     def ordinary(self) -> str | None:

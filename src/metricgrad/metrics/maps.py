@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from metricgrad import ops
-from metricgrad.metrics.base import Inputs, Layout
+from metricgrad.metrics.base import Inputs, JointSize, Layout
 from metricgrad.metrics.checks import class_indices, expand_where, one_of, real_scores, zero_one
 from metricgrad.metrics.checks import shape as shown
 from metricgrad.metrics.confusion import PairsOption, dice_of, jaccard_of, label_decisions
@@ -230,9 +230,9 @@ class Pck(ComparisonMetric):
         return "heatmaps"
 
     @property
-    def sized_joints(self) -> bool:
-        """Whether the radius is a fraction of every joint's size."""
-        return self.radius is None
+    def joint_size(self) -> JointSize | None:
+        """The length that the radius is a fraction of."""
+        return "length" if self.radius is None else None
 
     def __post_init__(self) -> None:
         for option, value in (("fraction", self.fraction), ("radius", self.radius)):
@@ -258,13 +258,8 @@ class Pck(ComparisonMetric):
 
     def within(self, shape: Sequence[int], joints: Tensor) -> Tensor:
         """Pixels near enough to their joint: bool `[..., N, K, H, W]`."""
-        height, width = shape[-2:]
-        y = torch.arange(height, dtype=joints.dtype, device=joints.device).unsqueeze(-1)
-        x = torch.arange(width, dtype=joints.dtype, device=joints.device)
-        away_x = x - joints[..., 0, None, None]
-        away_y = y - joints[..., 1, None, None]
         radius = self.fraction * joints[..., 2, None, None] if self.radius is None else self.radius
-        return torch.hypot(*torch.broadcast_tensors(away_x, away_y)) <= radius
+        return distances(shape, joints) <= radius
 
     def reexpress(
         self, shape: Sequence[int], target: Tensor, where: Tensor | None, dtype: torch.dtype
@@ -311,3 +306,13 @@ def heatmap_inputs(
             f"(shape {shown(target)}); mask the joints that are not visible with where"
         )
     return Inputs(scores, joints, where)
+
+
+def distances(shape: Sequence[int], joints: Tensor) -> Tensor:
+    """How far the pixels of maps `[..., N, K, H, W]` are from their joints `[..., N, K, 2]`."""
+    height, width = shape[-2:]
+    y = torch.arange(height, dtype=joints.dtype, device=joints.device).unsqueeze(-1)
+    x = torch.arange(width, dtype=joints.dtype, device=joints.device)
+    away_x = x - joints[..., 0, None, None]
+    away_y = y - joints[..., 1, None, None]
+    return torch.hypot(*torch.broadcast_tensors(away_x, away_y))

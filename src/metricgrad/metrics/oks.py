@@ -26,9 +26,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from metricgrad import ops
-from metricgrad.metrics.base import Inputs, Layout, Metric
+from metricgrad.metrics.base import Inputs, JointSize, Layout, Metric
 from metricgrad.metrics.counts import walk_down
-from metricgrad.metrics.maps import heatmap_inputs
+from metricgrad.metrics.maps import distances, heatmap_inputs
 
 _COCO = (0.026, 0.025, 0.025, 0.035, 0.035, 0.079, 0.079, 0.072, 0.072)
 _COCO = (*_COCO, 0.062, 0.062, 0.107, 0.107, 0.087, 0.087, 0.089, 0.089)
@@ -107,6 +107,19 @@ class OksAp(Metric):
     def layout(self) -> Layout:
         """Heatmaps and joints."""
         return "heatmaps"
+
+    @property
+    def joint_size(self) -> JointSize:
+        """The area of the person."""
+        return "area"
+
+    def within(self, shape: Sequence[int], joints: Tensor) -> Tensor:
+        """Pixels whose similarity to their joint is at least `oks`: bool `[..., N, K, H, W]`."""
+        sigmas = joints.new_tensor(self._sigmas(shape[-3]))
+        spread = 8 * sigmas.square() * joints[..., 2]
+        least = _LEVELS[0] if self.oks is None else self.oks
+        farthest = (spread * -math.log(least)).sqrt()
+        return distances(shape, joints) <= farthest[..., None, None]
 
     def _sigmas(self, joints: int) -> tuple[float, ...]:
         """One number for each joint."""

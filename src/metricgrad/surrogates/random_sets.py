@@ -259,9 +259,11 @@ def _heatmaps(
         bump = torch.exp(-(x.square().unsqueeze(-2) + y.square().unsqueeze(-1)) / 2)
         maps = maps + tallness.unsqueeze(-1) * bump
     maps = maps * torch.exp(_between(-2.0, 2.0, (sets, 1, 1, 1, 1), generator))
-    if not metric.sized_joints:
+    if metric.joint_size is None:
         return maps, target
     sizes = _between(0.2, 0.8, each, generator) * min(height, width)
+    if metric.joint_size == "area":
+        sizes = sizes.square()
     return maps, torch.cat([target, sizes], -1)
 
 
