@@ -156,7 +156,7 @@ def masks(found: Results, content: Table, path: Path) -> None:
     first = next(iter(kept.values()))
     columns = {"photograph": first["images"], "target": first["target"]}
     columns |= {label: each["predicted"] for label, each in kept.items()}
-    figure, axes = _grid(len(first["images"]), list(columns))
+    figure, axes = _grid(len(first["images"]), list(columns), first["images"][0])
     colors = np.zeros((shown.VOID + 1, 3))
     colors[:_CLASSES] = matplotlib.colormaps["tab20"](np.arange(_CLASSES))[:, :3]
     for line, texts in zip(axes, zip(*columns.values(), strict=True), strict=True):
@@ -176,7 +176,7 @@ def joints(found: Results, content: Table, path: Path) -> None:
     """
     kept = _kept(found, content)
     first = next(iter(kept.values()))
-    figure, axes = _grid(len(kept), [""] * len(first["images"]))
+    figure, axes = _grid(len(kept), [""] * len(first["images"]), first["images"][0])
     for line, (label, each) in zip(axes, kept.items(), strict=True):
         line[0].set_ylabel(label)
         people = zip(first["images"], each["target"], each["predicted"], strict=True)
@@ -204,17 +204,19 @@ def _kept(found: Results, content: Table) -> dict[str, dict[str, Any]]:
     }
 
 
-def _grid(lines: int, titles: list[str]) -> tuple[Any, Any]:
-    """Axes without ticks, with titles above the columns."""
+def _grid(lines: int, titles: list[str], photograph: str) -> tuple[Any, Any]:
+    """Axes without ticks, in the shape of a photograph, with titles above the columns."""
+    height, width = shown.pixels(photograph).shape[:2]
     figure, axes = plt.subplots(
         lines,
         len(titles),
-        figsize=(2.4 * len(titles), 2.2 * lines),
+        figsize=(1.9 * len(titles), 1.9 * lines * height / width + 0.3),
         layout="constrained",
         squeeze=False,
     )
     for axis in axes.flat:
         axis.set(xticks=[], yticks=[])
+        axis.spines[:].set_visible(False)
     for axis, title in zip(axes[0], titles, strict=True):
         axis.set_title(title, fontsize=10)
     return figure, axes

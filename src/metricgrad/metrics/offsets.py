@@ -135,7 +135,7 @@ def stable_offsets(scores: Tensor, target: Tensor, metric: Metric) -> Tensor:
 
 def _of_scores(scores: Tensor, offsets: Tensor) -> Tensor:
     """Offsets `[C]` of the scores that were passed; those of two classes as one, o1 - o0."""
-    return offsets[1:] - offsets[:1] if scores.shape[1] == 1 < len(offsets) else offsets
+    return offsets.diff() if scores.shape[1] < len(offsets) else offsets
 
 
 class _Search(NamedTuple):
