@@ -220,6 +220,6 @@ def test_critical_differences_are_drawn(tmp_path: Path) -> None:
     assert (tmp_path / "drawn.png").stat().st_size > 10_000
     figure, axis = figures.plt.subplots()
     figures._differences(axis, list("abcd"), np.array([1.0, 1.5, 3.5, 4.0]), 1.0)
-    bars = [line.get_xdata() for line in axis.lines if line.get_linewidth() == 3.5]
-    assert [list(bar) for bar in bars] == [[1.0, 1.5], [3.5, 4.0]]
+    bars = [np.asarray(line.get_xdata()) for line in axis.lines if line.get_linewidth() == 3.5]
+    assert [bar.tolist() for bar in bars] == [[1.0, 1.5], [3.5, 4.0]]
     figures.plt.close(figure)
