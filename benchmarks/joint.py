@@ -6,7 +6,7 @@ with the name of the metric before them:
 
     test     1 - metric on test data
     first    the share of items that the surrogate pushes the right way, positives up and negatives
-             down, when the model begins to move, or after 10 iterations
+             down, both kinds counting alike, when the model begins to move, or after 10 iterations
     last     the same at the end
     misfit   the surrogate's distance from the metric at the end
     spread   the standard deviation of the model's scores at the end
@@ -100,5 +100,7 @@ def _right_way(
 
 
 def _share_right(gradient: Tensor | None, target: Tensor) -> float:
+    """The mean of the shares among positives and among negatives, so that one half is chance."""
     assert gradient is not None
-    return float((gradient * (1 - 2 * target) > 0).float().mean())
+    right = (gradient * (1 - 2 * target) > 0).double()
+    return float(right[target == 1].mean() + right[target == 0].mean()) / 2

@@ -11,7 +11,8 @@ from rich.console import Console
 from scipy.stats import rankdata
 
 import metricgrad as mg
-from benchmarks import joint, protocol, report, surrogate, table
+from benchmarks import figures, joint, protocol, report, surrogate, table
+from benchmarks.claims import Cell
 from benchmarks.classification import Evaluation
 from benchmarks.runner import finished, run_all
 from benchmarks.standings import counted, critical_difference, ranks_of
@@ -50,13 +51,13 @@ FULL: dict[str, Any] = {
 
 @pytest.mark.parametrize("method", ["cross_entropy", "metric_loss", "constant"])
 def test_a_stacked_seed_is_a_run_of_its_own(method: str) -> None:
-    settings = {**GRID, "method": method, "balanced": method == "cross_entropy"}
+    settings = {**GRID, "method": method, "balanced": method == "cross_entropy", "iterations": 8}
     stacked = surrogate.run({**settings, "stacked": 2}, 0, None, [])
     assert stacked["values"]["again"] == stacked["values"]["error_rate"]
     for seed in range(2):
         alone = surrogate.run(settings, seed, None, [])
         for name, value in alone["values"].items():
-            assert stacked["values"][name][seed] == pytest.approx(value, abs=0.02)
+            assert stacked["values"][name][seed] == pytest.approx(value, abs=4e-3)
         if method != "constant":
             assert len(alone["trials"]) == (2 if method == "cross_entropy" else 6)
     assert len(stacked["values"]["auc"]) == 2
@@ -99,9 +100,9 @@ def test_a_setting_is_looked_at_when_the_model_begins_to_move() -> None:
     values = joint.run(settings, 0, None, [])["values"]
     kinds = ("test", "first", "last", "misfit", "spread")
     assert set(values) == {f"{name}_{kind}" for name in ("auc", "f1") for kind in kinds}
-    gradient = torch.tensor([[-1.0, 1.0, -1.0, 0.0]])
-    target = torch.tensor([[1, 0, 0, 1]])
-    assert joint._share_right(gradient, target) == 0.5
+    gradient = torch.tensor([[-1.0, 1.0, -1.0, 1.0, 1.0, 0.0]])
+    target = torch.tensor([[1, 0, 0, 0, 0, 1]])
+    assert joint._share_right(gradient, target) == (1 / 2 + 3 / 4) / 2
 
 
 def test_ranks_and_wins_are_counted_as_the_paper_does() -> None:
@@ -175,6 +176,7 @@ def test_the_protocol_resumes_after_a_kill_to_the_same_result(
         except Killed:
             deaths += 1
     assert deaths == 4
+    assert calls[0] == 7 + deaths  # so no interval was trained twice, and gamma only once
     assert found == whole
     assert [row["iteration"] for row in found["curve"]["refined"]] == [3, 6, 9]
     assert found["values"].keys() >= {"sl_u_auc", "sl_s_f1", "sl_r_f1_tuned"}
@@ -204,3 +206,20 @@ def test_a_finished_protocol_leaves_only_its_report(
     stored["result"]["values"]["sl_r_auc"] = [0.25, 0.75]
     run.path.write_text(json.dumps(stored))
     assert report.collect(tiny, [run])["one", "sl_r_auc"].values == [0.25, 0.75]
+
+
+def test_critical_differences_are_drawn(tmp_path: Path) -> None:
+    """Methods with all metrics have a place; groups are joined only if they are within reach."""
+    content = table.table("surrogate_losses")
+    cells = {}
+    for column in content.content["columns"]:
+        for number, (row, settings) in enumerate(content.rows.items()):
+            for value in settings.get("metrics", content.content["settings"]["metrics"]):
+                cells[row, f"{column}_{value}"] = Cell([number / 100])
+    figures.surrogate_losses(cells, content.rows, None, tmp_path / "drawn.png")
+    assert (tmp_path / "drawn.png").stat().st_size > 10_000
+    figure, axis = figures.plt.subplots()
+    figures._differences(axis, list("abcd"), np.array([1.0, 1.5, 3.5, 4.0]), 1.0)
+    bars = [np.asarray(line.get_xdata()) for line in axis.lines if line.get_linewidth() == 3.5]
+    assert [bar.tolist() for bar in bars] == [[1.0, 1.5], [3.5, 4.0]]
+    figures.plt.close(figure)

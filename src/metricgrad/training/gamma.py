@@ -14,9 +14,7 @@ import copy
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
-from sklearn.model_selection import StratifiedKFold
 from torch import Tensor, nn
 
 from metricgrad.metrics.checks import whole
@@ -123,7 +121,9 @@ def _folds(
     target: Tensor, folds: int, generator: torch.Generator | None
 ) -> list[tuple[Tensor, Tensor]]:
     """Indices of the other folds and of the fold, each with the shares of the classes."""
+    from sklearn.model_selection import StratifiedKFold  # slow to import
+
     seed = int(torch.randint(2**31, (), generator=generator))
     splitter = StratifiedKFold(folds, shuffle=True, random_state=seed)
-    splits = splitter.split(np.zeros(len(target)), target.numpy())
+    splits = splitter.split(target.numpy(), target.numpy())
     return [(torch.from_numpy(rest), torch.from_numpy(out)) for rest, out in splits]
