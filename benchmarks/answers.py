@@ -128,7 +128,7 @@ def _part(
 
     def make(_: Path) -> dict[str, Any]:
         order = torch.randperm(len(everything), generator=torch.Generator().manual_seed(0))
-        # Twice as many, because some are too long.
+        # Three times as many, because some are too long.
         drawn = [everything[each] for each in order[: 3 * number].tolist()]
         found = squad.encoded(drawn, encoder.tokenizer, of["length"])
         found = Encoded(found.questions[:number], *(each[:number] for each in found[1:]))
