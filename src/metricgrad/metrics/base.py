@@ -118,10 +118,9 @@ class Metric(ABC):
 
     @property
     def layout(self) -> Layout:
-        """How scores and target of this instance are laid out.
+        """How scores and target are laid out; `"any"` is a user's function with unknown shapes.
 
-        `"binary"` is one score per item; where `takes_classes` holds, the shapes may ask for
-        classes instead. `"any"` is a user's function, whose shapes are unknown.
+        `"binary"` is one score per item; where `takes_classes` holds, shapes may ask for classes.
         """
         return "any"
 
@@ -153,10 +152,8 @@ class Metric(ABC):
 
     @property
     def scale_free(self) -> bool:
-        """Whether multiplying the scores by a positive number is known to leave the value alone.
-
-        Metrics of order rank the items of a class by softmax, so for classes this does not hold.
-        """
+        """Whether scores times a positive number are known to give the same value."""
+        # Metrics of order rank the items of a class by softmax, so for classes this does not hold.
         return False
 
     @property
