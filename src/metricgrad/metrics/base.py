@@ -153,8 +153,7 @@ class Metric(ABC):
     @property
     def scale_free(self) -> bool:
         """Whether scores times a positive number are known to give the same value."""
-        # Metrics of order rank the items of a class by softmax, so for classes this does not hold.
-        return False
+        return False  # metrics of order rank the items of a class by softmax
 
     @property
     def has_rivals(self) -> bool:
