@@ -215,7 +215,11 @@ def test_committed_tables_are_whole(name: str) -> None:
         if "value" in claim:
             assert claim["value"] in content.content["values"]
             continue
-        assert {claim["row"], *claim.get("above", []), *claim.get("below", [])} <= content.rows.keys()
+        assert {
+            claim["row"],
+            *claim.get("above", []),
+            *claim.get("below", []),
+        } <= content.rows.keys()
         assert claim["column"] in columns
     for row, values in content.content.get("paper", {}).items():
         assert row in content.rows
