@@ -3,7 +3,8 @@
 Frozen features, a teacher's translations and networks before their fine-tuning are the same for
 every row of a table. They are stored under `runs/benchmarks`, which is not part of the repository;
 the name of a file holds a digest of everything that they depend on. Of two processes that need the
-same thing at once, one makes it and the other waits.
+same thing at once, one makes it and the other waits. The digest does not know the code: remove the
+folder after a change of what makes these things.
 """
 
 import copy
