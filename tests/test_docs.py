@@ -43,13 +43,14 @@ def exported(path: Path) -> set[str]:
 
 
 def members(module: ModuleType) -> list[str]:
-    """Public classes and functions that a module defines, itself or in its parts."""
+    """Public classes and functions that a module defines, itself or in its parts, or exports."""
+    taken = exported(Path(str(module.__file__)))
     return [
         name
         for name, value in sorted(vars(module).items())
         if not name.startswith("_")
         and (inspect.isclass(value) or inspect.isfunction(value))
-        and value.__module__.startswith(module.__name__)
+        and (value.__module__.startswith(module.__name__) or name in taken)
     ]
 
 

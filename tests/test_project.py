@@ -18,7 +18,16 @@ from tests.processes import run_script
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "metricgrad"
 LAYERS = [
-    *("ops", "progress", "storage", "processes", "metrics", "surrogates", "distributed"),
+    *(
+        "isotonic",
+        "ops",
+        "progress",
+        "storage",
+        "processes",
+        "metrics",
+        "surrogates",
+        "distributed",
+    ),
     *("boosting", "training", "estimators", "studies", "report", "cli", "__main__"),
 ]
 MODULES = sorted(SOURCE.rglob("*.py"))

@@ -12,9 +12,19 @@ from typer.testing import CliRunner
 
 import metricgrad as mg
 from metricgrad.cli import app
+from metricgrad.surrogates.random_sets import made_up_source
 from metricgrad.surrogates.score_sets import broad, mixed, to_sets
 from metricgrad.surrogates.wrappers import ordinary_for
-from metricgrad.training.recipes import SHIPPED, as_shipped, digit_scores, read_scores, teach
+from metricgrad.training import small_tasks
+from metricgrad.training.recipes import (
+    OF_SMALL_TASKS,
+    SHIPPED,
+    as_shipped,
+    digit_scores,
+    read_scores,
+    teach,
+)
+from metricgrad.training.small_tasks import small_task
 from tests.trainings import seeded
 
 FOLDER = Path(mg.__file__).parent / "pretrained"
@@ -39,7 +49,7 @@ def test_a_loss_that_ships_ranks_better_than_the_usual_one(name: str) -> None:
     assert ours.kendall > usual.kendall
 
 
-@shipped
+@pytest.mark.parametrize("name", [*SHIPPED, "pck"])
 def test_a_loss_that_ships_is_frozen_and_its_card_tells_its_story(name: str) -> None:
     loss, card = mg.ReLoss.pretrained(name), json.loads((FOLDER / f"{name}.json").read_text())
     assert not [each for each in loss.parameters() if each.requires_grad]
@@ -47,7 +57,7 @@ def test_a_loss_that_ships_is_frozen_and_its_card_tells_its_story(name: str) -> 
     assert card["metric"] == name
     assert card["command"].startswith(f"metricgrad learn {name} ")
     assert card["held_out"]["spearman"] > card["held_out"]["ordinary_spearman"]
-    assert {"learned_from", "settings", "seconds", "parameters"} <= card.keys()
+    assert {"learned_from", "judged_on", "settings", "seconds", "parameters"} <= card.keys()
 
 
 @shipped
@@ -84,6 +94,51 @@ def test_losses_of_sets_push_most_of_their_gradient_the_right_way(name: str, sou
     assert leaf.grad is not None
     wrong = torch.where(target.bool(), leaf.grad.clamp(min=0), leaf.grad.clamp(max=0).abs())
     assert wrong.sum() < 0.15 * leaf.grad.abs().sum()
+
+
+def test_the_loss_of_poses_that_ships_ranks_sets_that_it_has_not_seen() -> None:
+    """Maps of another size than those that it learned from, and another radius."""
+    metric = mg.metric("pck", radius=2.0)
+    source = made_up_source(metric, 100, 0, None, shape=(6, 2, 26, 22))
+    loss = mg.ReLoss.pretrained("pck", metric=metric)
+    assert loss.metric == metric
+    assert mg.ReLoss.pretrained("pck").metric == mg.metric("pck")
+    found = mg.rank_correlation(loss, metric, [source(seeded(3))], generator=seeded())
+    assert found.spearman > 0.7
+
+
+@pytest.mark.filterwarnings("ignore:the loss has not learned")  # in one step
+@pytest.mark.parametrize("name", OF_SMALL_TASKS)
+def test_a_loss_of_text_or_poses_is_taught_by_small_tasks(name: str, monkeypatch: Any) -> None:
+    monkeypatch.setattr(small_tasks, "_MOMENTS", (0, 1, 3))
+    monkeypatch.setattr(small_tasks, "_DRAWN", 2)
+    taught = teach(name, steps=1, progress=False)
+    task = small_task(name)
+    assert task is not None
+    assert taught.loss.metric == task.plain  # without the ids that are the task's own
+    assert taught.loss.learned
+    assert taught.card.metric == name
+    assert "outputs of networks for" in taught.card.learned_from
+    assert taught.card.judged_on == "outputs of networks with other seeds"
+    scores, target = small_tasks.task_scores(task, [5], progress=False)[-1][:2]
+    assert scores.shape[:2] == target.shape[:2] == (2, 32)
+    assert 0 <= task.metric(scores, target).min() <= task.metric(scores, target).max() <= 1
+
+
+def test_the_small_tasks_can_be_solved_by_who_knows_the_answer() -> None:
+    """Ideal scores made of the targets have the best value."""
+    lines, answers, spots = (small_task(name) for name in ("bleu", "span_f1", "pck"))
+    assert lines is not None
+    assert answers is not None
+    assert spots is not None
+    _, tokens = lines.draw(64, seeded())
+    assert lines.metric(50.0 * F.one_hot(tokens.clamp(min=0), 11), tokens) == 1
+    _, places = answers.draw(64, seeded())
+    assert (places >= 0).any(-1).all()
+    _, joints = spots.draw(64, seeded())
+    x, y = (joints[..., part, None, None] for part in (0, 1))
+    away = (torch.arange(20) - x).square() + (torch.arange(24)[:, None] - y).square()
+    assert spots.metric(-away, joints) == 1
 
 
 def test_the_losses_that_ship_are_small() -> None:
@@ -157,7 +212,7 @@ def test_the_command_learns_a_loss_and_never_overwrites(tmp_path: Path) -> None:
     options = ("auc", "--scores", tmp_path / "mine.npz", "--steps", 3, "--out", path)
     first = learn(*options)
     assert first.exit_code == 0, first.output
-    assert "cross-entropy" in first.output
+    assert "ordinary loss" in first.output
     loss = mg.load_surrogate(path)
     assert isinstance(loss, mg.ReLoss)
     assert loss.metric.name == "auc"
@@ -192,7 +247,7 @@ def test_a_loss_and_its_card_are_written_both_or_not_at_all(tmp_path: Path) -> N
     ("arguments", "message"),
     [
         (("nothing",), "there is no metric named 'nothing'"),
-        (("bleu",), "metrics of binary scores and for accuracy; got 'bleu'"),
+        (("rouge_l",), "metrics of binary scores and for accuracy, span_f1, "),
         (("f1", "--scores", "nowhere.npz"), "nowhere.npz"),
     ],
 )

@@ -21,7 +21,11 @@ if TYPE_CHECKING:
 )
 def learn(
     name: Annotated[
-        str, typer.Argument(help="Metric to learn: accuracy, or any metric of binary scores.")
+        str,
+        typer.Argument(
+            help="Metric to learn: accuracy, span_f1, bleu, edit_distance, pck, or any metric of "
+            "binary scores."
+        ),
     ],
     out: Annotated[
         Path, typer.Option(help="File for the loss; a card in JSON is written beside it.")
@@ -36,7 +40,9 @@ def learn(
     steps: Annotated[
         int | None,
         typer.Option(
-            help="Learning steps. Default: 300 for accuracy, 2,000 for other metrics.", min=1
+            help="Learning steps. Default: 300 for accuracy, 2,000 for metrics of binary scores, "
+            "150 for the others.",
+            min=1,
         ),
     ] = None,
     seed: Annotated[
@@ -97,7 +103,7 @@ def _card_path(out: Path, force: bool) -> Path:
 
 
 def _show(name: str, card: "Card", out: Path) -> None:
-    """Prints how well the loss ranks held-out sets, beside cross-entropy."""
+    """Prints how well the loss ranks held-out sets, beside the ordinary one."""
     from rich import box
     from rich.console import Console
     from rich.table import Table
@@ -109,7 +115,7 @@ def _show(name: str, card: "Card", out: Path) -> None:
     found = card.held_out
     table.add_row("this loss", f"{found.spearman:.4f}", f"{found.kendall:.4f}")
     usual = (found.ordinary_spearman, found.ordinary_kendall)
-    table.add_row("cross-entropy", *(f"{value:.4f}" for value in usual))
+    table.add_row("the ordinary loss", *(f"{value:.4f}" for value in usual))
     console = Console(highlight=False)
     console.print(table)
     console.print(f"Measured on held-out sets, after {card.seconds} s.")

@@ -34,7 +34,7 @@ from metricgrad.metrics.text import (
     WordErrorRate,
 )
 from metricgrad.metrics.token_decisions import TokenDecisions
-from metricgrad.metrics.tokens import TextMetric
+from metricgrad.metrics.tokens import TextMetric, decode_spans
 
 _CLASSES: tuple[type[Metric], ...] = (
     *(Accuracy, ErrorRate, BalancedAccuracy, Precision, Recall, FBeta, F1, Jaccard),
@@ -44,6 +44,7 @@ _CLASSES: tuple[type[Metric], ...] = (
     *(MeanIou, Dice, Pck, OksAp),
     *(SpanF1, ExactMatch, Bleu, RougeL, EditDistance, WordErrorRate, CharacterErrorRate),
 )
+_SPANS = "decode_spans"  # how a file names this function
 _BY_NAME = {cls.name: cls for cls in _CLASSES}
 
 # Other spellings of the names, as other libraries and papers have them.
@@ -237,6 +238,8 @@ def metric_config(metric: Metric) -> dict[str, Any]:
         return {"function": metric.name}
     described = metric.described
     options = {option: getattr(described, option) for option in metric_options(type(described))}
+    if options.get("decode") is decode_spans:
+        options["decode"] = _SPANS
     return {"name": metric.name, "options": options}
 
 
@@ -251,6 +254,8 @@ def metric_from_config(config: dict[str, Any]) -> Metric:
     options = config.get("options")
     if not isinstance(name, str) or not isinstance(options, dict):
         raise ValueError(f"{config!r:.60} does not describe a metric")
+    if options.get("decode") == _SPANS:
+        options = {**options, "decode": decode_spans}
     try:
         found = metric(name, **options)
     except TypeError as error:

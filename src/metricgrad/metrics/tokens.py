@@ -161,8 +161,8 @@ class TextMetric(Metric):
 
     @property
     def portable(self) -> bool:
-        """Only without `decode` and `detokenize`, which are functions."""
-        return not any(callable(each) for each in (self.decode, self.detokenize))
+        """Only without functions of the user's as `decode` and `detokenize`."""
+        return self.decode in (None, decode_spans) and self.detokenize is None
 
     @abstractmethod
     def of_items(self, hypothesis: Tensor, references: Tensor) -> Tensor:

@@ -152,7 +152,7 @@ class ReLoss(Relational):
         )
 
     @classmethod
-    def pretrained(cls, name: str) -> "ReLoss":
+    def pretrained(cls, name: str, *, metric: Any = None) -> "ReLoss":
         """A loss that ships with the library, learned and frozen.
 
         `metricgrad learn NAME --out FILE` learns it again, and a JSON file beside it in the package
@@ -160,7 +160,8 @@ class ReLoss(Relational):
 
         Args:
             name: Name of its metric: `"accuracy"` for classes, `"f1"`, `"auc"`,
-                `"average_precision"` or `"mcc"` for binary scores.
+                `"average_precision"` or `"mcc"` for binary scores, `"pck"` for heatmaps.
+            metric: The same metric with your options, such as `mg.metric("pck", radius=3.0)`.
 
         Example:
             >>> import metricgrad as mg
@@ -177,7 +178,7 @@ class ReLoss(Relational):
                 f"no pretrained loss for {name!r}; available: {', '.join(known)}. "
                 "Learn your own with mg.ReLoss(metric).learn()"
             )
-        loss = load_surrogate(folder / f"{name}.safetensors")
+        loss = load_surrogate(folder / f"{name}.safetensors", metric=metric)
         assert isinstance(loss, cls)
         return loss
 

@@ -7,7 +7,8 @@ A loss for everyone has to know sets of every size and balance, from models at e
 the sets of a step are made up, in several sizes and numbers of classes. The other half are outputs
 of small networks for scikit-learn's digits (all ten classes, or one digit against the rest), taken
 at several moments of their training on cross-entropy. These are the generators G_R and G_M of
-ReLoss, Sec. 4.3. The outputs of networks with other seeds are held out.
+ReLoss, Sec. 4.3. The outputs of networks with other seeds are held out. Losses of text and poses
+learn from networks for other tasks of the same digits (`small_tasks.py`).
 """
 
 import time
@@ -28,12 +29,17 @@ from metricgrad.storage import read_arrays
 from metricgrad.surrogates.alignment import Smooth
 from metricgrad.surrogates.baselines import CrossEntropy
 from metricgrad.surrogates.nets import Classification
+from metricgrad.surrogates.random_sets import made_up_source
 from metricgrad.surrogates.reloss import ReLoss
 from metricgrad.surrogates.score_sets import ScoreSets, Source, broad, mixed, to_sets
 from metricgrad.training.data import is_pair
+from metricgrad.training.small_tasks import small_task, task_scores
 from metricgrad.training.stack import modes_kept
 
 SHIPPED = ("accuracy", "f1", "auc", "average_precision", "mcc")
+OF_SMALL_TASKS = ("span_f1", "bleu", "edit_distance", "pck")  # of which PCK ships
+_STEPS_PLACED = 150
+_JUDGED_ON = "outputs of networks with other seeds"
 _SIZES = (64, 256)
 # The steps of a network's training at which its scores are taken.
 _MOMENTS = (0, 3, 6, 10, 20, 40, 80, 160, 320)
@@ -142,6 +148,7 @@ class Card:
 
     metric: str
     learned_from: str
+    judged_on: str
     held_out: HeldOut
     settings: dict[str, Any]
     parameters: int
@@ -191,9 +198,10 @@ def teach(
     """A loss for a metric, learned from what those that ship were learned from.
 
     Args:
-        name: Name of a metric of binary scores, or `accuracy` or `error_rate`.
-        steps: Steps of learning; None makes 300 for accuracy, whose loss sees one number per item,
-            and 2,000 for the others.
+        name: Name of a metric of binary scores, or `accuracy`, `error_rate`, `span_f1`, `bleu`,
+            `edit_distance` or `pck`.
+        steps: Steps of learning; None makes 2,000 for metrics of binary scores, 300 for those of
+            classes, and 150 for the others.
         seed: Seed for weights, sets and draws.
         scores: Score sets of your own models, in place of those of the digits; a fifth of them is
             held out.
@@ -201,17 +209,27 @@ def teach(
         progress: Whether to show progress bars, on a terminal.
         **options: Options of `ReLoss`; `as_shipped(name)` gives those of the losses that ship.
     """
-    metric = to_metric(name)
+    task = small_task(name)
+    metric = to_metric(name) if task is None else task.metric
     start = time.perf_counter()
     many = name in _OF_CLASSES
-    if not many and metric.layout != "binary":
+    if task is None and not many and metric.layout != "binary":
         raise ValueError(
-            f"losses can be learned for metrics of binary scores and for accuracy; got {name!r}"
+            "losses can be learned for metrics of binary scores and for accuracy, "
+            f"{', '.join(OF_SMALL_TASKS)}; got {name!r}"
         )
-    steps = steps or (300 if many else 2000)
+    steps = steps or (_STEPS_PLACED if task else 300 if many else 2000)
     generator = torch.Generator().manual_seed(seed)
     made = made_up(classes if many else None)
-    if scores is None:
+    judged_on = f"{_JUDGED_ON}, and new made-up sets"
+    if task is not None:
+        made = [made_up_source(metric, 8, 0, None, shape=shape) for shape in task.shapes]
+    if scores is None and task is not None:
+        learned_from = f"outputs of networks for {task.about} along their training"
+        stored = task_scores(task, range(2), progress=progress)
+        held = task_scores(task, range(2, 4), progress=progress)
+        judged_on = _JUDGED_ON
+    elif scores is None:
         learned_from = (
             "outputs of networks for scikit-learn's digits along their training on cross-entropy"
         )
@@ -221,21 +239,30 @@ def teach(
         learned_from = f"{sum(len(sets.target) for sets in scores)} score sets of the user's"
         stored = scores
         held = None
+        judged_on = "a fifth of the user's score sets"
     loss = ReLoss(metric, generator=generator, **{"penalty": 0.0, **options})
     found = loss.learn(
         [*stored, *made],
         steps=steps,
         share=0.0,
-        sets=_SETS,
+        sets=_SETS if task is None else _SETS // 2,
         valid=held,
         progress=progress,
         generator=generator,
     )
+    if task is not None:
+        loss.metric = task.plain
     card = Card(
         metric=metric.name,
         learned_from=f"made-up sets and {learned_from}",
+        judged_on=judged_on,
         held_out=HeldOut(*(round(value, 4) for value in found[:5]), best_step=found.step),
-        settings={**loss.config(), "steps": steps, "sets": _SETS, "seed": seed},
+        settings={
+            **loss.config(),
+            "steps": steps,
+            "sets": _SETS if task is None else _SETS // 2,
+            "seed": seed,
+        },
         parameters=sum(each.numel() for each in loss.parameters()),
         seconds=round(time.perf_counter() - start),
         command=f"metricgrad learn {metric.name} --steps {steps} --seed {seed} "
