@@ -160,16 +160,6 @@ def settings_of(name: str, row: str) -> dict[str, Any]:
     return {**run.configuration, **short, **TINY[name]}
 
 
-def texts_are_embedded() -> bool:
-    """Whether LS-ED takes tokens."""
-    loss = mg.ReLoss("edit_distance", net=mg.nets.Embeddings(3), objective="approximation")
-    try:
-        loss.raw(loss.check(torch.zeros(1, 2, 3), torch.zeros(1, 2, dtype=torch.int64), None))
-    except ValueError:
-        return False
-    return True
-
-
 CASES = [(name, row) for name in TINY for row in table(name).rows]
 
 
@@ -178,8 +168,6 @@ CASES = [(name, row) for name in TINY for row in table(name).rows]
 def test_every_row_trains_its_loss_and_gives_the_values_of_its_table(
     name: str, row: str, folder: Path
 ) -> None:
-    if row == "ls_ed" and not texts_are_embedded():
-        pytest.skip("nets.Embeddings takes no text yet")
     settings = settings_of(name, row)
     found = TASKS[name].run(settings, 0, folder, [], lambda _: None)
     assert set(found["values"]) == set(table(name).content["values"])
