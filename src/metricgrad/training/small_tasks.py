@@ -35,7 +35,7 @@ _PLACES = 10
 _LONG = 24
 _PICTURE = (24, 20)
 
-Batch = tuple[Tensor, Tensor]
+Drawn = tuple[Tensor, Tensor]
 
 
 class SmallTask(NamedTuple):
@@ -43,7 +43,7 @@ class SmallTask(NamedTuple):
 
     metric: Metric  # as the models are judged
     plain: Metric  # as the loss is for: without ids that are the task's own
-    draw: Callable[[int, torch.Generator], Batch]
+    draw: Callable[[int, torch.Generator], Drawn]
     network: Callable[[], nn.Module]
     shapes: tuple[tuple[int, ...], ...]
     about: str
@@ -151,7 +151,7 @@ def _along_training(task: SmallTask, seed: int) -> list[ScoreSets]:
 
 
 @cache
-def _digits() -> Batch:
+def _digits() -> Drawn:
     """Images `[1797, 8, 8]` from 0 to 1, and what they are."""
     from sklearn.datasets import load_digits  # here, as the library itself imports without it
 
@@ -159,14 +159,14 @@ def _digits() -> Batch:
     return (images / 16).float().unflatten(-1, (8, 8)), digits
 
 
-def _some(number: tuple[int, ...], generator: torch.Generator) -> Batch:
+def _some(number: tuple[int, ...], generator: torch.Generator) -> Drawn:
     """So many digits at random."""
     images, digits = _digits()
     index = torch.randint(len(digits), number, generator=generator)
     return images[index], digits[index]
 
 
-def _lines(number: int, generator: torch.Generator) -> Batch:
+def _lines(number: int, generator: torch.Generator) -> Drawn:
     """Lines `[N, 8, W]` of one to nine digits, and their tokens `[N, T]`, the end behind them."""
     images, digits = _some((number, _PLACES), generator)
     places = torch.arange(_PLACES)
@@ -182,7 +182,7 @@ def _lines(number: int, generator: torch.Generator) -> Batch:
     return line, torch.where(places <= lengths, target, -1)
 
 
-def _answers(number: int, generator: torch.Generator) -> Batch:
+def _answers(number: int, generator: torch.Generator) -> Drawn:
     """Texts `[N, 24, 64]` of digits, and the positions of the longest row of 5 or more."""
     images, digits = _some((number, _LONG), generator)
     large = digits >= 5
@@ -198,7 +198,7 @@ def _answers(number: int, generator: torch.Generator) -> Batch:
     return images.flatten(-2), torch.where(inside, places, -1)
 
 
-def _spots(number: int, generator: torch.Generator) -> Batch:
+def _spots(number: int, generator: torch.Generator) -> Drawn:
     """Pictures `[N, 24, 20]` with a digit and a fainter one, its middle and its size."""
     images, _ = _some((number, 2), generator)
     height, width = _PICTURE
