@@ -16,8 +16,9 @@ of the chosen entries, joined by underscores, are the row's name, and their labe
     factors = [{a9a = {label = "a9a"}}, {f1 = {label = "F1"}, mcc = {label = "MCC"}}]
     rows    = a9a_f1 ("a9a, F1"), a9a_mcc ("a9a, MCC")
 
-`[paper.ROW]` has the values that a paper printed, `[[claims]]` says what the table must show, and
-`deviations` has one sentence for each difference from the paper.
+A table without `[scale.paper]` says why in `no_paper`. `[paper.ROW]` has the values that a paper
+printed, `[[claims]]` says what the table must show, and `deviations` has one sentence for each
+difference from the paper.
 """
 
 import itertools
