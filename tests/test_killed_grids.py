@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).parents[1]
 JOBS = 2
-CELLS = 12
+CELLS = 20
 KILLS = 2
 TABLE = f"""
 title = "Counted"
@@ -32,14 +32,10 @@ TASK = """
 import os
 import time
 
-def note(word, seed):
-    with open(os.environ["CELL_LOG"], "a") as file:
-        file.write(f"{word} {seed} {time.time()}\\n")
-
 def run(settings, seed, folder, known):
     with open(os.environ["CELL_LOG"], "a") as file:
-        file.write(f"{seed} {time.time()}\n")
-    time.sleep(0.1)
+        file.write(f"{seed} {time.time()}\\n")
+    time.sleep(0.15)
     return {"values": {"value": seed / 2}}
 """
 GRID = f"""
@@ -54,7 +50,7 @@ if __name__ == "__main__":
     table.FOLDER = Path(sys.argv[1])
     table.RESULTS = table.FOLDER / "results"
     runs = table.table("counted").runs("small")
-    sys.exit(bool(run_all(runs, None, LocalProcesses({JOBS}), Console(quiet=True))))
+    sys.exit("; ".join(run_all(runs, None, LocalProcesses({JOBS}), Console(quiet=True))) or 0)
 """
 
 
@@ -95,7 +91,7 @@ def test_a_grid_killed_at_random_moments_loses_at_most_what_is_in_flight(tmp_pat
         grid = started()
         while len(events(log)) == before and grid.poll() is None:
             time.sleep(0.01)
-        time.sleep(moments.uniform(0.0, 1.5))
+        time.sleep(moments.uniform(0.0, 0.4))
         os.killpg(grid.pid, signal.SIGKILL)
         grid.wait()
         stored = {int(path.stem.split("--")[2]) for path in folder.glob("*.json")}
