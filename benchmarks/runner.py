@@ -228,7 +228,11 @@ def _commit() -> str:
 
     def git(*arguments: str) -> str:
         return subprocess.run(
-            ["git", *arguments], cwd=here, capture_output=True, text=True, check=False
+            ["git", "--no-optional-locks", *arguments],
+            cwd=here,
+            capture_output=True,
+            text=True,
+            check=False,
         ).stdout.strip()
 
     return git("rev-parse", "--short=12", "HEAD") + (

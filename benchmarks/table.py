@@ -20,7 +20,7 @@ of the chosen entries, joined by underscores, are the row's name, and their labe
 `[[standings]]` asks for mean ranks and wins (`standings.py`), and `deviations` has one sentence for
 each difference from the paper. `[picture]` and `[curves]` name rows whose predictions and trainings
 are drawn (`pictures.py`). With `stacked = 3` in the settings, one run has three seeds, and its
-values are lists.
+values are lists. A table without `[scale.paper]` says why in `no_paper`.
 """
 
 import itertools

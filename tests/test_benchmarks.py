@@ -275,7 +275,7 @@ def test_hand_made_losses_become_their_metrics_as_the_slope_grows() -> None:
         ),
         (["run", "tabular", "--data", "nowhere"], "there is no folder nowhere; pass --data DIR"),
         (["run", "tabular"], "pass --data DIR or set METRICGRAD_DATA"),
-        (["run", "fidelity", "--scale", "paper"], "no scale 'paper'; its scales are small"),
+        (["run", "digits", "--scale", "paper"], "no scale 'paper'; its scales are small"),
     ],
 )
 def test_mistakes_are_answered_in_a_sentence(
