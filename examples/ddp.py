@@ -50,6 +50,7 @@ def main() -> None:
     if rank == 0:
         print(f"F1 of the data {mg.metric('f1')(model(x).squeeze(-1), y).item():.4f}")
     if size > 1:
+        del model  # first, because it holds the group, and freeing a group that has ended can hang
         dist.destroy_process_group()
 
 

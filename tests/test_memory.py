@@ -121,6 +121,7 @@ def train_on_one_rank(rank: int, folder: str) -> None:
     assert gradient is not None
     distributed.all_gather(weights, gradient)
     assert weights[0].equal(weights[1])
+    del wrapped  # first, because it holds the group
     distributed.destroy_process_group()
 
 
