@@ -17,14 +17,19 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 import metricgrad as mg
 from benchmarks import data, maps, poses, retrieval, segmentation, swap_tasks
 from benchmarks.data import TABULAR, Data, Part
+from benchmarks.pose_data import Poses
 from benchmarks.runner import Start, measured
 from benchmarks.table import Run, table, table_names
 from benchmarks.task import Examples
 
 NAMES = [name for name in table_names() if "paper" in table(name).content["scale"]]
-# The first runs the command, whose only setting is a number of rows; the second trains its grid as
-# one stack, without the steps of an optimizer.
-OTHERS = ("default_model", "surrogates")
+OTHERS = (
+    "default_model",  # runs the command, whose only setting is a number of rows
+    # Their grids train as one stack, without the steps of an optimizer.
+    *("surrogates", "surrogate_losses"),
+    # Tests of their own train them on files of the same format.
+    *("hundred_classes", "answers", "words", "translation", "reading"),
+)
 SMALLER: dict[str, dict[str, Any]] = {  # than the paper's, where made-up data is
     "images": {"batch": 4},
     "long_tail": {"batch": 8},
@@ -63,10 +68,10 @@ def scenes(folder: Any, *_: Any, size: Any = None, **__: Any) -> Data:
     return Data(part, part, part)
 
 
-def people(*_: Any, **__: Any) -> tuple[Examples, Examples, Examples]:
+def people(*_: Any, **__: Any) -> Poses:
     places = 16 * torch.rand(2, 14, 2, generator=torch.Generator().manual_seed(0))
     part = Examples(numbers(2, 3, 32, 32), torch.cat([places, torch.full((2, 14, 1), 4.0)], -1))
-    return part, part, part
+    return Poses(part, part, part, list(range(14)), head=13)
 
 
 def clothes(*_: Any) -> tuple[Examples, Examples, Examples]:
@@ -101,7 +106,7 @@ def stops_at_the_first_step(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(data, "_mnist", digits)
     for module in (segmentation, swap_tasks):
         monkeypatch.setattr(module, "camvid", scenes)
-    monkeypatch.setattr(poses, "lsp_extended", people)
+    monkeypatch.setattr(poses, "poses_of", people)
     monkeypatch.setattr(retrieval, "fashion", clothes)
 
     def stop(*_: Any) -> None:
