@@ -102,13 +102,11 @@ def test_a_grid_killed_at_random_moments_loses_at_most_what_is_in_flight(tmp_pat
     values = sorted(report["result"]["values"]["value"] for report in reports)
     assert values == [seed / 2 for seed in range(CELLS)]
     begun = events(log)
-    again = 0
     for moment, stored in killed:
         earlier = {each.seed for each in begun if each.when < moment}
         later = {each.seed for each in begun if each.when > moment}
         assert not later & stored
         # A worker has one cell, and the result of another may be on its way to its file.
         assert len(earlier - stored) <= 2 * JOBS
-        again += len(earlier & later)
-    assert len(begun) == CELLS + again
-    assert again > 0  # otherwise nothing was in flight, and nothing was tested
+    again = len(begun) - CELLS
+    assert 0 < again <= KILLS * 2 * JOBS  # with 0, nothing was in flight, and nothing was tested
