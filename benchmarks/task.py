@@ -16,8 +16,8 @@ With `warm` in the settings, that share of the epochs is spent on the ordinary l
 learning rates of its own (from `warm_rate`, if given), and only later epochs count. With 0 epochs,
 the network is tested as it is: that is where the rows of a fine-tuning start.
 
-The curve of a training has the mean loss of every epoch, the metric's mean over its batches, which
-the network has seen while it changed, and the metric on validation data.
+A training curve has three values per epoch: the mean loss, the mean metric of the training batches
+(measured while the network changes), and the metric on validation data.
 """
 
 import copy
@@ -158,7 +158,7 @@ def _kinds(task: Task) -> tuple[str, ...]:
 
 
 def train(task: Task, settings: Settings, rate: float, seed: int) -> dict[str, Any]:
-    """The best epochs of a training on validation data, their test values, and the curve."""
+    """The best epochs of one training run on validation data, their test values, and the curve."""
     torch.manual_seed(seed)
     model = task.network()
     generator = torch.Generator().manual_seed(seed)
@@ -212,7 +212,7 @@ def _optimizer(
 
 
 class _Watched:
-    """The best epochs of a training so far; their networks are tested at the end."""
+    """The best epochs of a training run so far; their networks are tested at the end."""
 
     def __init__(self, task: Task, *, keeps: bool) -> None:
         self.task = task

@@ -286,7 +286,7 @@ class Algorithm1(ABC):
         write_checkpoint(path, self.state(), self._known())
 
     def resume(self, path: str | Path) -> None:
-        """Continues from a checkpoint of a training with the same settings, model, metric and data.
+        """Continues from a checkpoint that has the same settings, model, metric and data.
 
         Args:
             path: Checkpoint that `save` wrote; another training's is refused.
