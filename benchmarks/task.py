@@ -158,7 +158,7 @@ def _kinds(task: Task) -> tuple[str, ...]:
 
 
 def train(task: Task, settings: Settings, rate: float, seed: int) -> dict[str, Any]:
-    """The best epochs of one training run on validation data, their test values, and the curve."""
+    """The best epochs of one training run on validation data, their tests and the curve."""
     torch.manual_seed(seed)
     model = task.network()
     generator = torch.Generator().manual_seed(seed)

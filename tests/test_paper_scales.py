@@ -43,7 +43,7 @@ SMALLER: dict[str, dict[str, Any]] = {  # than the paper's, where made-up data i
 
 
 class StartedError(BaseException):
-    """Training has taken its first step. Not an Exception, so no task can mistake it for an error."""
+    """Training has taken its first step. Not an Exception, so no task takes it for an error."""
 
 
 def numbers(*shape: int) -> torch.Tensor:
