@@ -243,13 +243,39 @@ def logistic_pairs(scores: Tensor, target: Tensor, where: Tensor, slope: float) 
     return (loss * counts).sum((-1, -2)) / counts.sum((-1, -2))
 
 
+def ideal_dcg(gains: Tensor) -> Tensor:
+    places = torch.arange(2, gains.shape[-1] + 2).double()
+    return (gains.sort(-1, descending=True).values / places.log2()).sum(-1)
+
+
+def approx_ndcg(scores: Tensor, target: Tensor, where: Tensor, slope: float) -> Tensor:
+    others = ~torch.eye(scores.shape[-1], dtype=torch.bool) & where.unsqueeze(-2)
+    above = (slope * (scores.unsqueeze(-2) - scores.unsqueeze(-1))).sigmoid() * others
+    gains = target.double() * where
+    return 1 - (gains / (2 + above.sum(-1)).log2()).sum(-1) / ideal_dcg(gains)
+
+
+def lambda_pairs(scores: Tensor, target: Tensor, where: Tensor, slope: float) -> Tensor:
+    gains = target.double() * where
+    order = scores.detach().masked_fill(~where, -torch.inf).argsort(-1, descending=True)
+    discounts = 1 / (order.argsort(-1) + 2).double().log2()
+    high, low = (target == 1) & where, (target == 0) & where
+    weight = (discounts.unsqueeze(-1) - discounts.unsqueeze(-2)).abs()
+    loss = F.softplus(slope * (scores.unsqueeze(-2) - scores.unsqueeze(-1))) / math.log(2)
+    counts = high.unsqueeze(-1) & low.unsqueeze(-2)
+    return (loss * weight * counts).sum((-1, -2)) / ideal_dcg(gains)
+
+
 IN_BLOCKS = [
     (baselines.SmoothAP(slope=3.0), smooth_ap),
     (baselines.PairwiseRanking(), logistic_pairs),
+    (baselines.ApproxNDCG(slope=3.0), approx_ndcg),
+    (baselines.LambdaLoss(slope=3.0), lambda_pairs),
 ]
+NAMES = [type(loss).__name__ for loss, _ in IN_BLOCKS]
 
 
-@pytest.mark.parametrize(("loss", "formula"), IN_BLOCKS, ids=["SmoothAP", "PairwiseRanking"])
+@pytest.mark.parametrize(("loss", "formula"), IN_BLOCKS, ids=NAMES)
 @pytest.mark.parametrize("entries", [1, 40, 1 << 20])  # one row, some rows, all rows at a time
 @pytest.mark.parametrize("number", [1, 3])
 def test_blocks_of_pairs_add_up_to_the_formula(
@@ -285,7 +311,7 @@ class Largest(TorchDispatchMode):
         return out
 
 
-@pytest.mark.parametrize("loss", [each for each, _ in IN_BLOCKS], ids=lambda loss: str(loss)[:8])
+@pytest.mark.parametrize("loss", [each for each, _ in IN_BLOCKS], ids=NAMES)
 def test_no_pass_holds_all_pairs_of_a_large_set(loss: baselines.Baseline) -> None:
     scores = torch.randn(4000, generator=torch.Generator().manual_seed(0)).requires_grad_()
     target = torch.arange(4000) % 10 == 0  # 1.44 million pairs

@@ -618,6 +618,21 @@ def test_a_set_that_shows_nothing_has_no_gradient(fn: Function) -> None:
     assert not gradient(black_box(fn, best=1.0), normal(10), torch.zeros(10).long()).any()
 
 
+def f1_without_items(scores: Any, target: Any) -> float:
+    return sklearn_f1(scores, target) if len(target) else 0.0
+
+
+@pytest.mark.parametrize("size", [0, 10])
+def test_a_set_without_items_has_no_gradient(size: int) -> None:
+    masked = torch.zeros(size, dtype=torch.bool)
+    scores = normal(size).requires_grad_()
+    loss = mg.UniLoss(black_box(f1_without_items, best=1.0, flips=16))
+    loss(normal(10), labels(10))  # shows that thresholds matter
+    loss(scores, torch.ones(size).long(), masked).backward()
+    assert scores.grad is not None
+    assert not scores.grad.any()
+
+
 def test_a_set_without_a_value_is_left_out() -> None:
     scores, target = normal(2, 10), torch.stack([labels(10), torch.zeros(10).long()])
     loss = mg.UniLoss(black_box(numpy_auc, best=1.0))

@@ -1,5 +1,6 @@
 """Soft bits among many classes: a class against the soft maximum of the others."""
 
+import math
 from typing import Any
 
 import pytest
@@ -57,6 +58,18 @@ def test_far_and_equal_scores_have_finite_margins_and_gradients() -> None:
     assert scores.grad.isfinite().all()
     exact = soft_other_margin(scores.detach().double(), 5.0)
     torch.testing.assert_close(margins, exact, rtol=0, atol=1e-3, check_dtype=False)
+
+
+def test_equal_scores_as_large_as_floats_go_have_the_margins_of_equal_scores() -> None:
+    scores = torch.tensor([[1e30, 1e30, 1e30, -1e30]])
+    margins = soft_other_margin(scores, 1.0)
+    torch.testing.assert_close(margins[0, :3], torch.full((3,), -math.log(2)))
+    assert margins.isfinite().all()
+    loss = mg.MetricLoss("f1")(scores.requires_grad_(), torch.tensor([0]))
+    loss.backward()
+    assert loss.isfinite()
+    assert scores.grad is not None
+    assert scores.grad.isfinite().all()
 
 
 def test_joints_without_pixels_on_one_side_are_settled() -> None:

@@ -17,6 +17,8 @@ ALONE = ["budgets"]
 # What the cases use, imported once, before they are forked.
 PRELOADED = ["torch", "sklearn.metrics", "pandas", "pyarrow.parquet", "matplotlib.pyplot"]
 PRELOADED += ["metricgrad.api", "metricgrad.cli", "metricgrad.studies", "metricgrad.report"]
+# zipfile reads names with it; a case that has become nobody may not read Python's own folder.
+PRELOADED += ["encodings.cp437"]
 LIMIT = 1800.0  # seconds after which a case is ended
 HEAD = """# What the campaign tried, and what failed
 

@@ -18,6 +18,7 @@ from torch import Tensor
 
 import metricgrad as mg
 from metricgrad.metrics import ComparisonMetric
+from metricgrad.surrogates.wrappers import WithMemory
 from tools.campaign.case import Case, Outcome
 
 CLASSES = 4
@@ -118,8 +119,11 @@ def check(make: Make, layouts: list[str], seed: int) -> Outcome:
     """Calls a loss on the hostile sets of every layout that it takes."""
     failures: list[str] = []
     number = 0
+    flat = isinstance(make(), WithMemory)  # it takes one set at a time
     for layout in layouts:
         for each in hostile(layout, most(make(), layout), seed):
+            if flat and each.kind == "three sets":
+                continue
             number += 1
             found = complaint(make(), each)
             if found:

@@ -39,6 +39,8 @@ def soft_other_margin(scores: Tensor, slope: float) -> Tensor:
     """
     scaled = slope * scores
     top = scaled.argmax(-1, keepdim=True)
+    # Large scores would swallow the logarithms; the margin is the same without what they share.
+    scaled = scaled - scaled.gather(-1, top).detach()
     # Of the highest class, the others are summed without it: 1 - p would lose their digits.
     beside_top = scaled.scatter(-1, top, -torch.inf).logsumexp(-1, keepdim=True)
     every = scaled.logsumexp(-1, keepdim=True)

@@ -121,7 +121,7 @@ class ColumnSet(ComparedSet):
         elif self._by_sides and self._known.alike:
             number = len(self._thresholds)
             column = self._arange(len(self._columns)).unsqueeze(-1)
-            label = column * (int(self._level.max()) + 1) + self._level
+            label = column * self._level.shape[-1] + self._level
             item = label * (number + 1) + self._side
             key = item.unsqueeze(-1) * number + self._arange(number)
             same = ops.first_alike(key.flatten() * 2 + bits.long())

@@ -30,7 +30,8 @@ def chosen_scores(scores: Tensor, chosen: Tensor) -> tuple[Tensor, Tensor]:
 def in_blocks(of_rows: OfRows, rows: Tensor, *columns: Tensor) -> Tensor:
     """What a function gives for rows `[..., P]` against columns, some rows at a time: `[..., P]`.
 
-    The columns are tensors `[..., M]` that every block gets as they are.
+    The columns are tensors `[..., M]` that every block gets as they are. Rows of several numbers
+    are `[..., K, P]`.
     """
     width = max(1, sum(each.numel() for each in columns))
     number = max(1, _BLOCK_ENTRIES // width)

@@ -8,6 +8,7 @@ A soft rank counts soft comparisons with all others; the highest score has rank 
 """
 
 import math
+from functools import partial
 from typing import Literal
 
 import torch
@@ -16,8 +17,10 @@ from torch import Tensor
 
 from metricgrad import ops
 from metricgrad.metrics.checks import one_of
+from metricgrad.metrics.order import padded_places
 from metricgrad.surrogates.base import counted
 from metricgrad.surrogates.baselines.base import Baseline
+from metricgrad.surrogates.baselines.pairs import in_blocks
 
 
 class Graded(Baseline):
@@ -59,9 +62,18 @@ class ApproxNDCG(Graded):
 
     def values(self, scores: Tensor, target: Tensor, where: Tensor | None) -> Tensor:
         """1 - soft NDCG."""
+        live = counted(target, where)
         gains, ideal = self.gains(target, where)
-        rank = ops.soft_rank(-scores, self.options["slope"], where).clamp(min=1)
-        return 1 - ops.divide((gains / torch.log2(1 + rank)).sum(-1), ideal.squeeze(-1))
+        places, relevant = padded_places(gains > 0)
+        above = in_blocks(partial(self._above, counts=live), scores.gather(-1, places), scores)
+        # An item is half above itself, where its rank needs 1.
+        discounted = gains.gather(-1, places) / torch.log2(1 + (above + 0.5).clamp(min=1))
+        return 1 - ops.divide(ops.masked_sum(discounted, relevant), ideal.squeeze(-1))
+
+    def _above(self, some: Tensor, others: Tensor, counts: Tensor) -> Tensor:
+        """How many of the others that count stand above each of some items, softly counted."""
+        lead = others.unsqueeze(-2) - some.unsqueeze(-1)
+        return ops.masked_sum((self.options["slope"] * lead).sigmoid(), counts.unsqueeze(-2))
 
 
 class LambdaLoss(Graded):
@@ -83,21 +95,27 @@ class LambdaLoss(Graded):
         super().__init__(slope=slope)
 
     def values(self, scores: Tensor, target: Tensor, where: Tensor | None) -> Tensor:
-        """The sum over pairs."""
+        """The sum over pairs, of which the better item is relevant."""
         live = counted(target, where)
         gains, ideal = self.gains(target, where)
-        with torch.no_grad():
-            known = torch.where(live, scores, -torch.inf)
-            rank = known.argsort(dim=-1, descending=True, stable=True).argsort(-1)
-            discount = 1 / torch.log2(rank.to(scores.dtype) + 2)
-            moved = discount.unsqueeze(-1) - discount.unsqueeze(-2)
-            change = (gains.unsqueeze(-1) - gains.unsqueeze(-2)) * moved
-            weight = ops.divide(change.abs(), ideal.unsqueeze(-1).expand_as(change))
-            both = live.unsqueeze(-1) & live.unsqueeze(-2)
-            higher = (target.unsqueeze(-1) > target.unsqueeze(-2)) & both
-        difference = scores.unsqueeze(-1) - scores.unsqueeze(-2)
-        loss = F.softplus(-self.options["slope"] * difference) / math.log(2)
-        return torch.where(higher, weight * loss, 0.0).sum((-1, -2))
+        known = torch.where(live, scores.detach(), -torch.inf)
+        rank = known.argsort(dim=-1, descending=True, stable=True).argsort(-1)
+        discounts = 1 / torch.log2(rank.to(scores.dtype) + 2)
+        places, relevant = padded_places(gains > 0)
+        rows = torch.stack([each.gather(-1, places) for each in (scores, gains, discounts)], -2)
+        pairs = partial(self._of_relevant, gains=gains, discounts=discounts, counts=live)
+        losses = ops.masked_sum(in_blocks(pairs, rows, scores), relevant)
+        return ops.divide(losses, ideal.squeeze(-1))
+
+    def _of_relevant(
+        self, rows: Tensor, others: Tensor, gains: Tensor, discounts: Tensor, counts: Tensor
+    ) -> Tensor:
+        """The sum over all less relevant items, for scores, gains and discounts `[..., 3, L]`."""
+        score, gain, discount = rows.unsqueeze(-1).unbind(-3)
+        change = (gain - gains.unsqueeze(-2)).clamp(min=0)
+        change = change * (discount - discounts.unsqueeze(-2)).abs()
+        loss = F.softplus(-self.options["slope"] * (score - others.unsqueeze(-2))) / math.log(2)
+        return ops.masked_sum(change * loss, counts.unsqueeze(-2))
 
 
 class ListNet(Graded):
