@@ -27,7 +27,7 @@ demo: $(STAMP)  ## trains on bundled data, shows where the metric pays and where
 	OMP_NUM_THREADS=1 $(BIN)/metricgrad compare --target odd --metric f1 --hidden 32 --splits 6 --methods metric_loss --out runs/demo-level
 
 test: $(STAMP)  ## all tests, doctests and the code in README and docs
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) --dist loadscope
 
 setup: $(STAMP)  ## the environment in .venv, with all extras
 

@@ -181,7 +181,7 @@ def test_a_few_cases_of_every_test_come_first(toy: Project) -> None:
 @pytest.mark.skipif(sys.platform != "linux", reason="reads what Linux tells of processes")
 def test_the_time_of_processes_that_still_run_counts() -> None:
     began = cpu_seconds()
-    code = "import time; sum(range(10**7)); print(flush=True); time.sleep(60)"
+    code = "import time; sum(range(5 * 10**7)); print(flush=True); time.sleep(60)"
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         process.stdout.readline()
