@@ -47,7 +47,7 @@ from benchmarks.speed_order import (
 )
 from benchmarks.speed_streams import streaming
 from benchmarks.speed_text import reading as reading_text
-from benchmarks.timing import Row, best_of, faster, within
+from benchmarks.timing import Row, best_of, best_steps, faster, within
 
 SETS = 1024
 ITEMS = 128
@@ -152,27 +152,13 @@ def training_steps() -> Iterator[Row]:
     """A step of ResNet-20 on 128 images with our losses, against one with cross-entropy.
 
     The loss takes a thousandth of a step, but on a busy machine steps differ by some hundredths. So
-    the losses take turns, and each step is timed in two parts: the loss from logits to their
-    gradient, of which each loss's own best time counts; and the network and the optimiser, the same
-    work whatever the loss, of which the best time of all steps counts.
+    loss and network are timed apart.
     """
     torch.manual_seed(SEED)
     model = convert_conv2d_weight_memory_format(ResNet(classes=10), torch.channels_last)
     images = torch.randn(128, 3, 32, 32).to(memory_format=torch.channels_last)
     target = torch.randint(0, 10, (128,))
-    optimiser = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, weight_decay=1e-4)
-
-    def step(loss: Callable[[Tensor, Tensor], Tensor]) -> tuple[float, float]:
-        start = time.perf_counter()
-        scores = model(images)
-        before = time.perf_counter()
-        (gradient,) = torch.autograd.grad(loss(scores, target), scores)
-        after = time.perf_counter()
-        optimiser.zero_grad()
-        scores.backward(gradient)
-        optimiser.step()
-        return after - before, time.perf_counter() - after + before - start
-
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, weight_decay=1e-4)
     losses: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
         "cross-entropy": F.cross_entropy,
         "UniLoss('multilinear')": mg.UniLoss("accuracy"),
@@ -180,11 +166,10 @@ def training_steps() -> Iterator[Row]:
         "ReLoss": mg.ReLoss.pretrained("accuracy"),
         "MetricLoss": mg.MetricLoss("accuracy"),
     }
-    times = torch.tensor([[step(loss) for loss in losses.values()] for _ in range(STEPS)])
-    own = times[..., 0].amin(0)
-    network = times[..., 1].min()
-    base, *ours = (own + network).tolist()
-    for name, spent in zip([*losses][1:], ours, strict=True):
+    own, network = best_steps(model, optimizer, (images, target), losses.values(), STEPS)
+    base = network + own[0]
+    for name, time_of_loss in zip([*losses][1:], own[1:], strict=True):
+        spent = network + time_of_loss
         claim = f"ResNet-20 step with {name} of accuracy, against cross-entropy"
         limit = 1.03 if name == "MetricLoss" else 1.02
         yield Row(claim, spent, base, "ms", spent / base, f"at most {limit}", spent / base <= limit)

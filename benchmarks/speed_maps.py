@@ -1,11 +1,10 @@
 """Steps on images: poses by PCK and label maps by mean IoU, against the networks of their tables.
 
-As in `speed.py`, each step is timed in two parts, the loss from scores to their gradient, and the
-network. The networks are those that the tables train at their small scale, which are cheap beside a
-loss. MetricLoss contains the ordinary loss, so its yardstick is a step on that.
+Loss and network are timed apart. The networks are those that the tables train at their small scale,
+which are cheap beside a loss. MetricLoss contains the ordinary loss, so its yardstick is a step on
+that.
 """
 
-import time
 from collections.abc import Callable, Iterator
 
 import torch
@@ -15,7 +14,7 @@ from torch import Tensor, nn
 import metricgrad as mg
 from benchmarks.maps import CLASSES, UNet, channels_last
 from benchmarks.pose_nets import SimpleBaseline
-from benchmarks.timing import Row, peak_of
+from benchmarks.timing import Row, best_steps, peak_of
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 SEED = 0
@@ -99,28 +98,15 @@ def _steps(
     The first of the losses is the ordinary one.
     """
     optimizer = torch.optim.Adam(model.parameters(), 1e-3, fused=True)
-
-    def step(loss: Loss) -> tuple[float, float]:
-        start = time.perf_counter()
-        scores = model(images)
-        before = time.perf_counter()
-        (gradient,) = torch.autograd.grad(loss(scores, target), scores)
-        after = time.perf_counter()
-        optimizer.zero_grad()
-        scores.backward(gradient)
-        optimizer.step()
-        return after - before, time.perf_counter() - after + before - start
-
-    times = torch.tensor([[step(loss) for loss in losses.values()] for _ in range(ROUNDS)])
-    network = times[..., 1].min().item()
-    ordinary, by_metric, both = times[..., 0].amin(0).tolist()
+    own, network = best_steps(model, optimizer, (images, target), losses.values(), ROUNDS)
+    ordinary, by_metric, both = own
     first = next(iter(losses))
-    for name, own, beside, told in (
+    for name, spent, beside, told in (
         ("UniLoss", by_metric, 0.0, "the network's own"),
         ("MetricLoss", both, ordinary, f"one with {first}"),
     ):
         base = network + beside
-        ratio = (network + own) / base
+        ratio = (network + spent) / base
         claim = f"step with {name} of {task}, against {told}"
         limit = f"at most {factor:g}"
-        yield Row(claim, network + own, base, "ms", ratio, limit, ratio <= factor)
+        yield Row(claim, network + spent, base, "ms", ratio, limit, ratio <= factor)
