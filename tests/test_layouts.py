@@ -99,6 +99,17 @@ def test_a_loss_has_gradients_and_many_sets_equal_one_by_one(layout: str, make: 
     torch.testing.assert_close(loss.per_set(scores, target), apart, atol=1e-5, rtol=1e-4)
 
 
+def test_of_several_references_a_network_sees_the_likeliest_token() -> None:
+    scores, target = (each[0] for each in sets_of("tokens", 1))
+    other = target.roll(1, 0)
+    odds = [scores.gather(-1, ids.unsqueeze(-1)).squeeze(-1) for ids in (target, other)]
+    likeliest = torch.where(odds[0] > odds[1], target, other)
+    loss = reloss(LAYOUTS["tokens"].metric)
+    torch.testing.assert_close(
+        loss(scores, torch.stack([target, other], -2)), loss(scores, likeliest)
+    )
+
+
 @every_layout
 def test_reloss_learns_from_stored_sets(layout: str) -> None:
     loss = reloss(LAYOUTS[layout].metric)

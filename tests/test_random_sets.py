@@ -79,6 +79,13 @@ def test_grades_are_graded() -> None:
     assert sets_of("grades", 60, "uniform")[1].unique().tolist() == [0, 1, 2, 3, 4]
 
 
+def test_grades_follow_the_scores_up_to_the_highest() -> None:
+    scores, grades = sets_of("grades", 400, "broad")
+    by_score = grades.gather(-1, scores.argsort(-1)).float().mean(0)
+    fifths = torch.stack([part.mean() for part in by_score.chunk(5)])
+    assert (fifths.diff() > 0.04).all()
+
+
 @pytest.mark.parametrize("share", [0.0, 0.25, 1.0])
 def test_a_share_of_the_sets_of_a_step_is_made_up(share: float, monkeypatch: Any) -> None:
     stored = sets_of("tokens", 60, "broad")
