@@ -104,7 +104,7 @@ def test_of_several_references_a_network_sees_the_likeliest_token() -> None:
     other = target.roll(1, 0)
     odds = [scores.gather(-1, ids.unsqueeze(-1)).squeeze(-1) for ids in (target, other)]
     likeliest = torch.where(odds[0] > odds[1], target, other)
-    loss = reloss(LAYOUTS["tokens"].metric)
+    loss = bilevel(LAYOUTS["tokens"].metric)
     torch.testing.assert_close(
         loss(scores, torch.stack([target, other], -2)), loss(scores, likeliest)
     )
