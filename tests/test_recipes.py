@@ -141,6 +141,15 @@ def test_the_small_tasks_can_be_solved_by_who_knows_the_answer() -> None:
     assert spots.metric(-away, joints) == 1
 
 
+def test_a_line_shows_the_digits_that_its_target_names_and_no_other() -> None:
+    lines = small_task("bleu")
+    assert lines is not None
+    pixels, tokens = lines.draw(64, seeded())
+    digits = ((tokens >= 0) & (tokens < 10)).sum(-1)
+    inked = (pixels > 0).any(1) * torch.arange(pixels.shape[-1])
+    assert (inked.amax(-1) < 12 * digits).all()  # 8 pixels each, and at most 4 in front
+
+
 def test_the_losses_that_ship_are_small() -> None:
     assert sum(path.stat().st_size for path in FOLDER.iterdir()) < 400_000
 
