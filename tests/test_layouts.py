@@ -110,6 +110,17 @@ def test_of_several_references_a_network_sees_the_likeliest_token() -> None:
     )
 
 
+def test_of_several_answers_a_network_sees_the_likeliest() -> None:
+    scores = torch.zeros(1, 9, 2)
+    scores[0, 6, 0] = 2.0  # a start
+    scores[0, 7, 1] = 2.0  # and an end
+    answers = torch.tensor([[[1, 2, 3], [6, 7, -1], [-1, -1, -1]]])
+    loss = reloss(LAYOUTS["spans"].metric)
+    assert loss(scores, answers) == loss(scores, answers[:, 1])
+    assert loss(scores, answers) != loss(scores, answers[:, 0])
+    assert loss.per_set(scores[None], answers[None]) == loss(scores, answers)
+
+
 @every_layout
 def test_reloss_learns_from_stored_sets(layout: str) -> None:
     loss = reloss(LAYOUTS[layout].metric)
