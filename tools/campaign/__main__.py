@@ -17,8 +17,9 @@ ALONE = ["budgets"]
 # What the cases use, imported once, before they are forked.
 PRELOADED = ["torch", "sklearn.metrics", "pandas", "pyarrow.parquet", "matplotlib.pyplot"]
 PRELOADED += ["metricgrad.api", "metricgrad.cli", "metricgrad.studies", "metricgrad.report"]
-# zipfile reads names with it; a case that has become nobody may not read Python's own folder.
-PRELOADED += ["encodings.cp437"]
+# A case that has become nobody may not read Python's own folder, and zipfile and the optimizers of
+# torch import these late.
+PRELOADED += ["encodings.cp437", "torch._dynamo"]
 LIMIT = 1800.0  # seconds after which a case is ended
 HEAD = """# What the campaign tried, and what failed
 

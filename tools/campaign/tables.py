@@ -81,7 +81,10 @@ def texts(x: list[float], y: list[int]) -> dict[str, tuple[bytes, tuple[int, ...
         "infinity": ((head + "inf,1\n-inf,0\n" + plain).encode(), EITHER),
         "numbers of 1e300": ((head + huge).encode(), EITHER),
         "rows with too many cells": ((head + plain + ragged).encode(), EITHER),
-        "the same column name twice": (("x,x,target\n" + plain.replace(",", ",1,")).encode(), DONE),
+        "the same column name twice": (
+            ("x,x,target\n" + plain.replace(",", ",1,")).encode(),
+            REFUSED,
+        ),
         "the target twice": (("target,x,target\n" + plain.replace(",", ",1,")).encode(), EITHER),
         "a column without a name": ((",target\n" + plain).encode(), DONE),
         "a single column": (("target\n" + "".join(f"{b}\n" for b in y)).encode(), EITHER),
