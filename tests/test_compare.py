@@ -177,7 +177,7 @@ def test_a_value_is_the_metric_of_the_test_rows_with_its_sign() -> None:
     value = measuring._test_value(settings, train, test, "cross_entropy", 7)
     turned = TableRows(x, pd.Series(np.where(y == "yes", "no", "yes")), test.rows)
     assert measuring._test_value(settings, train, turned, "cross_entropy", 7) == -value
-    model = settings.classifier(y, "cross_entropy", 7, progress=False)
+    model = settings.classifier(x, y, "cross_entropy", 7, progress=False)
     model.fit(x, y, rows=train.rows)
     found = model.predict(x.iloc[test.rows])
     assert value == pytest.approx(matthews_corrcoef(test.target, found), abs=1e-6)

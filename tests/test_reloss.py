@@ -458,7 +458,7 @@ def test_the_published_settings_are_those_of_the_released_code(tmp_path: Path) -
     }
     scores, target = classes()
     chance = scores.softmax(-1).gather(-1, target.unsqueeze(-1))
-    layers: Any = loss.net.layers  # type: ignore[union-attr]
+    layers: Any = loss.net.layers
     with torch.no_grad():
         layers[-1].bias -= layers(chance).median()  # so that f has both signs
     expected = layers(chance).abs().mean((-1, -2))

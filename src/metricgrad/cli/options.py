@@ -46,7 +46,8 @@ ModelOption = Annotated[
     str | None,
     typer.Option(
         help="Kind of model: linear, network, boosted (trees), or auto, which tries all of them "
-        "and takes the best on validation data."
+        "and takes the best on validation data. On tables with more than two columns per row, "
+        "trees are grown only if asked for."
     ),
 ]
 EngineOption = Annotated[

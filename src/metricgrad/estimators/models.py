@@ -27,6 +27,7 @@ from metricgrad.training.candidates import method_names
 from metricgrad.training.data import Items
 from metricgrad.training.decision import compare_trials
 from metricgrad.training.fit_trees import ENGINES, TreeFit, fits_trees
+from metricgrad.training.row_space import is_wide
 from metricgrad.training.trained import ComparedModel
 from metricgrad.training.tree_trials import TreeData
 from metricgrad.training.trials import best_first
@@ -51,6 +52,12 @@ class Work(NamedTuple):
     balanced: bool
     folder: str | Path | None  # for checkpoints
     start: Start = Start()  # what a second `fit` goes on from
+
+    @property
+    def wide(self) -> bool:
+        """Whether there are far more columns than rows, on which trees take long for little."""
+        number, columns = self.table.shape
+        return is_wide(number if self.rows is None else len(self.rows), columns)
 
 
 class FittedModel(NamedTuple):
@@ -98,12 +105,11 @@ def fitted_model(estimator: Any, work: Work) -> FittedModel:
 
 def _tried(estimator: Any, work: Work) -> list[ModelName]:
     """The kinds of models that "auto" tries, the one that the others have to beat first."""
-    found: list[ModelName] = []
     plain = not work.balanced and not estimator.options
-    if plain and work.task is not None and fits_trees(estimator.method, work.task):
-        found.append("boosted")
-        if estimator.method not in ("auto", *method_names()):  # no loss of networks
-            return found
+    trees = plain and work.task is not None and fits_trees(estimator.method, work.task)
+    if trees and estimator.method not in ("auto", *method_names()):  # no loss of networks
+        return ["boosted"]
+    found: list[ModelName] = ["boosted"] if trees and not work.wide else []
     found.append("linear")
     if hidden_of(estimator):
         found.append("network")

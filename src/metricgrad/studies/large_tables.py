@@ -93,7 +93,10 @@ class StreamedClasses:
         """A classifier that was trained on the training rows."""
         # Trees need all rows at once, so the default is a network here.
         settings = replace(self.settings, model=self.settings.model or "network")
-        self.model = settings.classifier(self.y, settings.method, settings.seed, progress=progress)
+        x = self.surveyed.valid.x
+        self.model = settings.classifier(
+            x, self.y, settings.method, settings.seed, progress=progress
+        )
         return self.model.fit_surveyed(self.surveyed, folder=checkpoints)
 
     def tested(self) -> TestedRows:

@@ -131,13 +131,13 @@ def _test_value(
 ) -> float:
     """The metric of one method on one split."""
     if isinstance(train, QueryRows) and isinstance(test, QueryRows):
-        ranker = settings.ranker(method, seed, progress=False)
+        ranker = settings.ranker(train.x, method, seed, progress=False)
         ranker.fit(train.x, train.grades, groups=train.queries)
         _refuse_stopped(ranker.fit_)
         return ranker.score(test.x, test.grades, groups=test.queries)
     assert isinstance(train, TableRows)
     assert isinstance(test, TableRows)
-    model = settings.classifier(train.y, method, seed, progress=False)
+    model = settings.classifier(train.x, train.y, method, seed, progress=False)
     model.fit(train.x, train.y, rows=train.rows, **train.amount_values)
     _refuse_stopped(model.fit_)
     features = model.prepared(test.x, test.rows)

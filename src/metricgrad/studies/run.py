@@ -179,7 +179,9 @@ class _Classes:
         """A classifier that was trained on the training rows."""
         settings = self.settings
         train = self.split.train
-        self.model = settings.classifier(train.y, settings.method, settings.seed, progress=progress)
+        self.model = settings.classifier(
+            train.x, train.y, settings.method, settings.seed, progress=progress
+        )
         return self.model.fit(
             train.x, train.y, rows=train.rows, folder=checkpoints, **train.amount_values
         )
@@ -224,7 +226,7 @@ class _Queries:
         """A ranker that was trained on the training queries."""
         train = self.split.train
         self.model = self.settings.ranker(
-            self.settings.method, self.settings.seed, progress=progress
+            train.x, self.settings.method, self.settings.seed, progress=progress
         )
         return self.model.fit(train.x, train.grades, groups=train.queries, folder=checkpoints)
 

@@ -23,6 +23,7 @@ from metricgrad.studies.own_metrics import named_metric, without_file
 from metricgrad.studies.records import DroppedColumn, checked
 from metricgrad.studies.tables import column_names
 from metricgrad.training.fit_trees import fits_trees
+from metricgrad.training.row_space import is_wide
 
 _TAKES = {  # what metrics take that do not take one class a row
     "labels": "several labels for each item",
@@ -78,7 +79,7 @@ class TableSettings:
         """The metric as pages name it, with its options and without the file it comes from."""
         return without_file(self.metric)
 
-    def default_model(self, method: str) -> str:
+    def default_model(self, method: str, *, wide: bool) -> str:
         """The kind of model unless one is asked for; losses are compared on networks."""
         return "network"
 
@@ -92,24 +93,26 @@ class TableSettings:
         found |= {self.target: "--target"}
         return [DroppedColumn(*each) for each in found.items()]
 
-    def classifier(self, y: Any, method: str, seed: int, *, progress: bool) -> MetricClassifier:
+    def classifier(
+        self, x: Any, y: Any, method: str, seed: int, *, progress: bool
+    ) -> MetricClassifier:
         """An unfitted classifier with these settings; `y` says which classes there are."""
-        asked = self._arguments(MetricClassifier, method)
+        asked = self._arguments(MetricClassifier, method, x)
         positive = chosen_class(self.positive, y, asked["metric"])
         asked |= {"positive": positive, "random_state": seed, "progress": progress}
         return MetricClassifier(**asked)
 
-    def ranker(self, method: str, seed: int, *, progress: bool) -> MetricRanker:
+    def ranker(self, x: Any, method: str, seed: int, *, progress: bool) -> MetricRanker:
         """An unfitted ranker with these settings, for a table of queries."""
-        asked = self._arguments(MetricRanker, method)
+        asked = self._arguments(MetricRanker, method, x)
         return MetricRanker(**asked, random_state=seed, progress=progress)
 
-    def _arguments(self, estimator: type, method: str) -> dict[str, Any]:
+    def _arguments(self, estimator: type, method: str, x: Any) -> dict[str, Any]:
         """Arguments of an estimator: fields of the same name; None leaves it its own default."""
         taken = inspect.signature(estimator).parameters
         asked = {each.name: getattr(self, each.name) for each in fields(self) if each.name in taken}
         given = {name: value for name, value in asked.items() if value is not None}
-        model = self.model or self.default_model(method)
+        model = self.model or self.default_model(method, wide=is_wide(*x.shape))
         return given | {"metric": named_metric(self.metric), "method": method, "model": model}
 
     def to_json(self) -> dict[str, Any]:
@@ -133,10 +136,10 @@ class RunSettings(TableSettings):
     test: str | None = None
     memory: int | None = None
 
-    def default_model(self, method: str) -> str:
-        """Boosted trees, unless the loss, or training in several processes, asks for a network."""
+    def default_model(self, method: str, *, wide: bool) -> str:
+        """Boosted trees, unless loss, processes or far more columns than rows ask for a network."""
         task = "binary" if self.group is None else "grades"
-        return "boosted" if alone() and fits_trees(method, task) else "network"
+        return "boosted" if alone() and not wide and fits_trees(method, task) else "network"
 
 
 @dataclass(frozen=True, kw_only=True)
