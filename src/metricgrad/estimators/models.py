@@ -27,7 +27,7 @@ from metricgrad.training.candidates import method_names
 from metricgrad.training.data import Items
 from metricgrad.training.decision import compare_trials
 from metricgrad.training.fit_trees import ENGINES, TreeFit, fits_trees
-from metricgrad.training.row_space import is_wide
+from metricgrad.training.row_space import WIDE
 from metricgrad.training.trained import ComparedModel
 from metricgrad.training.tree_trials import TreeData
 from metricgrad.training.trials import best_first
@@ -56,8 +56,8 @@ class Work(NamedTuple):
     @property
     def wide(self) -> bool:
         """Whether there are far more columns than rows, on which trees take long for little."""
-        number, columns = self.table.shape
-        return is_wide(number if self.rows is None else len(self.rows), columns)
+        rows, columns = self.table.shape
+        return columns > WIDE * (rows if self.rows is None else len(self.rows))
 
 
 class FittedModel(NamedTuple):

@@ -23,7 +23,7 @@ from metricgrad.studies.own_metrics import named_metric, without_file
 from metricgrad.studies.records import DroppedColumn, checked
 from metricgrad.studies.tables import column_names
 from metricgrad.training.fit_trees import fits_trees
-from metricgrad.training.row_space import is_wide
+from metricgrad.training.row_space import WIDE
 
 _TAKES = {  # what metrics take that do not take one class a row
     "labels": "several labels for each item",
@@ -112,7 +112,8 @@ class TableSettings:
         taken = inspect.signature(estimator).parameters
         asked = {each.name: getattr(self, each.name) for each in fields(self) if each.name in taken}
         given = {name: value for name, value in asked.items() if value is not None}
-        model = self.model or self.default_model(method, wide=is_wide(*x.shape))
+        rows, columns = x.shape
+        model = self.model or self.default_model(method, wide=columns > WIDE * rows)
         return given | {"metric": named_metric(self.metric), "method": method, "model": model}
 
     def to_json(self) -> dict[str, Any]:

@@ -27,18 +27,8 @@ from metricgrad.training.checkpoint import State
 from metricgrad.training.data import Fold, FoldBatches, Items, Loader
 from metricgrad.training.split import Split
 
-_WIDE = 2  # columns for each row
+WIDE = 2  # columns for each row, above which a table has far more columns than rows
 _DEPENDENT = 1e-10  # of the largest variance: what a direction has that is no more than rounding
-
-
-def is_wide(rows: int, columns: int) -> bool:
-    """Whether a table has far more columns than rows: more than two for each.
-
-    Example:
-        >>> is_wide(rows=300, columns=5000)
-        True
-    """
-    return columns > _WIDE * rows
 
 
 @dataclass(frozen=True)
@@ -150,7 +140,7 @@ def space_for(model: nn.Module, train: Items | Loader, valid: Items | Loader | N
         return AsGiven(model)
     first = model[0]
     number = len(train)
-    if not isinstance(first, nn.Linear) or not is_wide(number, first.in_features):
+    if not isinstance(first, nn.Linear) or first.in_features <= WIDE * number:
         return AsGiven(model)
     layer = nn.Linear(number, first.out_features, device=first.weight.device)
     with torch.no_grad():
