@@ -80,6 +80,18 @@ def test_rows_are_numbered_from_0_whatever_index_a_parquet_file_has(tmp_path: Pa
     assert read_table(tmp_path / "data.parquet").index.tolist() == [0, 1]
 
 
+@pytest.mark.parametrize("last", ["many", "1.5", "", "True", "NA", "1,234"])
+def test_a_column_has_one_type_in_all_parts_of_a_large_file(last: str, tmp_path: Path) -> None:
+    """pandas reads a file in parts; what stands in the last of them counts for all."""
+    path = tmp_path / "data.csv"
+    values = [*map(str, range(150_000)), last]
+    pd.DataFrame({"x": values, "y": [0, 1] * 75_000 + [0]}).to_csv(path, index=False)
+    found = read_table(path)["x"]
+    whole = pd.read_csv(path, low_memory=False)["x"]
+    assert found.dtype == whole.dtype
+    assert found.equals(whole)
+
+
 def test_widths_and_times() -> None:
     assert layer_widths("100, 30") == (100, 30)
     assert layer_widths("none") == ()

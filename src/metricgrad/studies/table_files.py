@@ -172,9 +172,13 @@ def _every_cell(read: Callable[..., Any]) -> Any:
     """What pandas reads from a CSV file; ValueError if rows have cells that no column is for."""
     with warnings.catch_warnings():
         warnings.simplefilter("error", pd.errors.ParserWarning)
+        warnings.simplefilter("error", pd.errors.DtypeWarning)
         try:
             # Without index_col pandas would take the first cells of such rows for names of rows.
-            # Without low_memory a column is text in all of its rows, or in none.
+            return read(index_col=False)
+        except pd.errors.DtypeWarning:
+            # Read in parts, which is twice as fast, a column is text in some of them. Read as a
+            # whole, it is text in all of its rows.
             return read(index_col=False, low_memory=False)
         except pd.errors.ParserWarning:
             raise ValueError(
