@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+import xgboost as xgb
 from scipy.sparse import csr_matrix
 from sklearn.datasets import load_wine
 from typer.testing import CliRunner
@@ -75,8 +76,58 @@ def test_columns_weights_and_sparse_tables_of_trees() -> None:
     weighted = mg.MetricClassifier("f1", model="boosted", random_state=0)
     weighted.fit(X, Y, sample_weight=left.astype(float))
     assert not np.array_equal(weighted.decision_function(X), dense.decision_function(X))
-    with pytest.raises(ValueError, match="trees start again; pass warm_start=False"):
-        mg.MetricClassifier("f1", model="boosted", warm_start=True).fit(X, Y)
+
+
+@pytest.mark.parametrize("engine", ["lightgbm", "xgboost"])
+def test_a_second_fit_adds_trees_to_the_first(engine: str, tmp_path: Path) -> None:
+    frame, y = mixed(1600)
+    model = mg.MetricClassifier(
+        "f1", model="boosted", engine=engine, warm_start=True, random_state=0
+    )
+    model.fit(frame[:800], y[:800])
+    first = model.booster_
+    x = model.prepared(frame).numpy()
+
+    def scores_of(booster: Any, trees: int) -> np.ndarray:
+        if engine == "lightgbm":
+            return booster.predict(x, raw_score=True, num_iteration=trees)
+        matrix = xgb.DMatrix(x, feature_types=booster.feature_types, enable_categorical=True)
+        return booster.predict(matrix, output_margin=True, iteration_range=(0, trees))
+
+    trees = model.n_iter_
+    begun = scores_of(first, trees)
+    kept = model.preparation_
+    model.fit(frame[800:], y[800:])
+    assert model.preparation_ is kept
+    added = model.booster_
+    assert added is not first
+    number = added.num_trees() if engine == "lightgbm" else added.num_boosted_rounds()
+    assert number == trees + model.n_iter_
+    np.testing.assert_allclose(scores_of(added, trees), begun, rtol=1e-6, atol=1e-6)
+    np.testing.assert_array_equal(scores_of(first, trees), begun)  # the first is as it was
+    assert model.score(frame, y) > 0.9
+    model.save(tmp_path / "model.safetensors")
+    loaded = mg.MetricClassifier.load(tmp_path / "model.safetensors")
+    np.testing.assert_array_equal(loaded.decision_function(frame), model.decision_function(frame))
+
+
+def test_trees_that_cannot_be_continued_are_refused() -> None:
+    def refused(told: str, **changes: Any) -> None:
+        with pytest.raises(ValueError, match=told):
+            model.set_params(**changes).fit(X, Y)
+
+    model = mg.MetricClassifier("f1", model="boosted", warm_start=True, random_state=0).fit(X, Y)
+    before = model.predict(X)
+    refused("grown by lightgbm, and engine is 'xgboost'", engine="xgboost")
+    refused("model='boosted'; got model='linear'", engine=None, model="linear")
+    refused("model='auto' trains several; pass model='boosted'", model="auto")
+    model.set_params(model="boosted")
+    np.testing.assert_array_equal(model.predict(X), before)
+    with pytest.raises(ValueError, match="a model of 30 columns; got X with 29"):
+        model.fit(X[:, 1:], Y)
+    alone = mg.MetricClassifier("f1", model="boosted", engine="sklearn", random_state=0).fit(X, Y)
+    with pytest.raises(ValueError, match="of LightGBM or XGBoost to trees of the same library"):
+        alone.set_params(warm_start=True).fit(X, Y)
 
 
 def test_the_weights_of_the_rows_reach_the_library_once() -> None:

@@ -312,7 +312,7 @@ def test_what_a_warm_start_must_share(cancer: Table) -> None:
     model = quick(warm_start=True).fit(x, y)
     with pytest.raises(ValueError, match=r"trained for the classes \[0, 1\], and .* has \[0, 2\]"):
         model.fit(x, 2 * y)
-    with pytest.raises(ValueError, match="network of 30 columns; got X with 5"):
+    with pytest.raises(ValueError, match="a model of 30 columns; got X with 5"):
         model.fit(x[:, :5], y)
     model.set_params(hidden=(3,))
     with pytest.raises(ValueError, match=r"hidden layers \(\); got hidden=\(3,\)"):

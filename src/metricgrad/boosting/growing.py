@@ -52,6 +52,7 @@ class TreeSettings:
     rate: float = 0.1
     threads: int = 1
     seed: int = 0
+    before: "Forest | None" = None  # trees of the same library, to which more are added
 
 
 class Forest(ABC):

@@ -74,7 +74,12 @@ class LightGBMBooster(Booster):
                 f"all columns of the {len(rows.y)} rows that trees grow on are constant, so rows "
                 "cannot be distinguished; pass more rows or columns"
             )
-        self._booster = lgb.Booster(params, data)
+        if settings.before is None:
+            self._booster = lgb.Booster(params, data)
+        else:  # LightGBM continues trees only while it grows one, which is taken off again
+            given = settings.before.booster
+            self._booster = lgb.train(params, data, 1, init_model=given, keep_training_booster=True)
+            self._booster.rollback_one_iter()
         self._watched = watched
         several = settings.task == "classes"
         number = 0 if watched is None else len(watched)

@@ -65,7 +65,8 @@ class XGBoostBooster(Booster):
         self._train = _matrix(rows.x, kinds, rows)
         self._watched = None if watched is None else _matrix(watched, kinds)
         cache = [self._train] if self._watched is None else [self._train, self._watched]
-        self._booster = xgb.Booster(params, cache)
+        before = None if settings.before is None else settings.before.booster
+        self._booster = xgb.Booster(params, cache, before)
 
     def grow(self, trees: int, objective: Any = None) -> None:
         """Adds trees on an objective, or on the ordinary loss."""

@@ -63,8 +63,8 @@ class MetricClassifier(KeepsRows, ClassifierMixin, BaseEstimator):
             classes are names and the metric treats them differently, the rarer one, with a warning.
         class_weight: A dict from classes to the weights of their items in `fit`; `"balanced"` gives
             all classes the same weight in total.
-        warm_start: Whether another `fit` continues the trained network, with its columns and
-            classes.
+        warm_start: Whether another `fit` continues the trained model, with its columns and
+            classes: trees of LightGBM and XGBoost get more trees.
         random_state: A number or `RandomState` for splits, weights and batches; None differs in
             every call.
         progress: Whether to show a progress bar, on a terminal.
@@ -79,7 +79,7 @@ class MetricClassifier(KeepsRows, ClassifierMixin, BaseEstimator):
         fit_: The `mg.Fit` with every trial; a loaded classifier has none.
         target_: Whether targets are two classes, many or labels, and which class is positive.
         preparation_: How each column is prepared, as `estimators/features.py` describes it.
-        n_iter_: The epoch that was kept, or the number of trees.
+        n_iter_: The epoch that was kept, or the number of trees that the last `fit` added.
         n_features_in_: Number of columns of the training data.
         feature_names_in_: Names of these columns, if they have names.
         feature_importances_: How much the metric falls when a column is shuffled, measured on

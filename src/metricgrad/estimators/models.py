@@ -151,7 +151,9 @@ def _boosted(estimator: Any, work: Work, seed: int, budget: float | None) -> Fit
     if work.balanced:
         raise ValueError("balanced batches are for networks; leave out balanced=True, or model")
     engine = installed_engine(estimator.engine)
-    preparation = Preparation(most=_CATEGORIES, raw=True).fit(work.table, work.rows)
+    preparation = work.start.preparation
+    if preparation is None:
+        preparation = Preparation(most=_CATEGORIES, raw=True).fit(work.table, work.rows)
     x = torch.from_numpy(prepared_features(preparation, work.table, work.rows))
     items = work.items(x)
     data = TreeData(items, work.task, work.outputs, preparation.categories, work.metric)
@@ -165,6 +167,7 @@ def _boosted(estimator: Any, work: Work, seed: int, budget: float | None) -> Fit
         budget,
         seed,
         estimator.progress,
+        work.start.forest,
     )
     kind = f"boosted trees ({ENGINES[engine]})"
     return FittedModel("boosted", _named(asked.run(), kind), preparation, items)

@@ -1,7 +1,8 @@
-"""Going on from a fitted classifier: a second `fit` that starts from the network it has.
+"""Going on from a fitted classifier: a second `fit` that starts from the model it has.
 
-The weights of the network belong to its classes and to its columns as they were prepared, so these
-are kept, too: the scale of a column is the one that the first `fit` saw.
+A network is trained on; boosted trees get more trees. Either belongs to its classes and to its
+columns as they were prepared, so these are kept, too: the scale of a column and the numbers of its
+categories are those that the first `fit` saw.
 """
 
 import copy
@@ -11,6 +12,7 @@ import numpy as np
 from sklearn.utils.validation import check_is_fitted
 from torch import nn
 
+from metricgrad.boosting.growing import BoostedTrees, Forest, installed_engine
 from metricgrad.estimators.features import Preparation
 from metricgrad.estimators.networks import widths
 from metricgrad.estimators.target import Target
@@ -23,9 +25,10 @@ class Start(NamedTuple):
     target: Target | None = None
     preparation: Preparation | None = None
     network: nn.Module | None = None
+    forest: Forest | None = None
 
     def target_of(self, y: Any, metric: Metric, positive: Any) -> Target:
-        """What `y` is; ValueError if the network has other classes."""
+        """What `y` is; ValueError if the model has other classes."""
         if self.target is None:
             return Target.of(y, metric, positive)
         kept = self.target
@@ -35,7 +38,7 @@ class Start(NamedTuple):
         same = found.kind == kept.kind and np.array_equal(found.classes, kept.classes)
         if not same or found.order != kept.order:
             raise ValueError(
-                "warm_start=True goes on with the network that was trained for the classes "
+                "warm_start=True goes on with the model that was trained for the classes "
                 f"{kept.ordered.tolist()}, and the target has {found.ordered.tolist()}; pass the "
                 "same classes with the same positive one, or warm_start=False"
             )
@@ -46,10 +49,10 @@ def start_of(estimator: Any, columns: int) -> Start:
     """What a classifier begins its next training with, for a table of so many columns."""
     if not estimator.warm_start:
         return Start()
-    if estimator.model in ("boosted", "auto"):
+    if estimator.model == "auto":
         raise ValueError(
-            "warm_start=True continues a network or a linear model, but trees start again; pass "
-            f"warm_start=False, or another model. Got model={estimator.model!r}"
+            "warm_start=True continues one model, and model='auto' trains several; pass "
+            "model='boosted', 'network' or 'linear', or warm_start=False"
         )
     if "trained_" not in vars(estimator):
         return Start()
@@ -57,10 +60,18 @@ def start_of(estimator: Any, columns: int) -> Start:
     kept = estimator.preparation_
     if len(kept.columns) != columns:
         raise ValueError(
-            f"warm_start=True goes on with a network of {len(kept.columns)} columns; got X with "
+            f"warm_start=True goes on with a model of {len(kept.columns)} columns; got X with "
             f"{columns}. Pass the same columns, or warm_start=False"
         )
-    network = copy.deepcopy(estimator.trained_.model)
+    model = estimator.trained_.model
+    if isinstance(model, BoostedTrees) != (estimator.model == "boosted"):
+        raise ValueError(
+            f"warm_start=True goes on with the model that was trained, model={estimator.model_!r}; "
+            f"got model={estimator.model!r}. Pass the same, or warm_start=False"
+        )
+    if isinstance(model, BoostedTrees):
+        return Start(estimator.target_, kept, forest=_continued(model.forest, estimator.engine))
+    network = copy.deepcopy(model)
     layers = [each.out_features for each in network.modules() if isinstance(each, nn.Linear)]
     hidden = () if estimator.model == "linear" else widths(estimator.hidden)
     if tuple(layers[:-1]) != hidden:
@@ -69,3 +80,14 @@ def start_of(estimator: Any, columns: int) -> Start:
             f"hidden={estimator.hidden!r}. Leave hidden as it was, or pass warm_start=False"
         )
     return Start(estimator.target_, kept, network)
+
+
+def _continued(forest: Forest, asked: str | None) -> Forest:
+    """The trees, if their library can add to them; ValueError otherwise."""
+    engine = installed_engine(asked)
+    if forest.engine == "sklearn" or engine != forest.engine:
+        raise ValueError(
+            "warm_start=True adds trees of LightGBM or XGBoost to trees of the same library; these "
+            f"were grown by {forest.engine}, and engine is {engine!r}. Pass warm_start=False"
+        )
+    return forest

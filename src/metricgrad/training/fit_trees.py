@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from metricgrad.boosting.growing import Engine, TreeTask
+from metricgrad.boosting.growing import Engine, Forest, TreeTask
 from metricgrad.processes import clock, from_first
 from metricgrad.progress import progress as to_progress
 from metricgrad.surrogates import Surrogate
@@ -66,6 +66,7 @@ class TreeFit:
         budget: Approximate number of seconds for everything; None sets no limit.
         seed: Seed for splits, and for the sets that the metric is taken on.
         progress: Whether to show a progress bar, on a terminal.
+        before: Trees of an earlier run, of the same library, to which more are added.
     """
 
     data: TreeData
@@ -77,6 +78,7 @@ class TreeFit:
     budget: float | None = None
     seed: int = 0
     progress: bool = True
+    before: Forest | None = None
 
     def run(self) -> Fit:
         """Grows trees for the metric, and says whether that was better than the ordinary loss.
@@ -109,7 +111,10 @@ class TreeFit:
         data = self.data
         plan = SplitPlan(data.metric, True, 1, False, self.folds, 0.2)
         split = split_data(data.items, None, plan, self.seed)
-        search = TreeSearch(data, split, self.engine, self.seed, torch.get_num_threads(), _MOST)
+        threads = torch.get_num_threads()
+        search = TreeSearch(
+            data, split, self.engine, self.seed, threads, _MOST, before=self.before
+        )  # fmt: skip
         ordinary = tree_methods(data.task)[0]
         contested = self.method != ordinary and self._on_metric()
         screened = len(_LEAVES) * min(_SCREENED, _MOST)

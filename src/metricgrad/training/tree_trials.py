@@ -20,6 +20,7 @@ from metricgrad.boosting.growing import (
     BoostedTrees,
     Booster,
     Engine,
+    Forest,
     TreeRows,
     TreeSettings,
     TreeTask,
@@ -101,6 +102,7 @@ class TreeSearch:
     late: Callable[[], bool] = lambda: False  # whether trials have to end
     stopped: bool = False  # by Ctrl-C
     plans: dict[Trial, PlannedTrees] = field(default_factory=dict)  # of all trials so far
+    before: Forest | None = None  # trees that all boosters begin with
 
     def run(self, plan: PlannedTrees, exactly: int | None = None) -> Trial:
         """Grows the trees of every fold until the validation metric stops improving.
@@ -172,6 +174,7 @@ class TreeSearch:
             plan.rate,
             self.threads,
             self.seed,
+            self.before,
         )
         return new_booster(self.engine, self.data.rows(train), settings, watched)
 
