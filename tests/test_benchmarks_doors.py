@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks import front_door
+from benchmarks import default_model, front_door
 from benchmarks.claims import Cell, verdict
 from benchmarks.data import whole_table
 from benchmarks.table import Table
@@ -29,6 +29,22 @@ def test_both_methods_are_measured_on_the_same_rows(folder: Path, more: dict[str
     values = front_door.run({**SETTINGS, **more}, 1, folder, [])["values"]
     assert 0.5 < values["cross_entropy"] < 1
     assert values["gain"] == values["auto"] - values["cross_entropy"]
+
+
+def test_the_command_and_scikit_learn_get_the_same_rows(folder: Path) -> None:
+    settings = {"dataset": "skin", "rows": 600}
+    found = default_model.run(settings, 1, folder, [])
+    assert found["model"] == "boosted trees (LightGBM)"
+    values = found["values"]
+    assert all(0.5 < values[name] < 1 for name in ("train", "trees", "logistic"))
+    assert values["gain"] == values["train"] - max(values["trees"], values["logistic"])
+    assert values["times"] > 0
+    same = default_model.run({**settings, "model": "boosted"}, 1, folder, [])
+    assert same["values"]["f1"] == values["train"]
+    other = default_model.run({**settings, "model": "linear"}, 1, folder, [])
+    assert other["model"] == "a linear model"
+    assert other["values"]["f1"] != values["train"]
+    assert other["values"]["seconds"] > 0
 
 
 def test_a_file_has_all_rows(folder: Path) -> None:

@@ -24,7 +24,7 @@ from benchmarks.task import Examples
 
 NAMES = [name for name in table_names() if "paper" in table(name).content["scale"]]
 OTHERS = (
-    "default_model",  # runs the command, whose only setting is a number of rows
+    *("default_model", "models"),  # run the command, whose only settings are rows and model
     # Their grids train as one stack, without the steps of an optimizer.
     *("surrogates", "surrogate_losses"),
     # Tests of their own train them on files of the same format.
