@@ -8,6 +8,7 @@ import torch
 
 import metricgrad as mg
 from metricgrad.boosting.growing import own_booster
+from metricgrad.boosting.lightgbm_trees import LightGBMBooster
 from metricgrad.training import fit_trees
 from metricgrad.training.data import Items, stream_seed
 from metricgrad.training.fit_trees import TreeFit
@@ -64,6 +65,34 @@ def test_exactly_so_many_trees_are_measured() -> None:
     assert again.curve.shape == (2, 2)
 
 
+@pytest.mark.parametrize("options", [None, {"slope": 2.0}], ids=["log loss", "metric"])
+def test_a_screened_trial_goes_on_with_the_same_trees(
+    options: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = ORDINARY._replace(start=0 if options is None else 10, options=options)
+    search = search_of(tree_data(), folds=5)
+    expected = search.run(plan)
+    grown: list[int] = []
+    real = LightGBMBooster.grow
+
+    def counted(self: Any, trees: int, objective: Any = None) -> None:
+        grown.append(trees)
+        real(self, trees, objective)
+
+    monkeypatch.setattr(LightGBMBooster, "grow", counted)
+    begun = search.screen(plan, 20)
+    assert begun.folds == 2
+    assert sum(grown) == 2 * 20
+    search.screen(ORDINARY._replace(leaves=4), 20)
+    grown.clear()
+    found = search.run(plan, begun=begun)
+    blocks = int(found.curve[:, 1].isfinite().sum()) + plan.start // 10
+    assert sum(grown) == 5 * 10 * blocks - 2 * 20
+    assert search.growing == {}
+    assert torch.equal(found.scores, expected.scores)
+    assert (found.value, found.epoch, found.folds) == (expected.value, expected.epoch, 5)
+
+
 def test_the_rows_of_queries_follow_one_another() -> None:
     x = torch.arange(18.0, dtype=torch.float64).reshape(3, 3, 2)
     y = torch.tensor([[1, 0, 0], [2, 1, 0], [0, 3, 1]])
@@ -105,6 +134,12 @@ def test_a_trial_ends_when_validation_data_gains_no_more(monkeypatch: pytest.Mon
     told.clear()
     search.run(ORDINARY)
     assert told == [1]
+    search.late = lambda: False
+    begun = search.screen(ORDINARY, 30)
+    search.late = lambda: True
+    told.clear()
+    search.run(ORDINARY, begun=begun)
+    assert told == [1, 1, 1]  # what has grown already takes no time
 
 
 def test_own_rows_reach_the_objective_of_their_fold() -> None:
@@ -149,16 +184,16 @@ def test_what_does_not_gain_on_two_folds_is_not_grown_on_five(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     ran: list[tuple[str, int]] = []
-    real = TreeSearch.run
+    real = TreeSearch.measured
 
-    def noted(self: TreeSearch, plan: PlannedTrees, exactly: int | None = None) -> Any:
-        trial = real(self, plan, exactly)
-        ran.append((plan.candidate.method, len(self.split.folds)))
+    def noted(self: TreeSearch, plan: PlannedTrees, trees: Any, exactly: Any = None) -> Any:
+        trial = real(self, plan, trees, exactly)
+        ran.append((plan.candidate.method, len(trees)))
         if plan.options is not None:
             trial.value = worth
         return trial
 
-    monkeypatch.setattr(TreeSearch, "run", noted)
+    monkeypatch.setattr(TreeSearch, "measured", noted)
     sizes = [("cross_entropy", 2)] * 2
     worth = 0.0
     found = TreeFit(tree_data(), "lightgbm", folds=5).run()
@@ -221,15 +256,15 @@ def test_a_function_that_comparisons_do_not_decide_is_tuned_only() -> None:
 
 def test_ctrl_c_keeps_what_there_is(monkeypatch: pytest.MonkeyPatch) -> None:
     runs: list[PlannedTrees] = []
-    real = TreeSearch.run
+    real = TreeSearch.measured
 
-    def stopped(self: TreeSearch, plan: PlannedTrees, exactly: int | None = None) -> Any:
+    def stopped(self: TreeSearch, plan: PlannedTrees, trees: Any, exactly: Any = None) -> Any:
         runs.append(plan)
         if len(runs) == after:
             raise KeyboardInterrupt
-        return real(self, plan, exactly)
+        return real(self, plan, trees, exactly)
 
-    monkeypatch.setattr(TreeSearch, "run", stopped)
+    monkeypatch.setattr(TreeSearch, "measured", stopped)
     after = 1
     with pytest.raises(KeyboardInterrupt):
         TreeFit(tree_data(), "lightgbm", folds=2).run()
@@ -264,15 +299,15 @@ def test_a_gain_must_be_shown_again_on_another_split(monkeypatch: pytest.MonkeyP
     assert decision.gain == pytest.approx(best.value - usual.value)
 
     runs: list[PlannedTrees] = []
-    real = TreeSearch.run
+    real = TreeSearch.measured
 
-    def stopped(self: TreeSearch, plan: PlannedTrees, exactly: int | None = None) -> Any:
+    def stopped(self: TreeSearch, plan: PlannedTrees, trees: Any, exactly: Any = None) -> Any:
         runs.append(plan)
         if len(runs) == 5:
             raise KeyboardInterrupt
-        return real(self, plan, exactly)
+        return real(self, plan, trees, exactly)
 
-    monkeypatch.setattr(TreeSearch, "run", stopped)
+    monkeypatch.setattr(TreeSearch, "measured", stopped)
     found = TreeFit(tree_data(), "lightgbm", folds=2, seed=5).run()
     assert found.stopped
     assert found.decision.winner is found.decision.ordinary  # its rival was not shown to be better
@@ -282,17 +317,17 @@ def test_trials_on_fewer_folds_are_not_the_best_of_a_stopped_search(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     search = search_of(tree_data(), folds=4, most=20)
-    real = TreeSearch.run
+    real = TreeSearch.measured
     runs: list[int] = []
 
-    def stopped(self: TreeSearch, plan: PlannedTrees, exactly: int | None = None) -> Any:
-        if len(self.split.folds) == 4:
+    def stopped(self: TreeSearch, plan: PlannedTrees, trees: Any, exactly: Any = None) -> Any:
+        if len(trees) == 4:
             raise KeyboardInterrupt
-        trial = real(self, plan, exactly)
+        trial = real(self, plan, trees, exactly)
         runs.append(trial.folds)
         return trial
 
-    monkeypatch.setattr(TreeSearch, "run", stopped)
+    monkeypatch.setattr(TreeSearch, "measured", stopped)
     assert fit_trees._tried(search, [ORDINARY, ORDINARY._replace(leaves=4)]) == []
     assert runs == [2, 2]
     assert search.stopped

@@ -128,9 +128,7 @@ class TreeFit:
             search.late = self._ends(started, _ENDS[1])
             after = self._metric_plan(search.plans[usual[0]]._replace(start=_begun(usual[0].epoch)))
             contested = contested and not search.stopped
-            rivals: list[Trial] = []
-            if contested and (self.method != "auto" or _promising(search, usual[0], after)):
-                rivals = _tried(search, [after])
+            rivals = _challengers(search, usual[0], after, self.method) if contested else []
             search.late = self._ends(started, _ENDS[2])
             if self.method not in ("auto", ordinary):
                 usual = []
@@ -223,40 +221,42 @@ class TreeFit:
 
 
 def _tried(search: TreeSearch, plans: list[PlannedTrees]) -> list[Trial]:
-    """The trial of the best plan; of several, each is tried with fewer trees on a few folds first.
+    """The trial of the best plan; each is tried with fewer trees on a few folds first.
 
     If the user stops the search, these are the trials so far.
     """
     metric = search.data.metric
-    few = replace(search, split=search.split.screening(), most=min(_SCREENED, search.most))
     found: list[Trial] = []
     try:
-        if len(plans) > 1:
-            found = best_first([few.run(plan) for plan in plans], metric)
-            plans = [search.plans[found[0]]]
-        found = [search.run(plans[0])]
+        for plan in plans:
+            found.append(search.screen(plan, _SCREENED))
+        best = best_first(found, metric)[0]
+        return [search.run(search.plans[best], begun=best)]
     except KeyboardInterrupt:
         search.stopped = True
-    return [trial for trial in found if trial.folds == len(search.split.folds)]
+    whole = [trial for trial in found if trial.folds == len(search.split.folds)]
+    return best_first(whole, metric)
 
 
-def _promising(search: TreeSearch, usual: Trial, plan: PlannedTrees) -> bool:
-    """Whether a plan beats the ordinary trial on a few folds; where folds are few, it is not asked.
+def _challengers(search: TreeSearch, usual: Trial, plan: PlannedTrees, method: Any) -> list[Trial]:
+    """The trial of a plan on the metric.
 
-    If it does not, growing its trees on all folds would hardly show a gain that is not chance.
+    A search first grows its trees on a few of many folds. If it does not beat the ordinary trial
+    there, growing them on all folds would hardly show a gain that is not chance.
     """
-    few = search.on(search.split.screening())
-    if few.split is search.split:
-        return True
-    validation = few.split.validation
+    begun = None
+    few = search.split.screening()
     try:
-        found = few.run(plan)
+        if method == "auto" and few is not search.split:
+            begun = search.screen(plan, search.most)
+            known = few.validation.value(usual.scores[: len(few.folds)], usual.threshold)
+            assert begun.value is not None
+            if few.validation.gain(begun.value, known) <= 0:
+                return []
+        return [search.run(plan, begun=begun)]
     except KeyboardInterrupt:
         search.stopped = True
-        return False
-    known = validation.value(usual.scores[: len(few.split.folds)], usual.threshold)
-    assert found.value is not None
-    return validation.gain(found.value, known) > 0
+        return []
 
 
 def _other_splits(search: TreeSearch, split: Split) -> OtherSplits:

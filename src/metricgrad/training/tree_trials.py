@@ -4,11 +4,14 @@ One booster grows for each fold, ten trees at a time, and after each time the me
 the validation rows. As with networks, the mean of the last three decides which number of trees is
 best. Trees on the metric grow on top of some trees on the ordinary loss, which neither win nor
 enter that mean (`trials.py`).
+
+A trial that is tried on a few folds first, or with few trees, goes on from the trees that it has.
 """
 
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -88,6 +91,25 @@ class PlannedTrees(NamedTuple):
     options: Mapping[str, Any] | None = None  # of the objective of all others; None: ordinary, too
 
 
+@dataclass(eq=False)
+class FoldTrees:
+    """The trees of a plan on one fold, which grow as far as somebody asks for them."""
+
+    booster: Booster
+    goal: Any  # what trees grow on after the start; None is the ordinary loss
+    start: int  # trees on the ordinary loss
+    scored: Callable[[np.ndarray], Tensor]
+    scores: list[Tensor] = field(default_factory=list)  # of the validation rows, after every block
+
+    def after(self, block: int) -> Tensor:
+        """Scores of the validation rows after so many blocks of trees, counted from 1."""
+        while len(self.scores) < block:
+            on_metric = BLOCK * (len(self.scores) + 1) > self.start
+            self.booster.grow(BLOCK, self.goal if on_metric else None)
+            self.scores.append(self.scored(self.booster.watched()))
+        return self.scores[block - 1]
+
+
 @dataclass
 class TreeSearch:
     """Runs trials of trees on a split of the data, and keeps them."""
@@ -103,41 +125,60 @@ class TreeSearch:
     stopped: bool = False  # by Ctrl-C
     plans: dict[Trial, PlannedTrees] = field(default_factory=dict)  # of all trials so far
     before: Forest | None = None  # trees that all boosters begin with
+    growing: dict[Trial, list[FoldTrees]] = field(default_factory=dict)  # that may go on
 
-    def run(self, plan: PlannedTrees, exactly: int | None = None) -> Trial:
+    def screen(self, plan: PlannedTrees, most: int) -> Trial:
+        """A trial with fewer trees, on a few of the folds, from which `run` can go on."""
+        few = replace(self, split=self.split.screening(), most=min(most, self.most))
+        trees = few.fold_trees(plan)
+        trial = few.measured(plan, trees)
+        self.growing[trial] = trees
+        return trial
+
+    def run(
+        self, plan: PlannedTrees, exactly: int | None = None, begun: Trial | None = None
+    ) -> Trial:
         """Grows the trees of every fold until the validation metric stops improving.
 
-        `exactly` is a number of trees to grow, at which the trial is measured.
+        `exactly` is a number of trees to grow, at which the trial is measured. `begun` is what
+        `screen` returned for this plan; all other trials that were screened cannot go on then.
         """
-        folds = self.split.folds
-        index = self.split.data.index
-        assert index is not None
-        boosters = [
-            self.booster(plan, fold.train, self.data.watched(valid))
-            for fold, valid in zip(folds, index, strict=True)
+        trees = [] if begun is None else self.growing[begun]
+        self.growing.clear()
+        return self.measured(plan, trees + self.fold_trees(plan, len(trees)), exactly)
+
+    def fold_trees(self, plan: PlannedTrees, first: int = 0) -> list[FoldTrees]:
+        """The trees of every fold, or from a fold on, before they grow."""
+        assert self.split.data.index is not None
+        folds = list(enumerate(zip(self.split.folds, self.split.data.index, strict=True)))
+        return [
+            FoldTrees(
+                self.booster(plan, fold.train, self.data.watched(valid)),
+                self.objective(plan, fold.train, number),
+                plan.start,
+                partial(self.data.scores, index=valid),
+            )
+            for number, (fold, valid) in folds[first:]
         ]
-        goals = [self.objective(plan, fold.train, number) for number, fold in enumerate(folds)]
+
+    def measured(
+        self, plan: PlannedTrees, trees: list[FoldTrees], exactly: int | None = None
+    ) -> Trial:
+        """The trial of the trees, which grow until it ends."""
         validation = self.split.validation
         blocks = math.ceil((exactly or self.most) / BLOCK)
         warm_up = plan.start // BLOCK if exactly is None else blocks - 1
         best = BestEpochs(blocks, 1, warm_up, self.data.metric.higher_is_better)
         found = None
         for block in range(1, blocks + 1):
-            for booster, goal in zip(boosters, goals, strict=True):
-                on_metric = BLOCK * block > plan.start
-                booster.grow(BLOCK, goal if on_metric else None)
+            scores = torch.stack([each.after(block) for each in trees])
             self.tell(1)
             if block > warm_up:
-                scores = torch.stack(
-                    [
-                        self.data.scores(booster.watched(), valid)
-                        for booster, valid in zip(boosters, index, strict=True)
-                    ]
-                )
                 measured = validation.measure(scores)
                 if best.record(0, block, math.nan, measured.value):
                     found = (scores, measured.threshold)
-                if best.gave_up(block, _PATIENCE) or self.late():
+                grew = any(len(each.scores) == block for each in trees)
+                if best.gave_up(block, _PATIENCE) or (grew and self.late()):
                     break
         assert found is not None
         scores, threshold = found
@@ -146,14 +187,14 @@ class TreeSearch:
         curve = best.curve[:, 0]
         trial = Trial(
             plan.candidate, plan.rate, BLOCK * blocks, epoch, value, threshold, scores, {}, curve,
-            len(folds),
+            len(trees),
         )  # fmt: skip
         self.plans[trial] = plan
         return trial
 
     def on(self, split: Split) -> "TreeSearch":
         """The same on another split of the data; the trials of both are kept together."""
-        return replace(self, split=split)
+        return replace(self, split=split, growing={})
 
     def grown(self, plan: PlannedTrees, trees: int) -> BoostedTrees:
         """A model with so many trees, grown on all items."""
