@@ -34,15 +34,15 @@ def test_both_methods_are_measured_on_the_same_rows(folder: Path, more: dict[str
 def test_the_command_and_scikit_learn_get_the_same_rows(folder: Path) -> None:
     settings = {"dataset": "skin", "rows": 600}
     found = default_model.run(settings, 1, folder, [])
-    assert found["model"] == "boosted trees (LightGBM)"
+    assert found["model"] == "a linear model"  # what the table was made by
     values = found["values"]
     assert all(0.5 < values[name] < 1 for name in ("train", "trees", "logistic"))
     assert values["gain"] == values["train"] - max(values["trees"], values["logistic"])
     assert values["times"] > 0
-    same = default_model.run({**settings, "model": "boosted"}, 1, folder, [])
+    same = default_model.run({**settings, "model": "boosted,linear"}, 1, folder, [])
     assert same["values"]["f1"] == values["train"]
-    other = default_model.run({**settings, "model": "linear"}, 1, folder, [])
-    assert other["model"] == "a linear model"
+    other = default_model.run({**settings, "model": "boosted"}, 1, folder, [])
+    assert other["model"] == "boosted trees (LightGBM)"
     assert other["values"]["f1"] != values["train"]
     assert other["values"]["seconds"] > 0
 

@@ -187,7 +187,9 @@ def test_the_same_seed_grows_the_same_trees() -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"model": "trees"}, "model must be 'linear', 'network', 'boosted' or 'auto'; got 'trees'"),
+        ({"model": "trees"}, "model must be linear, network, boosted, .* or auto .*; got 'trees'"),
+        ({"model": "linear,linear"}, "several of them such as 'boosted,linear'.*; got 'linear,li"),
+        ({"model": None}, "model must be linear, network, boosted, .*; got None"),
         ({"model": "boosted", "balanced": True}, "balanced batches are for networks"),
         ({"model": "boosted", "method": "soft_mcc"}, "boosted trees grow on cross_entropy"),
         ({"model": "boosted", "engine": "forest"}, "engine must be one of lightgbm, xgboost"),
@@ -303,7 +305,7 @@ def test_what_auto_tries(
             raise StopIteration
         return SimpleNamespace(fit=SimpleNamespace(stopped=False))
 
-    monkeypatch.setattr(models, "_trained", noted)
+    monkeypatch.setattr(models, "_searched", noted)
     with pytest.raises(StopIteration):
         mg.MetricClassifier("f1", model="auto", **settings).fit(X, Y)
     assert tried == kinds
@@ -323,8 +325,8 @@ def test_trees_are_left_out_where_columns_outnumber_rows(
     assert done.exit_code == 0, done.output
     assert "Model: a network." in done.output
     tried: list[str] = []
-    real = models._trained
-    monkeypatch.setattr(models, "_trained", lambda *args: tried.append(args[1]) or real(*args))
+    real = models._searched
+    monkeypatch.setattr(models, "_searched", lambda *args: tried.append(args[1]) or real(*args))
     x, y = frame.drop(columns="label"), frame["label"]
     mg.MetricClassifier("f1", model="auto", random_state=0, folds=2, **QUICK).fit(x, y)
     assert tried == ["linear", "network"]
@@ -332,13 +334,13 @@ def test_trees_are_left_out_where_columns_outnumber_rows(
 
 def test_a_budget_is_shared_by_the_models(monkeypatch: pytest.MonkeyPatch) -> None:
     given: list[tuple[str, float]] = []
-    real = models._trained
+    real = models._searched
 
-    def noted(estimator: Any, name: Any, work: Any, seed: int, budget: float) -> Any:
+    def noted(estimator: Any, name: Any, work: Any, seed: int, budget: float, first: Any) -> Any:
         given.append((name, budget))
-        return real(estimator, name, work, seed, budget)
+        return real(estimator, name, work, seed, budget, first)
 
-    monkeypatch.setattr(models, "_trained", noted)
+    monkeypatch.setattr(models, "_searched", noted)
     model = mg.MetricClassifier("f1", model="auto", random_state=0, budget=60.0, **QUICK)
     model.fit(X, Y)
     shares = dict(given)
@@ -350,8 +352,8 @@ def test_a_budget_is_shared_by_the_models(monkeypatch: pytest.MonkeyPatch) -> No
 @pytest.mark.parametrize(
     ("seconds", "budgets"),
     [
-        ([4.0, 5.5, 9.0], {"boosted": 3.5, "linear": 1.8, "network": 0.5}),
-        ([4.0, 6.0], {"boosted": 3.5, "linear": 1.8}),  # nothing is left for the network
+        ([4.0, 5.5, 9.0], {"boosted": 3.5, "linear": 6 * 0.2 / 0.65, "network": 0.5}),
+        ([4.0, 6.0], {"boosted": 3.5, "linear": 6 * 0.2 / 0.65}),  # nothing is left for the network
         ([20.0], {"boosted": 3.5}),
     ],
 )
@@ -362,23 +364,63 @@ def test_every_model_has_a_share_of_the_time_that_is_left(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     now = [100.0]
-    found: dict[str, tuple[float, Path]] = {}
+    found: dict[str, float] = {}
 
-    def trained(_: Any, name: str, work: models.Work, seed: int, budget: float) -> Any:
+    def trained(_: Any, name: str, work: Any, seed: int, budget: float, first: Any) -> Any:
         now[0] += seconds[len(found)]
-        found[name] = (budget, Path(work.folder or ""))
+        found[name] = budget
         return SimpleNamespace(fit=SimpleNamespace(stopped=False))
 
     monkeypatch.setattr(models, "clock", lambda: now[0])
-    monkeypatch.setattr(models, "_trained", trained)
+    monkeypatch.setattr(models, "_searched", trained)
     monkeypatch.setattr(models, "_best", lambda found, _: len(found))
     metric = mg.metric("f1")
     items: Any = None
     work = models.Work(X, None, items, metric, "binary", 1, None, False, tmp_path)
     asked = mg.MetricClassifier(metric, model="auto", budget=10.0, random_state=0)
     assert models.fitted_model(asked, work) == len(budgets)
-    assert {name: budget for name, (budget, _) in found.items()} == pytest.approx(budgets)
-    assert all(folder == tmp_path / name for name, (_, folder) in found.items())
+    assert found == pytest.approx(budgets)
+
+
+@pytest.mark.parametrize("gain", [-0.2, 0.0])
+def test_a_kind_that_is_clearly_worse_is_trained_on_the_ordinary_loss_only(
+    gain: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ran: list[tuple[str, str, float, Path]] = []
+    now = [0.0]
+
+    def trained(estimator: Any, kind: str, work: Any, seed: int, budget: float) -> Any:
+        ran.append((kind, estimator.method, budget, work.folder))
+        now[0] += 1.0
+        return SimpleNamespace(fit=SimpleNamespace(stopped=False))
+
+    monkeypatch.setattr(models, "clock", lambda: now[0])
+    monkeypatch.setattr(models, "_trained", trained)
+    monkeypatch.setattr(models, "_compared", lambda *_: SimpleNamespace(gain=gain, luck=0.1))
+    items: Any = None
+    work = models.Work(X, None, items, mg.metric("f1"), "binary", 1, None, False, tmp_path)
+    asked = mg.MetricClassifier("f1", model="boosted,linear")
+    first: Any = SimpleNamespace()
+    models._searched(asked, "linear", work, 0, 10.0, first)
+    plain = ("linear", "cross_entropy", pytest.approx(3.0), tmp_path / "linear-ordinary")
+    searched = ("linear", "auto", pytest.approx(9.0), tmp_path / "linear")
+    assert ran == ([plain] if gain < 0 else [plain, searched])
+    assert asked.method == "auto"
+    ran.clear()
+    models._searched(asked, "linear", work, 0, 10.0, None)
+    assert ran == [("linear", "auto", 10.0, tmp_path / "linear")]
+
+
+def test_the_command_takes_the_linear_model_where_it_is_better(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame(rng.normal(size=(600, 20))).add_prefix("c")
+    frame["target"] = (frame.sum(axis=1) + rng.normal(size=600) > 2).astype(int)
+    frame.to_csv(tmp_path / "sums.csv", index=False)
+    words = (str(tmp_path / "sums.csv"), "--epochs", "8")
+    done = run("train", *words, "--out", str(tmp_path / "run"))
+    assert done.exit_code == 0, done.output
+    assert "Model: a linear model." in done.output
+    assert "Chosen among 2 kinds of models: a linear model" in " ".join(done.output.split())
 
 
 def test_no_other_model_is_tried_after_ctrl_c(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -423,7 +465,7 @@ def test_train_compare_and_predict_with_trees(
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--model", "tree"], "--model must be one of linear, network, boosted, auto; got 'tree'"),
+        (["--model", "tree"], "got 'tree'"),
         (["--model", "boosted", "--hidden", "3"], "--hidden is for networks; leave it out with"),
         (["--model", "boosted", "--method", "focal"], "boosted trees grow on cross_entropy"),
         (["--engine", "forest"], "engine must be one of lightgbm, xgboost, sklearn"),
@@ -438,7 +480,8 @@ def test_wrong_options(words: list[str], message: str, tmp_path: Path) -> None:
 def test_losses_of_networks_choose_a_network_and_only_trees_are_compared_with_trees() -> None:
     from metricgrad.studies import RunSettings
 
-    assert RunSettings().default_model("auto", wide=False) == "boosted"
+    assert RunSettings().default_model("auto", wide=False) == "boosted,linear"
+    assert RunSettings(group="query").default_model("auto", wide=False) == "boosted"
     assert RunSettings().default_model("auto", wide=True) == "network"
     assert RunSettings().default_model("focal", wide=False) == "network"
     assert RunSettings(group="query").default_model("metric_loss", wide=False) == "network"

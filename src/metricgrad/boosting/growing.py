@@ -25,6 +25,8 @@ TreeTask = Literal["binary", "classes", "grades"]  # what a row has: 0 or 1, a c
 
 
 _LEAST = 20  # rows of a leaf; fewer where the table is small
+_BINS = (63, 255)  # of a column, at least and at most,
+_PER_BIN = 64  # and rows in one of them on average
 
 
 class TreeRows(NamedTuple):
@@ -39,6 +41,16 @@ class TreeRows(NamedTuple):
     def least(self) -> int:
         """The fewest rows of a leaf: 20, as libraries have it, or a twentieth of a small table."""
         return max(1, min(_LEAST, len(self.y) // _LEAST))
+
+    @property
+    def bins(self) -> int:
+        """How many bins a column has: 255, as libraries have it, or fewer in a small table.
+
+        A tree takes as long as it has bins, once they are as many as the rows, and bins of a few
+        rows are chance.
+        """
+        low, high = _BINS
+        return max(low, min(high, len(self.y) // _PER_BIN))
 
 
 @dataclass(frozen=True)
@@ -65,6 +77,11 @@ class Forest(ABC):
 
     engine: Engine
     booster: Any
+
+    @property
+    @abstractmethod
+    def trees(self) -> int:
+        """How many times trees were added, one for each score of a row."""
 
     @abstractmethod
     def scores(self, x: np.ndarray) -> np.ndarray:

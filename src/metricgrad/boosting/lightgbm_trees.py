@@ -23,6 +23,11 @@ class LightGBMForest(Forest):
 
     engine = "lightgbm"
 
+    @property
+    def trees(self) -> int:
+        """How many times trees were added."""
+        return self.booster.current_iteration()
+
     def scores(self, x: np.ndarray) -> np.ndarray:
         """Raw scores, `[N]`, or `[N, classes]`."""
         return np.asarray(self.booster.predict(x, raw_score=True))
@@ -52,6 +57,7 @@ class LightGBMBooster(Booster):
             "seed": settings.seed,
             "min_data_in_leaf": rows.least,
             "min_data_in_bin": min(3, rows.least),
+            "max_bin": rows.bins,
             "feature_pre_filter": False,
             "verbose": -1,
             "metric": "none",

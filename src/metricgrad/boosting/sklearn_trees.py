@@ -24,24 +24,30 @@ _BITS = 32  # categories in a word of a set
 
 @dataclass(frozen=True)
 class NodeForest(Forest):
-    """Trees as arrays of nodes; trees `[rounds][classes]`, a column of scores for each class.
+    """Trees as arrays of nodes; `rounds` are lists of trees, one for each class.
 
-    `known` has the categories of some columns, by the number of the column. scikit-learn puts these
-    columns first, and numbers the categories that its training rows had.
+    `baseline` has a score for each class, `known` has the categories of some columns, by the number
+    of the column. scikit-learn puts these columns first, and numbers the categories that its
+    training rows had.
     """
 
     baseline: np.ndarray  # `[columns of scores]`
-    trees: list[list[dict[str, np.ndarray]]]
+    rounds: list[list[dict[str, np.ndarray]]]
     known: dict[int, np.ndarray]
 
     engine = "sklearn"
     booster = None
 
+    @property
+    def trees(self) -> int:
+        """How many times trees were added."""
+        return len(self.rounds)
+
     def scores(self, x: np.ndarray) -> np.ndarray:
         """Raw scores, `[N]`, or `[N, classes]`."""
         x = self._ordered(x)
         found = np.tile(self.baseline, (len(x), 1))
-        for one_round in self.trees:
+        for one_round in self.rounds:
             for column, nodes in enumerate(one_round):
                 found[:, column] += nodes["value"][_leaves(nodes, x)]
         return found[:, 0] if len(self.baseline) == 1 else found
@@ -50,7 +56,7 @@ class NodeForest(Forest):
         """All nodes as JSON."""
         rounds = [
             [{name: each.tolist() for name, each in nodes.items()} for nodes in one_round]
-            for one_round in self.trees
+            for one_round in self.rounds
         ]
         known = {str(column): each.tolist() for column, each in self.known.items()}
         return json.dumps({"baseline": self.baseline.tolist(), "known": known, "trees": rounds})
@@ -100,6 +106,7 @@ class SklearnBooster(Booster):
             "learning_rate": settings.rate,
             "max_leaf_nodes": settings.leaves,
             "min_samples_leaf": rows.least,
+            "max_bins": rows.bins,
             "categorical_features": list(settings.categories) or None,
             "early_stopping": False,
             "warm_start": True,

@@ -24,6 +24,11 @@ class XGBoostForest(Forest):
 
     engine = "xgboost"
 
+    @property
+    def trees(self) -> int:
+        """How many times trees were added."""
+        return self.booster.num_boosted_rounds()
+
     def scores(self, x: np.ndarray) -> np.ndarray:
         """Raw scores, `[N]`, or `[N, classes]`."""
         return self.booster.predict(_matrix(x, self.booster.feature_types), output_margin=True)
@@ -53,6 +58,7 @@ class XGBoostBooster(Booster):
             "objective": _OBJECTIVES[settings.task],
             "tree_method": "hist",
             "grow_policy": "lossguide",
+            "max_bin": rows.bins,
             "max_leaves": settings.leaves,
             "max_depth": 0,
             "learning_rate": settings.rate,

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-_MODELS = ("linear", "network", "boosted", "auto")
+_KINDS = ("linear", "network", "boosted")
 _HIDDEN = (100, 30, 10)  # widths of a network's hidden layers
 
 DataArgument = Annotated[
@@ -45,9 +45,9 @@ KeepOption = Annotated[
 ModelOption = Annotated[
     str | None,
     typer.Option(
-        help="Kind of model: linear, network, boosted (trees), or auto, which tries all of them "
-        "and takes the best on validation data. On tables with more than two columns per row, "
-        "trees are grown only if asked for."
+        help="Kind of model: linear, network, boosted (trees); several, such as boosted,linear, or "
+        "auto for all, of which the first is taken unless another is better on validation data. On "
+        "tables with more than two columns per row, trees are grown only if asked for."
     ),
 ]
 EngineOption = Annotated[
@@ -132,11 +132,15 @@ def model_and_widths(model: str | None, hidden: str | None) -> tuple[str | None,
 
     If only --hidden is given, it says that the model is a network, or linear.
     """
-    if model is not None and model not in _MODELS:
-        raise ValueError(f"--model must be one of {', '.join(_MODELS)}; got {model!r}")
+    kinds = [] if model in (None, "auto") else [each.strip() for each in model.split(",")]
+    if not set(kinds) <= set(_KINDS):
+        raise ValueError(
+            f"--model must be {', '.join(_KINDS)}, several of them such as boosted,linear, or auto "
+            f"for all; got {model!r}"
+        )
     if hidden is None:
         return model, _HIDDEN
-    if model in ("linear", "boosted"):
+    if kinds and "network" not in kinds:
         raise ValueError(f"--hidden is for networks; leave it out with --model {model}")
     return model or "network", layer_widths(hidden)
 

@@ -46,8 +46,8 @@ class MetricClassifier(KeepsRows, ClassifierMixin, BaseEstimator):
         metric: A name, a `Metric` or a callable `(scores, target) -> number`.
         method: `"auto"`, which tries several losses and keeps cross-entropy if none is better, the
             name of a loss, or a surrogate.
-        model: `"network"`, `"linear"`, `"boosted"` for trees, or `"auto"`: all of them, of which
-            another than trees wins by more than chance; no trees with over two columns per row.
+        model: `"network"`, `"linear"`, `"boosted"` for trees; several, such as `"boosted,linear"`,
+            of which the first is taken unless another gains more than chance; `"auto"` is all.
         engine: The library that grows trees: `"lightgbm"`, `"xgboost"` or `"sklearn"`, which
             supports only the ordinary loss. None takes the first that is installed.
         hidden: Widths of the network's hidden layers; `()` is a linear model.

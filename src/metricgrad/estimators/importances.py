@@ -6,9 +6,10 @@ that the model does not use. Columns are those of the table that the user passed
 numbers that a column became, such as one for each category, are shuffled together.
 
 The work is bounded: five shuffles of 2,000 rows, the same for all columns. From 200 columns on
-there are fewer shuffles, and from 500 on fewer rows, down to two shuffles of 200 rows. In a sample,
-classes keep their shares, but a rare one has up to 50 rows, so that the metric says something about
-it. Of queries, only those with a relevant document are drawn.
+there are fewer shuffles, and from 500 on fewer rows, down to two shuffles of 200 rows; with a
+hundred trees, from 50 and from 125 columns on. In a sample, classes keep their shares, but a rare
+one has up to 50 rows, so that the metric says something about it. Of queries, only those with a
+relevant document are drawn.
 
 scikit-learn's `permutation_importance` is not called. It prepares the whole table again for each
 shuffle, and it cannot hand queries or amounts to `score`. Here one column is moved at a time: its
@@ -27,13 +28,15 @@ import torch
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor, nn
 
+from metricgrad.boosting.growing import BoostedTrees
 from metricgrad.estimators.features import Preparation
 from metricgrad.training import Trained
 from metricgrad.training.data import Items
 
 _ROWS = (200, 2_000)  # the fewest and the most rows that are shuffled,
 _SHUFFLES = (2, 5)  # and how often
-_WORK = 2_000_000  # rows that are scored, over all columns and shuffles
+_WORK = 2_000_000  # rows that are scored, over all columns and shuffles,
+_TREE_WORK = 50_000_000  # or rows times trees
 _KEPT = 2**24  # numbers of a sample
 _AT_ONCE = 2**22  # numbers that are computed together
 _RARE = 50  # rows of a rare class
@@ -100,10 +103,11 @@ def column_importances(trained: Trained, preparation: Preparation, items: Items)
             of these is measured.
     """
     widths = preparation.widths
-    items = sampled(items, len(widths))
+    work = _work(trained)
+    items = sampled(items, len(widths), work)
     x = items.x if items.where is None else items.x[items.where]
     low, high = _SHUFFLES
-    shuffles = min(high, max(low, _WORK // (len(x) * len(widths))))
+    shuffles = min(high, max(low, work // (len(x) * len(widths))))
     generator = torch.Generator().manual_seed(0)
     orders = torch.stack([torch.randperm(len(x), generator=generator) for _ in range(shuffles)])
     scorer = _scorer(trained, x, orders)
@@ -116,10 +120,18 @@ def column_importances(trained: Trained, preparation: Preparation, items: Items)
     return Importances(fall.mean(1), fall.std(1), len(x), shuffles)
 
 
-def sampled(items: Items, columns: int) -> Items:
+def _work(trained: Trained) -> int:
+    """How many rows may be scored: fewer by trees, through each of which a row has to go."""
+    model = trained.model
+    if not isinstance(model, BoostedTrees):
+        return _WORK
+    return min(_WORK, _TREE_WORK // max(1, model.forest.trees))
+
+
+def sampled(items: Items, columns: int, work: int = _WORK) -> Items:
     """At most 2,000 rows, fewer of wide tables; all of a query's documents, or none of them."""
     fewest, most = _ROWS
-    most = min(most, _WORK // (_SHUFFLES[0] * columns), _KEPT // items.x.shape[-1])
+    most = min(most, work // (_SHUFFLES[0] * columns), _KEPT // items.x.shape[-1])
     most = max(fewest, most)
     generator = torch.Generator().manual_seed(0)
     order = torch.randperm(len(items), generator=generator)

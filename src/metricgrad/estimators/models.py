@@ -1,14 +1,19 @@
 """The models of the estimators: linear, a network, boosted trees, or whichever is best.
 
-`model="auto"` trains all of them on the same splits. Boosted trees are taken unless the linear
-model or the network is better by more than chance would give, on validation data: the same rule by
-which a loss has to beat the ordinary one (`training/decision.py`).
+`model="boosted,linear"` trains several kinds on the same splits, and `model="auto"` all of them.
+The first one is taken unless another is better by more than chance would give, on validation data:
+the same rule by which a loss has to beat the ordinary one (`training/decision.py`).
+
+A search over losses takes several times as long as training on the ordinary loss. So all kinds but
+the first are trained on the ordinary loss first, and those that are worse than the first kind by
+more than chance are not searched any further.
 """
 
+import copy
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -16,16 +21,16 @@ from torch import Tensor
 
 from metricgrad.boosting.growing import TreeTask, installed_engine
 from metricgrad.estimators.features import Preparation
+from metricgrad.estimators.kinds import ModelKind, model_kinds
 from metricgrad.estimators.networks import drawn_seed, perceptron, trained_network, widths
 from metricgrad.estimators.sparse import prepared_features
 from metricgrad.estimators.warm_start import Start
 from metricgrad.metrics import Metric
-from metricgrad.metrics.checks import one_of
 from metricgrad.processes import clock
 from metricgrad.training import Fit
-from metricgrad.training.candidates import method_names
+from metricgrad.training.candidates import method_names, ordinary_candidate
 from metricgrad.training.data import Items
-from metricgrad.training.decision import compare_trials
+from metricgrad.training.decision import Decision, compare_trials
 from metricgrad.training.fit_trees import ENGINES, TreeFit, fits_trees
 from metricgrad.training.row_space import WIDE
 from metricgrad.training.trained import ComparedModel
@@ -33,10 +38,10 @@ from metricgrad.training.tree_trials import TreeData
 from metricgrad.training.trials import best_first
 from metricgrad.training.validation import Validation
 
-ModelName = Literal["linear", "network", "boosted", "auto"]
 _CATEGORIES = 250  # of a column, that trees are given; scikit-learn's take no more
-# Of the time that is left, for each of the models that "auto" tries in turn.
-_SHARES = {"boosted": 0.35, "linear": 0.3, "network": 1.0}
+# Of the time, where several kinds are tried one after the other.
+_SHARES: dict[ModelKind, float] = {"boosted": 0.35, "linear": 0.2, "network": 0.45}
+_PLAIN = 0.3  # of a kind's time, for training on the ordinary loss
 
 
 class Work(NamedTuple):
@@ -59,6 +64,10 @@ class Work(NamedTuple):
         rows, columns = self.table.shape
         return columns > WIDE * (rows if self.rows is None else len(self.rows))
 
+    def into(self, name: str) -> "Work":
+        """The same with a folder of its own for checkpoints."""
+        return self if self.folder is None else self._replace(folder=Path(self.folder) / name)
+
 
 class FittedModel(NamedTuple):
     """A trained model, how its columns are prepared, and its items."""
@@ -69,12 +78,6 @@ class FittedModel(NamedTuple):
     items: Items  # that it was trained on, prepared
 
 
-def check_model(model: Any) -> ModelName:
-    """The name of a kind of model; ValueError for any other."""
-    one_of("model", model, get_args(ModelName))
-    return model
-
-
 def hidden_of(estimator: Any) -> tuple[int, ...]:
     """The hidden layers of an estimator's network; a linear model has none."""
     return () if estimator.model == "linear" else widths(estimator.hidden)
@@ -82,42 +85,65 @@ def hidden_of(estimator: Any) -> tuple[int, ...]:
 
 def fitted_model(estimator: Any, work: Work) -> FittedModel:
     """The model that an estimator asks for, trained; of several, the best on validation data."""
-    name = check_model(estimator.model)
+    kinds = model_kinds(estimator.model)
     widths(estimator.hidden)  # refuses what is none, whichever model it is
     seed = drawn_seed(estimator)
-    if name != "auto":
-        return _trained(estimator, name, work, seed, estimator.budget)
+    if len(kinds) == 1:
+        return _trained(estimator, kinds[0], work, seed, estimator.budget)
     started = clock()
     found: list[FittedModel] = []
-    for each in _tried(estimator, work):
+    tried = _tried(estimator, work, kinds)
+    for number, each in enumerate(tried):
         budget = None
         if estimator.budget is not None:
             left = estimator.budget - (clock() - started)
             if found and left <= 0:
                 break
-            budget = max(left, 0.01) * _SHARES[each]
-        folder = None if work.folder is None else Path(work.folder) / each
-        found.append(_trained(estimator, each, work._replace(folder=folder), seed, budget))
+            shares = [_SHARES[kind] for kind in tried[number:]]
+            budget = max(left, 0.01) * shares[0] / sum(shares)
+        first = found[0] if found and estimator.method == "auto" else None
+        found.append(_searched(estimator, each, work, seed, budget, first))
         if found[-1].fit.stopped:
             break
     return _best(found, seed)
 
 
-def _tried(estimator: Any, work: Work) -> list[ModelName]:
-    """The kinds of models that "auto" tries, the one that the others have to beat first."""
+def _searched(
+    estimator: Any,
+    kind: ModelKind,
+    work: Work,
+    seed: int,
+    budget: float | None,
+    first: FittedModel | None,
+) -> FittedModel:
+    """A kind of model, trained; on the ordinary loss only if it is clearly worse than the first."""
+    if first is not None:
+        started = clock()
+        plain = copy.copy(estimator)
+        plain.method = ordinary_candidate(work.metric, sets=work.task == "grades").method
+        share = None if budget is None else budget * _PLAIN
+        found = _trained(plain, kind, work.into(f"{kind}-ordinary"), seed, share)
+        decision = _compared(first, [found], seed)
+        if found.fit.stopped or decision.gain < -decision.luck:
+            return found
+        budget = None if budget is None else budget - (clock() - started)
+    return _trained(estimator, kind, work.into(kind), seed, budget)
+
+
+def _tried(estimator: Any, work: Work, kinds: tuple[ModelKind, ...]) -> list[ModelKind]:
+    """Of several kinds of models those that data and loss are for."""
     plain = not work.balanced and not estimator.options
     trees = plain and work.task is not None and fits_trees(estimator.method, work.task)
     if trees and estimator.method not in ("auto", *method_names()):  # no loss of networks
         return ["boosted"]
-    found: list[ModelName] = ["boosted"] if trees and not work.wide else []
-    found.append("linear")
-    if hidden_of(estimator):
-        found.append("network")
-    return found
+    left_out: list[ModelKind] = [] if trees and not work.wide else ["boosted"]
+    if not hidden_of(estimator):
+        left_out.append("network")
+    return [kind for kind in kinds if kind not in left_out] or ["linear"]
 
 
 def _trained(
-    estimator: Any, name: ModelName, work: Work, seed: int, budget: float | None
+    estimator: Any, name: ModelKind, work: Work, seed: int, budget: float | None
 ) -> FittedModel:
     """One kind of model, trained."""
     if name == "boosted":
@@ -185,12 +211,17 @@ def _best(found: list[FittedModel], seed: int) -> FittedModel:
     if not others:
         return usual
     by_trial = {each.fit.decision.winner: each for each in found}
-    metric = usual.fit.metric
-    ranked = best_first([each.fit.decision.winner for each in others], metric)
-    validation = Validation(metric, usual.fit.validation)
-    decision = compare_trials(validation, seed, usual.fit.decision.winner, ranked)
+    decision = _compared(usual, others, seed)
     taken = by_trial[decision.winner]
     models = [taken.fit.models[0], *(each.fit.models[0] for each in found if each is not taken)]
     seconds = sum(each.fit.seconds for each in found)
     fit = replace(taken.fit, models=models, models_luck=decision.luck, seconds=seconds)
     return taken._replace(fit=fit)
+
+
+def _compared(usual: FittedModel, others: list[FittedModel], seed: int) -> Decision:
+    """Whether the best of other models is better than the usual one, on validation data."""
+    metric = usual.fit.metric
+    ranked = best_first([each.fit.decision.winner for each in others], metric)
+    validation = Validation(metric, usual.fit.validation)
+    return compare_trials(validation, seed, usual.fit.decision.winner, ranked)

@@ -56,8 +56,8 @@ class MetricRanker(KeepsRows, BaseEstimator):
         metric: A ranking metric: a name such as `"ndcg"` or `"map"`, or `mg.metric("ndcg", k=10)`.
         method: `"auto"`, or the name of a loss: `uniloss`, `lambda_loss`, `list_net`,
             `approx_ndcg`, ... Boosted trees have `lambdarank` and `uniloss`.
-        model: `"network"`, `"linear"`, `"boosted"` for trees, or `"auto"`: all of them, of which
-            another than trees wins by more than chance; no trees with over two columns per row.
+        model: `"network"`, `"linear"`, `"boosted"` for trees; several, such as `"boosted,linear"`,
+            of which the first is taken unless another gains more than chance; `"auto"` is all.
         engine: The library that grows trees, as in `MetricClassifier`.
         hidden: Widths of the network's hidden layers; `()` is a linear model.
         epochs: Maximum number of epochs of a network's trial.

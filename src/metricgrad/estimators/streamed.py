@@ -13,6 +13,7 @@ from sklearn.utils import check_random_state
 from torch import Tensor
 from torch.utils.data import DataLoader
 
+from metricgrad.estimators.kinds import model_kinds
 from metricgrad.estimators.models import hidden_of
 from metricgrad.estimators.networks import drawn_seed, perceptron, trained_network
 from metricgrad.estimators.parquet_tables import ParquetTable
@@ -66,10 +67,12 @@ def fitted_on(model: "MetricClassifier", surveyed: Survey, target: Target, folde
 
     Trees need all rows at once, so `model="auto"` means a network here.
     """
-    if model.model == "boosted":
+    kinds = model_kinds(model.model)
+    if model.model != "auto" and kinds not in (("network",), ("linear",)):
         raise ValueError(
-            "boosted trees need the whole table in memory; pass model='network' or 'linear', or a "
-            "pandas DataFrame"
+            "a table that is streamed has one network or linear model, because boosted trees need "
+            "the whole table in memory; pass model='network' or 'linear', or a pandas DataFrame. "
+            f"Got model={model.model!r}"
         )
     if model.folds not in (None, 1):
         raise ValueError(

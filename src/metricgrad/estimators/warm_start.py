@@ -6,7 +6,7 @@ categories are those that the first `fit` saw.
 """
 
 import copy
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
@@ -14,6 +14,7 @@ from torch import nn
 
 from metricgrad.boosting.growing import BoostedTrees, Forest, installed_engine
 from metricgrad.estimators.features import Preparation
+from metricgrad.estimators.kinds import ModelKind
 from metricgrad.estimators.networks import widths
 from metricgrad.estimators.target import Target
 from metricgrad.metrics import Metric
@@ -49,10 +50,10 @@ def start_of(estimator: Any, columns: int) -> Start:
     """What a classifier begins its next training with, for a table of so many columns."""
     if not estimator.warm_start:
         return Start()
-    if estimator.model == "auto":
+    if estimator.model not in get_args(ModelKind):
         raise ValueError(
-            "warm_start=True continues one model, and model='auto' trains several; pass "
-            "model='boosted', 'network' or 'linear', or warm_start=False"
+            f"warm_start=True continues one model, and model={estimator.model!r} trains several; "
+            "pass model='boosted', 'network' or 'linear', or warm_start=False"
         )
     if "trained_" not in vars(estimator):
         return Start()

@@ -23,6 +23,7 @@ import numpy as np
 from scipy.stats import t as student
 
 from metricgrad.boosting.growing import TreeTask
+from metricgrad.estimators.kinds import model_kinds
 from metricgrad.estimators.target import Target, plain
 from metricgrad.metrics import Metric
 from metricgrad.studies import splits
@@ -53,7 +54,6 @@ from metricgrad.training.candidates import (
 )
 from metricgrad.training.fit_trees import tree_methods
 
-_WITH_TREES = ("boosted", "auto")  # models that are boosted trees, or may be
 _ROUNDING = 1e-12  # a spread below this share of the values is rounding
 
 
@@ -211,7 +211,7 @@ def methods_to_compare(
     `text` is what the user typed. Of `all` methods, and of the usual ones that None stands for,
     those that have no loss for such a target, or for such a `model`, are left out.
     """
-    if model in _WITH_TREES:
+    if model is not None and "boosted" in model_kinds(model):
         return _tree_names(text, "binary", model)
     if _typed(text):
         return _names(text, ORDINARY, ["auto", *method_names()], "there is no method")
@@ -227,7 +227,7 @@ def methods_to_rank(
     ReLoss is learned again for every split of queries, which takes minutes, so it has to be asked
     for.
     """
-    if model in _WITH_TREES:
+    if model is not None and "boosted" in model_kinds(model):
         return _tree_names(text, "grades", model)
     ordinary = ordinary_candidate(metric, sets=True).method
     if _typed(text):

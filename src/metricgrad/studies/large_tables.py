@@ -115,7 +115,7 @@ def refuse_unstreamed(settings: RunSettings) -> None:
             f"{settings.data} is too large to be read as a whole, and a table that is streamed is "
             "trained by one process; start it without torchrun, or pass more --memory"
         )
-    boosted = settings.model == "boosted"
+    boosted = "boosted" in (settings.model or "")
     needs = {
         "--group": settings.group,
         "--amount": settings.amounts,

@@ -138,9 +138,14 @@ class RunSettings(TableSettings):
     memory: int | None = None
 
     def default_model(self, method: str, *, wide: bool) -> str:
-        """Boosted trees, unless loss, processes or far more columns than rows ask for a network."""
+        """Trees, for a table of classes a linear model, too; a network where trees are not for it.
+
+        Trees are not for losses of networks, several processes, or far more columns than rows.
+        """
         task = "binary" if self.group is None else "grades"
-        return "boosted" if alone() and not wide and fits_trees(method, task) else "network"
+        if not alone() or wide or not fits_trees(method, task):
+            return "network"
+        return "boosted" if self.group else "boosted,linear"
 
 
 @dataclass(frozen=True, kw_only=True)
