@@ -139,8 +139,8 @@ def luck_with_numpy(
     live = validation.items.live
     target = validation.items.target.numpy()
     number = live.shape[1]
-    drawn = torch.multinomial(live.double(), number * draws, replacement=True, generator=generator)
-    index = drawn.numpy().reshape(len(live), draws, number)
+    place = torch.rand(draws, len(live), number, dtype=torch.float64, generator=generator)
+    index = (place.numpy() * live.sum(1, keepdim=True).numpy()).astype(int).swapaxes(0, 1)
 
     def accuracy(each: np.ndarray, draw: int | None) -> float:
         rows = [
@@ -177,6 +177,15 @@ def test_luck_is_a_quantile_of_the_highest_centred_gain(models: int, quantile: f
     )
 
 
+def test_only_live_items_are_drawn_and_all_alike() -> None:
+    live = torch.tensor([[True, False, True, True], [True, True, True, True]])
+    drawn = module._drawn(live, 9_000, seeded())
+    assert drawn.shape == (9_000, 2, 4)
+    for fold, expected in ((0, [1 / 3, 0, 1 / 3, 1 / 3]), (1, [1 / 4] * 4)):
+        shares = torch.bincount(drawn[:, fold].flatten(), minlength=4) / 36_000
+        assert shares.tolist() == pytest.approx(expected, abs=0.01)
+
+
 def test_luck_of_sets_draws_whole_sets() -> None:
     metric = mg.metric("ndcg")
     target = torch.randint(0, 3, (2, 20, 6), generator=seeded(1))
@@ -188,8 +197,8 @@ def test_luck_of_sets_draws_whole_sets() -> None:
     scores = [torch.randn(2, 20, 6, generator=seeded(3 + k)) for k in range(2)]
     found = validation.luck(scores, [None, None], seeded(5))
     gains = metric(scores[1], target, where=where) - metric(scores[0], target, where=where)
-    drawn = torch.multinomial(live.double(), 20 * 200, replacement=True, generator=seeded(5))
-    index = drawn.reshape(2, 200, 20)
+    place = torch.rand(200, 2, 20, dtype=torch.float64, generator=seeded(5))
+    index = (20 * place).long().movedim(0, 1)
     means = torch.stack([gains[k][index[k]] for k in range(2)]).mean((0, 2)) - gains.mean()
     assert found == pytest.approx(torch.quantile(means.double(), ONE_SIGMA).item(), abs=1e-6)
 

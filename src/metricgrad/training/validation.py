@@ -101,10 +101,7 @@ class Validation:
         draws = _draws_at_once(scores[0])
         gains = []
         for _ in range(-(-_DRAWS // draws)):
-            drawn = torch.multinomial(
-                live.double(), live.shape[1] * draws, replacement=True, generator=generator
-            )
-            drawn = drawn.unflatten(1, (draws, live.shape[1])).movedim(0, 1)  # [D, K, V]
+            drawn = _drawn(live, draws, generator)
             found = torch.stack([self._values(*each, drawn) for each in models])
             gains.append((found[1:] - found[:1]) - (whole[1:] - whole[:1]).unsqueeze(-1))
         centred = torch.cat(gains, -1)
@@ -137,6 +134,14 @@ class Validation:
         scores, target, live = (part.flatten(first, first + 1) for part in (scores, target, live))
         rows = {name: row.flatten(first, first + 1) for name, row in rows.items()}
         return metric.of_sets(scores, target, live, **rows)
+
+
+def _drawn(live: Tensor, draws: int, generator: torch.Generator) -> Tensor:
+    """Numbers of live items, drawn with replacement, `[D, K, V]`; live is `[K, V]`."""
+    first = live.int().argsort(dim=-1, descending=True, stable=True)  # the live items, then the padding
+    place = torch.rand(draws, *live.shape, dtype=torch.float64, generator=generator)
+    place = (place * live.sum(-1, keepdim=True)).long()
+    return first.expand_as(place).gather(-1, place)
 
 
 @torch.no_grad()
