@@ -382,8 +382,8 @@ def test_every_model_has_a_share_of_the_time_that_is_left(
     assert found == pytest.approx(budgets)
 
 
-@pytest.mark.parametrize("gain", [-0.2, 0.0])
-def test_a_kind_that_is_clearly_worse_is_trained_on_the_ordinary_loss_only(
+@pytest.mark.parametrize("gain", [0.0, 0.01])
+def test_a_kind_that_is_no_better_is_trained_on_the_ordinary_loss_only(
     gain: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ran: list[tuple[str, str, float, Path]] = []
@@ -396,7 +396,7 @@ def test_a_kind_that_is_clearly_worse_is_trained_on_the_ordinary_loss_only(
 
     monkeypatch.setattr(models, "clock", lambda: now[0])
     monkeypatch.setattr(models, "_trained", trained)
-    monkeypatch.setattr(models, "_compared", lambda *_: SimpleNamespace(gain=gain, luck=0.1))
+    monkeypatch.setattr(models, "_compared", lambda *_: SimpleNamespace(gain=gain))
     items: Any = None
     work = models.Work(X, None, items, mg.metric("f1"), "binary", 1, None, False, tmp_path)
     asked = mg.MetricClassifier("f1", model="boosted,linear")
@@ -404,7 +404,7 @@ def test_a_kind_that_is_clearly_worse_is_trained_on_the_ordinary_loss_only(
     models._searched(asked, "linear", work, 0, 10.0, first)
     plain = ("linear", "cross_entropy", pytest.approx(3.0), tmp_path / "linear-ordinary")
     searched = ("linear", "auto", pytest.approx(9.0), tmp_path / "linear")
-    assert ran == ([plain] if gain < 0 else [plain, searched])
+    assert ran == ([plain] if gain == 0 else [plain, searched])
     assert asked.method == "auto"
     ran.clear()
     models._searched(asked, "linear", work, 0, 10.0, None)

@@ -5,8 +5,8 @@ The first one is taken unless another is better by more than chance would give, 
 the same rule by which a loss has to beat the ordinary one (`training/decision.py`).
 
 A search over losses takes several times as long as training on the ordinary loss. So all kinds but
-the first are trained on the ordinary loss first, and those that are worse than the first kind by
-more than chance are not searched any further.
+the first are trained on the ordinary loss first, and those that are not better than the first kind
+then are not searched any further.
 """
 
 import copy
@@ -116,15 +116,14 @@ def _searched(
     budget: float | None,
     first: FittedModel | None,
 ) -> FittedModel:
-    """A kind of model, trained; on the ordinary loss only if it is clearly worse than the first."""
+    """A kind of model, trained; on the ordinary loss only if it is no better than the first."""
     if first is not None:
         started = clock()
         plain = copy.copy(estimator)
         plain.method = ordinary_candidate(work.metric, sets=work.task == "grades").method
         share = None if budget is None else budget * _PLAIN
         found = _trained(plain, kind, work.into(f"{kind}-ordinary"), seed, share)
-        decision = _compared(first, [found], seed)
-        if found.fit.stopped or decision.gain < -decision.luck:
+        if found.fit.stopped or _compared(first, [found], seed).gain <= 0:
             return found
         budget = None if budget is None else budget - (clock() - started)
     return _trained(estimator, kind, work.into(kind), seed, budget)

@@ -24,7 +24,7 @@ from metricgrad.training.trained import Finalists, Fit, kept_score_sets
 from metricgrad.training.tree_trials import BLOCK, PlannedTrees, TreeData, TreeSearch
 from metricgrad.training.trials import Trial, best_first
 
-_LEAVES = (15, 31, 63)  # sizes of trees that are tried
+_LEAVES = (5, 15, 63)  # sizes of trees that are tried: for noisy tables, most, and clean ones
 _RATE = 0.1
 _MOST = 300  # trees of a trial
 _SCREENED = 100  # trees that show which size is best
