@@ -138,7 +138,7 @@ class Validation:
 
 def _drawn(live: Tensor, draws: int, generator: torch.Generator) -> Tensor:
     """Numbers of live items, drawn with replacement, `[D, K, V]`; live is `[K, V]`."""
-    first = live.int().argsort(dim=-1, descending=True, stable=True)  # the live items, then the padding
+    first = live.int().argsort(dim=-1, descending=True, stable=True)  # live items, then padding
     place = torch.rand(draws, *live.shape, dtype=torch.float64, generator=generator)
     place = (place * live.sum(-1, keepdim=True)).long()
     return first.expand_as(place).gather(-1, place)
