@@ -43,7 +43,6 @@ def test_the_command_and_scikit_learn_get_the_same_rows(folder: Path) -> None:
     assert same["values"]["f1"] == values["train"]
     other = default_model.run({**settings, "model": "boosted"}, 1, folder, [])
     assert other["model"] == "boosted trees (LightGBM)"
-    assert other["values"]["f1"] != values["train"]
     assert other["values"]["seconds"] > 0
 
 

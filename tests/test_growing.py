@@ -102,6 +102,7 @@ def test_nodes_give_the_scores_that_scikit_learn_gives() -> None:
     booster = new_booster("sklearn", rows, settings, rows.x)
     booster.grow(10)
     options: dict[str, Any] = {"categorical_features": [3], "early_stopping": False}
+    options["max_bins"] = 100  # fewer than scikit-learn has
     assert rows.least == 20  # as scikit-learn has it
     model = HistGradientBoostingClassifier(max_iter=10, max_leaf_nodes=7, **options)
     expected = model.fit(rows.x, rows.y).decision_function(rows.x)
@@ -161,3 +162,10 @@ def test_no_library_is_imported_before_trees_grow(monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr(builtins, "__import__", guarded)
     assert installed_engine(None) == "lightgbm"
+
+
+@pytest.mark.parametrize(
+    ("rows", "bins"), [(50, 100), (6_400, 100), (12_800, 200), (16_320, 255), (10**6, 255)]
+)
+def test_small_tables_have_fewer_bins(rows: int, bins: int) -> None:
+    assert TreeRows(np.zeros((rows, 1)), np.zeros(rows)).bins == bins

@@ -87,7 +87,7 @@ def main() -> None:
         x = np.random.default_rng(0).normal(size=(120, 2))
         table = pd.DataFrame(x, columns=["one", "two"]).assign(kind=["a", "b"] * 60)
         table.assign(target=(x.sum(1) > 0).astype(int)).to_csv("data.csv", index=False)
-        walks["trees"] = crossed(lambda: train("--out", "trees"))
+        walks["trees"] = crossed(lambda: train("--model", "boosted", "--out", "trees"))
         walks["network"] = crossed(lambda: train("--method", "focal", "--out", "network"))
     print(json.dumps(walks))
 

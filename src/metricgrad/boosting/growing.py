@@ -25,7 +25,7 @@ TreeTask = Literal["binary", "classes", "grades"]  # what a row has: 0 or 1, a c
 
 
 _LEAST = 20  # rows of a leaf; fewer where the table is small
-_BINS = (63, 255)  # of a column, at least and at most,
+_BINS = (100, 255)  # of a column, at least and at most,
 _PER_BIN = 64  # and rows in one of them on average
 
 
