@@ -407,6 +407,9 @@ def test_a_kind_that_is_no_better_is_trained_on_the_ordinary_loss_only(
     assert ran == ([plain] if gain == 0 else [plain, searched])
     assert asked.method == "auto"
     ran.clear()
+    models._searched(asked, "linear", work, 0, 0.5, first)  # the first training takes a second
+    assert all(budget > 0 for _, _, budget, _ in ran)
+    ran.clear()
     models._searched(asked, "linear", work, 0, 10.0, None)
     assert ran == [("linear", "auto", 10.0, tmp_path / "linear")]
 

@@ -125,7 +125,7 @@ def _searched(
         found = _trained(plain, kind, work.into(f"{kind}-ordinary"), seed, share)
         if found.fit.stopped or _compared(first, [found], seed).gain <= 0:
             return found
-        budget = None if budget is None else budget - (clock() - started)
+        budget = None if budget is None else max(budget - (clock() - started), 0.01)
     return _trained(estimator, kind, work.into(kind), seed, budget)
 
 
